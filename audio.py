@@ -1,0 +1,160 @@
+"""Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound."""
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import librosa
+import numpy as np
+import soundfile
+import torch
+
+from hparams import HParams
+
+LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
+SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
+
+_MEL_SETTINGS = (
+    "sampling_rate",
+    "filter_length",
+    "hop_length",
+    "win_length",
+    "n_mel_channels",
+    "mel_fmin",
+    "mel_fmax",
+)
+
+
+def mel_fingerprint(hparams: HParams) -> dict[str, float | str]:
+    """The settings that a log-mel depends on, with their hash under `sha256`."""
+    settings = {name: getattr(hparams, name) for name in _MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
+    text = json.dumps({name: float(value) for name, value in settings.items()}, sort_keys=True)
+    return settings | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def frame_count(num_samples: int, hparams: HParams) -> int:
+    """Frames of a clip of `num_samples` samples: its length for batching and training."""
+    return 1 + num_samples // hparams.hop_length
+
+
+def minimum_samples(hparams: HParams) -> int:
+    """The shortest clip whose ends can be mirrored by half a filter, as the mel needs."""
+    return hparams.filter_length // 2 + 1
+
+
+def read_header(path: str | Path, hparams: HParams) -> int:
+    """Number of samples of a mono WAV or FLAC file, read from its header.
+
+    Raises:
+        ValueError: saying what is wrong with the file and how to mend it: missing, unreadable,
+            not mono, at another sampling rate, empty, or too short for one spectrum.
+    """
+    if not Path(path).is_file():
+        raise ValueError("no such file; check the corpus folder and the paths in the list")
+    try:
+        info = soundfile.info(str(path))
+    except soundfile.SoundFileError as error:
+        raise ValueError(f"not readable as sound ({error}); copy or convert it again") from None
+    rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
+    if info.channels != 1:
+        raise ValueError(
+            f"{info.channels} channels, expected mono; mix it down: sox in out remix -"
+        )
+    if info.samplerate != rate:
+        raise ValueError(
+            f"{info.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
+            f"or set sampling_rate={info.samplerate}"
+        )
+    if info.frames < minimum:
+        empty = "empty" if info.frames == 0 else f"{info.frames} samples"
+        raise ValueError(f"{empty}, expected at least {minimum} samples; leave the clip out")
+    return info.frames
+
+
+def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
+    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; errors as `read_header`."""
+    read_header(path, hparams)
+    try:
+        samples, _ = soundfile.read(str(path), dtype="float32")
+    except soundfile.SoundFileError as error:
+        raise ValueError(f"not readable as sound ({error}); copy or convert it again") from None
+    return torch.from_numpy(samples)
+
+
+def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
+    """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped."""
+    peak = float(np.abs(samples).max(initial=0.0))
+    soundfile.write(str(path), samples / max(peak, 1.0), sampling_rate, subtype="PCM_16")
+
+
+@lru_cache(maxsize=8)
+def _mel_filters(rate, n_fft, n_mels, fmin, fmax, device) -> torch.Tensor:
+    """Slaney-scale, Slaney-normalised triangles, [n_mels, n_fft / 2 + 1]."""
+    filters = librosa.filters.mel(sr=rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
+    return torch.from_numpy(filters).float().to(device)
+
+
+def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
+    """The mel filter bank, float32 [n_mel_channels, filter_length / 2 + 1]."""
+    h = hparams
+    bands = (h.n_mel_channels, h.mel_fmin, h.mel_fmax)
+    return _mel_filters(h.sampling_rate, h.filter_length, *bands, str(device))
+
+
+def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
+    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them.
+
+    Periodic Hann window centred in the filter, mirrored ends, magnitude (not power), Slaney mel
+    scale and norm, floor 1e-5.
+
+    Args:
+        samples: float [N] in [-1, 1].
+
+    Returns:
+        float32 [n_mel_channels, 1 + N // hop_length].
+
+    Raises:
+        ValueError: on another shape, on too few samples to mirror, and on samples that are not
+            finite or lie outside [-1, 1].
+    """
+    if samples.ndim != 1 or len(samples) < minimum_samples(hparams):
+        raise ValueError(
+            f"samples of shape {list(samples.shape)}: expected one dimension with at least "
+            f"{minimum_samples(hparams)} samples, half the filter and one"
+        )
+    peak = samples.abs().max().item()
+    if not peak <= 1:  # true for nan as well
+        raise ValueError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")
+    spectrum = torch.stft(
+        samples.float(),
+        n_fft=hparams.filter_length,
+        hop_length=hparams.hop_length,
+        win_length=hparams.win_length,
+        window=torch.hann_window(hparams.win_length, device=samples.device),
+        center=True,
+        pad_mode="reflect",
+        return_complex=True,
+    )
+    mel = mel_filters(hparams, samples.device) @ spectrum.abs()
+    return mel.clamp(min=LOG_FLOOR).log()
+
+
+def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -> np.ndarray:
+    """Samples [N] whose log-mel is close to `log_mel` [n_mel_channels, frames].
+
+    Linear magnitudes are the non-negative least-squares solution for the mel bands, phases come
+    from librosa's fast Griffin-Lim, started from a constant seed.
+    """
+    h = hparams
+    magnitudes = librosa.util.nnls(
+        mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
+    )
+    return librosa.griffinlim(
+        magnitudes.astype(np.float32),
+        n_iter=iterations,
+        hop_length=h.hop_length,
+        win_length=h.win_length,
+        n_fft=h.filter_length,
+        random_state=0,
+    )

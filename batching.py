@@ -1,0 +1,415 @@
+"""Which clips share a batch, and in what order, for one epoch.
+
+Input is nothing but lengths; this file needs numpy and torch's Sampler and works as it stands in
+any PyTorch project:
+
+    sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
+                                 dynamic_batch_size=True, batch_randomization=True)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=pad)
+    for epoch in range(100):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            ...
+
+Sources, cited below by these names:
+    Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
+        batching strategies", Interspeech 2021.
+    Doetsch17: Doetsch, Golik, Ney, "A comparative study of batch construction strategies for
+        recurrent neural networks in MXNet", arXiv 1705.02414.
+    Gonzalez23: Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end
+        speech enhancement systems", ICASSP 2023.
+"""
+
+import difflib
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch.utils.data import Sampler
+
+STRATEGIES = (
+    "random",
+    "sorted",
+    "semi_sorted",
+    "bucket",
+    "bucket_by_width",
+    "bucket_by_quantile",
+    "alternated_sort",
+)
+
+
+# ---------------------------------------------------------------------------- planning an epoch
+
+
+def plan_epoch(
+    lengths: Sequence[float] | np.ndarray,
+    batch_size: int,
+    strategy: str,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    local_randomization_factor: float = 0.1,
+    bucket_size: int = 1024,
+    num_bins: int = 58,
+    num_buckets: int = 10,
+    dynamic_batch_size: bool = False,
+    batch_capacity: float | None = None,
+    batch_randomization: bool = False,
+) -> list[np.ndarray]:
+    """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
+
+    Every strategy shuffles first, so clips of equal length change places between epochs. What
+    each trades, from most random and most padding to least:
+
+    - `random` (RAND): the shuffled order.
+    - `alternated_sort` (ATS, Doetsch17): cut into `num_bins` equal bins, odd ones sorted shortest
+      first, even ones longest first. More bins: more random.
+    - `bucket` (BKT, Ge21): sorted longest first, cut into buckets of `bucket_size` clips, the last
+      one smaller, shuffled inside each; a batch may cross a bucket's edge. Larger: more random.
+    - `bucket_by_width`, `bucket_by_quantile` (Gonzalez23): the range of lengths cut into
+      `num_buckets` classes of equal width, or with equally many clips; shuffled inside each. A
+      batch holds clips of one class only, so each class ends with a short batch. Longest first.
+    - `semi_sorted` (SSB, Ge21 eq. 2-3): sorted by length + U(-a/2, a/2),
+      a = (longest - shortest) * `local_randomization_factor`. Larger: more random.
+    - `sorted` (SB): sorted by length, shortest first.
+
+    Args:
+        lengths: one positive length per clip, in any unit (frames, say).
+        batch_size: clips a batch (B0). The last batch may be smaller; it is kept.
+        seed, epoch: the plan follows from this pair alone.
+        dynamic_batch_size: each batch takes as many consecutive clips as fit into the capacity
+            when all are padded to the longest of them (DBS, Ge21).
+        batch_capacity: that capacity, in units of length; default batch_size * longest clip.
+            Never exceeded.
+        batch_randomization: shuffle the finished batches (BR, Ge21).
+
+    Raises:
+        ValueError: naming the parameter, its value and what is allowed.
+    """
+    x = check_lengths(lengths)
+    _check_options(
+        x,
+        batch_size,
+        strategy,
+        local_randomization_factor,
+        bucket_size,
+        num_bins,
+        num_buckets,
+        dynamic_batch_size,
+        batch_capacity,
+    )
+    _check_count("seed", seed, 0)
+    _check_count("epoch", epoch, 0)
+    rng = np.random.default_rng(_hashed_seed(seed, epoch))
+    order = rng.permutation(len(x))
+    class_starts = [0]  # where a batch must begin: only the two by-class bucketings have several
+    noise_range = (x.max() - x.min()) * local_randomization_factor  # a
+    if strategy == "sorted" or (strategy == "semi_sorted" and noise_range == 0):
+        order = _sort_by(x, order)
+    elif strategy == "semi_sorted":
+        order = order[np.argsort(x[order] + noise_range * (rng.random(len(x)) - 0.5))]
+    elif strategy == "bucket":
+        order = _sort_by(-x, order)
+        bucket = np.arange(len(x)) // bucket_size
+        order = order[np.argsort(bucket + rng.random(len(x)))]
+    elif strategy in ("bucket_by_width", "bucket_by_quantile"):
+        label = _length_class(x, num_buckets, by_width=strategy == "bucket_by_width")
+        order = _sort_by(-label, order)  # longest class first
+        class_starts = np.flatnonzero(np.diff(label[order], prepend=-1)).tolist()
+    elif strategy == "alternated_sort":
+        # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
+        bin_index = np.arange(len(x)) * num_bins // len(x)
+        signed = np.where(bin_index % 2 == 0, x[order], -x[order])
+        order = order[np.lexsort((signed, bin_index))]
+
+    if dynamic_batch_size:
+        capacity = batch_size * x.max() if batch_capacity is None else batch_capacity
+        starts = _dynamic_starts(x[order], capacity, class_starts)
+    else:
+        ends = [*class_starts[1:], len(x)]
+        starts = [
+            s for a, b in zip(class_starts, ends, strict=True) for s in range(a, b, batch_size)
+        ]
+    batches = [order[a:b] for a, b in zip(starts, [*starts[1:], len(x)], strict=True)]
+    if batch_randomization:
+        batches = [batches[i] for i in rng.permutation(len(batches)).tolist()]
+    return batches
+
+
+def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
+    """`lengths` as a one-dimensional float64 array; ValueError if one cannot be a clip's length."""
+    x = np.asarray(lengths)
+    if x.ndim != 1 or x.size == 0:
+        raise ValueError(f"lengths: expected one number per clip, got shape {x.shape}")
+    if not (np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)):
+        raise ValueError(f"lengths: expected numbers, got {x.dtype}")
+    x = x.astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(x) & (x > 0)))
+    if bad.size:
+        raise ValueError(
+            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length "
+            f"({bad.size} of {x.size} are not)"
+        )
+    return x
+
+
+def _check_options(
+    x,
+    batch_size,
+    strategy,
+    local_randomization_factor,
+    bucket_size,
+    num_bins,
+    num_buckets,
+    dynamic_batch_size,
+    batch_capacity,
+) -> None:
+    if strategy not in STRATEGIES:
+        near = difflib.get_close_matches(str(strategy), STRATEGIES, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
+    _check_count("batch_size", batch_size, 1)
+    if not (np.isfinite(local_randomization_factor) and local_randomization_factor >= 0):
+        raise ValueError(
+            f"local_randomization_factor={local_randomization_factor}: expected 0 <= factor < inf"
+        )
+    if strategy == "bucket":
+        _check_count("bucket_size", bucket_size, batch_size, what="batch_size")
+    if strategy == "alternated_sort":
+        _check_count("num_bins", num_bins, 1, len(x), what="the number of clips")
+    if strategy in ("bucket_by_width", "bucket_by_quantile"):
+        _check_count("num_buckets", num_buckets, 1)
+    if batch_capacity is not None:
+        if not dynamic_batch_size:
+            raise ValueError(
+                f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
+                "set dynamic_batch_size=True or leave it out"
+            )
+        if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
+            raise ValueError(
+                f"batch_capacity={batch_capacity}: expected at least {x.max():g}, the length of "
+                f"the longest clip (index {int(x.argmax())}), which must fit into a batch"
+            )
+
+
+def _check_count(name, value, low, high=None, what=None) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        bound = f"{low} to {high}" if high is not None else f"at least {low}"
+        raise ValueError(
+            f"{name}={value}: expected a whole number, {bound}" + (f" ({what})" if what else "")
+        )
+
+
+def _hashed_seed(seed: int, epoch: int) -> np.random.SeedSequence:
+    """Hashes the pair, so that seed 0 epoch 1 is not seed 1 epoch 0."""
+    return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
+
+
+def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
+    return order[np.argsort(keys[order], kind="stable")]
+
+
+def _length_class(x: np.ndarray, num_buckets: int, by_width: bool) -> np.ndarray:
+    """Class of each clip, 0 the shortest. Equal lengths share a class; a class may be empty."""
+    if by_width:
+        edges = np.linspace(x.min(), x.max(), num_buckets + 1)[1:-1]
+    else:
+        edges = np.quantile(x, np.linspace(0, 1, num_buckets + 1)[1:-1])
+    return np.searchsorted(edges, x, side="left")
+
+
+def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: list[int]) -> list[int]:
+    """Where batches begin if each takes the longest run with size * longest <= capacity (DBS)."""
+    # A plain loop over Python floats: each cut depends on the last one, and this costs about
+    # 50 ns a clip where calling numpy for every batch costs microseconds a batch. Converting in
+    # pieces keeps a corpus of millions from becoming that many Python objects at once.
+    starts, forced = [], set(class_starts)
+    start, longest, piece = 0, 0.0, 1 << 16
+    for offset in range(0, len(x), piece):
+        for i, length in enumerate(x[offset : offset + piece].tolist(), offset):
+            if length > longest:
+                longest = length
+            if (i - start + 1) * longest > capacity or i in forced:
+                starts.append(i)
+                start, longest = i, length
+    return starts
+
+
+# ---------------------------------------------------------------------------- what a plan costs
+
+
+@dataclass(frozen=True)
+class PaddingStats:
+    """What an epoch's batches cost in padding. Rates are fractions, not per cent.
+
+    B_j, L_j: size and longest length of batch j; x: the clips' lengths.
+    """
+
+    num_batches: int
+    zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
+    average_batch_length: float  # sum(B_j L_j) / sum(B_j)
+    padded_to_original_rate: (
+        float  # Gonzalez23: padding over original, (sum(B_j L_j) - sum x)/sum x
+    )
+    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j L_j)
+    decoder_steps: float  # sum(L_j): frames that a recurrent decoder goes through one by one
+    largest_batch_size: int  # max B_j
+    largest_batch_frames: float  # max B_j L_j, what memory must hold
+
+
+def padding_stats(
+    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+) -> PaddingStats:
+    """Padding of `batches` (arrays of indices into `lengths`); ValueError if there is nothing."""
+    x = check_lengths(lengths)
+    sizes = np.array([len(batch) for batch in batches])
+    if sizes.size == 0 or sizes.min() == 0:
+        raise ValueError("batches: expected at least one batch, and no empty one")
+    laid_out = x[np.concatenate([np.asarray(batch) for batch in batches])]
+    starts = np.cumsum(sizes) - sizes
+    longest = np.maximum.reduceat(laid_out, starts)
+    real = np.add.reduceat(laid_out, starts)
+    padded_total, real_total = float(sizes @ longest), float(real.sum())
+    return PaddingStats(
+        num_batches=len(sizes),
+        zero_padding_rate=1 - float((real / longest).sum()) / int(sizes.sum()),
+        average_batch_length=padded_total / int(sizes.sum()),
+        padded_to_original_rate=padded_total / real_total - 1,
+        padded_fraction=1 - real_total / padded_total,
+        decoder_steps=float(longest.sum()),
+        largest_batch_size=int(sizes.max()),
+        largest_batch_frames=float((sizes * longest).max()),
+    )
+
+
+# ---------------------------------------------------------------------------- the batch sampler
+
+
+class LengthBatchSampler(Sampler[list[int]]):
+    """Batches of `plan_epoch` for a DataLoader's `batch_sampler`, one epoch at a time.
+
+    Call `set_epoch` before every epoch. It may be iterated once per call: a second pass would
+    repeat the very same batches, which is what a forgotten `set_epoch` looks like.
+
+    With `world_size` processes every rank builds the same plan and takes its share: the finished
+    batches are ranked by length and cut into groups of `world_size`, one group a step, so that
+    at each step all ranks hold batches of similar length and none waits. If the number of batches
+    is no multiple of `world_size`, batches of the shortest group are repeated to even it out;
+    `repeated_clips` counts the clips that are trained twice this epoch for it.
+
+    Args:
+        lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
+        rank, world_size: this process and how many there are.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[float] | np.ndarray,
+        batch_size: int,
+        strategy: str,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        **options,
+    ):
+        if "epoch" in options:
+            raise TypeError("epoch: call set_epoch instead")
+        _check_count("world_size", world_size, 1)
+        _check_count("rank", rank, 0, world_size - 1)
+        self.lengths = check_lengths(lengths)
+        self.batch_size, self.strategy, self.options = batch_size, strategy, options
+        self.rank, self.world_size = rank, world_size
+        self._loaded_epoch: int | None = None
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Plan epoch `epoch` (from 0). After `load_state_dict`, setting the very epoch that was
+        loaded keeps the position inside it; any other call starts at the first batch."""
+        if epoch != self._loaded_epoch:
+            self._plan(epoch, start=0)
+        self._loaded_epoch = None
+        self._iterated = False
+
+    def _plan(self, epoch: int, start: int) -> None:
+        self.epoch, self.start = epoch, start
+        batches = plan_epoch(
+            self.lengths, self.batch_size, self.strategy, epoch=epoch, **self.options
+        )
+        self.plan, self.repeated_clips = batches, 0  # the whole epoch's batches, all ranks
+        if self.world_size > 1:
+            batches = self._share(batches)
+        self.batches = batches  # this rank's batches of the whole epoch
+
+    def _share(self, batches: list[np.ndarray]) -> list[np.ndarray]:
+        longest = np.array([self.lengths[batch].max() for batch in batches])
+        ranked = np.argsort(-longest, kind="stable")
+        missing = -len(ranked) % self.world_size
+        if missing:
+            last = ranked[len(ranked) // self.world_size * self.world_size :]
+            repeats = np.resize(last, missing)
+            self.repeated_clips = sum(len(batches[i]) for i in repeats)
+            ranked = np.concatenate([ranked, repeats])
+        groups = ranked.reshape(-1, self.world_size)
+        # Groups go in the order in which the plan first names one of their batches, so a random
+        # order stays random and a sorted one sorted. Shuffling inside a group keeps one rank from
+        # always drawing the longest batch.
+        groups = groups[np.argsort(groups.min(axis=1), kind="stable")]
+        rng = np.random.default_rng(
+            _hashed_seed(self.options.get("seed", 0), self.epoch).spawn(1)[0]
+        )
+        groups = rng.permuted(groups, axis=1)
+        return [batches[i] for i in groups[:, self.rank]]
+
+    def __len__(self) -> int:
+        """Batches that iterating yields: this rank's of the current epoch that are left."""
+        return len(self.batches) - self.start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self._iterated:
+            raise RuntimeError(
+                f"epoch {self.epoch} was iterated already, and again it would give the same "
+                f"batches in the same order: call set_epoch({self.epoch + 1}) before the next "
+                f"epoch, or set_epoch({self.epoch}) to repeat this one on purpose"
+            )
+        self._iterated = True
+        return (batch.tolist() for batch in self.batches[self.start :])
+
+    def state_dict(self, batches_trained: int) -> dict[str, int]:
+        """Where to go on: `batches_trained` of this epoch, as the *trainer* counts them.
+
+        A loader with workers takes batches ahead of time, so the sampler cannot know this.
+        """
+        _check_count("batches_trained", batches_trained, 0, len(self.batches))
+        return {
+            "epoch": self.epoch,
+            "batches_trained": batches_trained,
+            "num_batches": len(self.batches),
+            "plan_checksum": self._checksum(),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on inside the saved epoch.
+
+        Raises:
+            ValueError: if some of its batches were trained already and the plan is not the one
+                saved (other clips, strategy, options, seed or ranks): the rest of another plan
+                would repeat some clips and leave out others.
+        """
+        self._plan(state["epoch"], start=state["batches_trained"])
+        if state["batches_trained"] > 0 and self._checksum() != state["plan_checksum"]:
+            raise ValueError(
+                f"epoch {state['epoch']} was left after {state['batches_trained']} of "
+                f"{state['num_batches']} batches, but these clips and batching options plan other "
+                "batches: go on with the same ones, or start an epoch anew"
+            )
+        self._loaded_epoch, self._iterated = state["epoch"], False
+
+    def _checksum(self) -> int:
+        checksum = 0
+        for batch in self.batches:
+            checksum = zlib.crc32(batch.astype("<i8").tobytes(), checksum)
+            checksum = zlib.crc32(b"|", checksum)
+        return checksum

@@ -1,0 +1,351 @@
+"""Every hyper-parameter of the recipe: one line each, saying what it does.
+
+    create_hparams("batch_size=32,text_cleaners=[english_cleaners],win_time=50,hop_time=12.5")
+
+Names and defaults are those of NVIDIA's recipe where it has them. Values are converted by the
+type written here; unknown names, wrong types and values out of range are refused all together.
+"""
+
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+STRATEGIES = (
+    "random",
+    "sorted",
+    "semi_sorted",
+    "bucket",
+    "bucket_by_width",
+    "bucket_by_quantile",
+    "alternated_sort",
+)  # tests hold this equal to batching.STRATEGIES: neither file may import the other
+
+
+@dataclass(frozen=True)
+class HParams:
+    """The resolved settings of one run; immutable. Raises ValueError listing all that is wrong."""
+
+    # --- the run
+    epochs: int = 500  # passes over the training set
+    epochs_per_validation: int = 2  # validate after every so many epochs, counted from 1
+    iters_per_checkpoint: int = 1000  # save after every so many training steps
+    keep_checkpoints: int = 3  # newest checkpoints kept; the best one is kept beside them
+    log_interval: int = 10  # steps between reads of the losses: each read waits for the GPU
+    seed: int = 1234  # with the epoch's number it decides everything random
+    num_workers: int = 2  # processes that read clips; 0 reads in the training process
+    precision: str = "fp32"  # fp32, bf16, or fp16 with loss scaling
+    ignore_layers: tuple[str, ...] = ("embedding.weight",)  # --warm_start leaves these as they are
+
+    # --- data
+    training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
+    validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
+    load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
+    text_cleaners: tuple[str, ...] = ("english_cleaners",)  # how text becomes symbols, in order
+
+    # --- audio
+    sampling_rate: int = 22050  # Hz; clips at another rate are refused
+    filter_length: int = 1024  # samples of one Fourier transform
+    hop_length: int = (
+        256  # samples between frames: a larger hop makes fewer frames, faster training
+    )
+    win_length: int = 1024  # samples under the Hann window
+    win_time: float | None = None  # window in ms instead; sets win_length and filter_length
+    hop_time: float | None = None  # hop in ms instead; sets hop_length
+    n_mel_channels: int = 80  # mel bands
+    mel_fmin: float = 0.0  # Hz, lower edge of the lowest band
+    mel_fmax: float = 8000.0  # Hz, upper edge of the highest band
+
+    # --- batching (batching.py, the arguments of plan_epoch)
+    batch_size: int = 64  # clips a batch; with dynamic sizes, clips a batch of the longest ones
+    batching_strategy: str = "semi_sorted"  # which clips share a batch
+    local_randomization_factor: float = 0.1  # semi_sorted: noise on the length, in length ranges
+    bucket_size: int = 1024  # bucket: clips a bucket; larger is more random and pads more
+    num_bins: int = 58  # alternated_sort: sorted runs an epoch; more are more random and pad more
+    num_buckets: int = 10  # bucket_by_width, bucket_by_quantile: length classes
+    dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
+    batch_capacity: int | None = None  # padded frames a batch may hold; None: batch_size x longest
+    batch_randomization: bool = True  # shuffle the finished batches
+    prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
+
+    # --- optimisation
+    learning_rate: float = 1e-3  # Adam's step size
+    learning_rate_schedule: str = "constant"  # constant, or exponential decay
+    learning_rate_warmup_steps: int = 0  # steps over which the rate climbs from 0
+    learning_rate_decay_start: int = 50_000  # exponential: steps before the decay begins
+    learning_rate_half_life: int = 15_000  # exponential: steps that halve the rate
+    learning_rate_final: float = 1e-5  # exponential: the rate never falls below
+    weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
+    grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
+    loss: str = (
+        "padded"  # padded: the reference's mean over padding too; unpadded: real frames only
+    )
+    mask_padding: bool = True  # outputs beyond a clip's end are set to silence's targets
+
+    # --- validation
+    validation_batch_size: int = 16  # random batches, the same in every run
+
+    # --- model
+    n_symbols: int = 148  # rows of the symbol embedding
+    symbols_embedding_dim: int = 512  # width of a symbol
+    encoder_kernel_size: int = 5  # symbols under each encoder convolution
+    encoder_n_convolutions: int = 3  # encoder convolutions
+    encoder_embedding_dim: int = 512  # width of the encoder's output; even (two directions)
+    n_frames_per_step: int = 1  # frames a decoder step makes; 2 halves the steps, aligns sooner
+    decoder_rnn_dim: int = 1024  # width of the decoder LSTM
+    prenet_dim: int = 256  # width of the two prenet layers
+    p_prenet_dropout: float = 0.5  # prenet dropout, on at synthesis too
+    max_decoder_steps: int = 1000  # synthesis stops here at the latest
+    gate_threshold: float = 0.5  # synthesis stops when the gate's probability passes this
+    attention_rnn_dim: int = 1024  # width of the attention LSTM
+    attention_dim: int = 128  # width in which query and memory are compared
+    attention_location_n_filters: int = 32  # filters over the past alignments
+    attention_location_kernel_size: int = 31  # symbols under each of them
+    p_attention_dropout: float = 0.1  # dropout on the attention LSTM's hidden state
+    p_decoder_dropout: float = 0.1  # dropout on the decoder LSTM's hidden state
+    postnet_embedding_dim: int = 512  # channels of the postnet
+    postnet_kernel_size: int = 5  # frames under each postnet convolution
+    postnet_n_convolutions: int = 5  # postnet convolutions
+
+    def __post_init__(self) -> None:
+        problems = _type_problems(self) or _range_problems(self)
+        if problems:
+            raise ValueError(_listed(problems))
+
+
+# Names of the reference that this recipe has no use for, and what to write instead.
+RETIRED = {
+    "fp16_run": "use precision=fp16",
+    "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
+    "distributed_run": "one process trains for now; leave it out",
+    "dist_backend": "one process trains for now; leave it out",
+    "dist_url": "one process trains for now; leave it out",
+    "cudnn_enabled": "leave it out",
+    "cudnn_benchmark": "batches vary in length, so it only costs time; leave it out",
+    "max_wav_value": "samples are read in [-1, 1]; leave it out",
+    "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step; leave it out",
+}
+
+_CHOICES = {
+    "batching_strategy": STRATEGIES,
+    "precision": ("fp32", "bf16", "fp16"),
+    "learning_rate_schedule": ("constant", "exponential"),
+    "loss": ("padded", "unpadded"),
+}
+_NOT_NEGATIVE = {
+    "seed",
+    "num_workers",
+    "mel_fmin",
+    "local_randomization_factor",
+    "learning_rate_warmup_steps",
+    "learning_rate_decay_start",
+    "learning_rate_final",
+    "weight_decay",
+}  # every other number must be positive, and a p_*_dropout lies in [0, 1)
+
+
+def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
+    """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied.
+
+    `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
+    filter the next power of two, as Ge et al. Section 3 trains with 50 ms / 12.5 ms.
+
+    Raises:
+        ValueError: one message naming every unknown name (with the nearest known one), every
+            value that is not of its type or range, and a time given beside its length.
+    """
+    base = base or HParams()
+    given: dict[str, typing.Any] = {}
+    problems = []
+    hints = typing.get_type_hints(HParams)
+    for name, text in _split_overrides(overrides or ""):
+        if name in RETIRED:
+            problems.append(f"{name}: this recipe has no such setting: {RETIRED[name]}")
+        elif name not in hints:
+            near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
+            problems.append(f"{name}: no hyper-parameter has this name{hint}")
+        elif name in given:
+            problems.append(f"{name}: given twice; keep one")
+        else:
+            try:
+                given[name] = _convert(text, hints[name])
+            except ValueError as error:
+                problems.append(f"{name}={text}: {error}")
+    for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
+        if given.get(time) is not None and length in given:
+            problems.append(f"{time} and {length} are both given; keep one")
+    if problems:
+        raise ValueError(_listed(problems))
+    return HParams(**_resolve_times(asdict(base) | given, given))
+
+
+def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
+    """The settings saved with a run (a checkpoint, `metrics.jsonl`).
+
+    A name the file lacks, because the recipe learnt it later, takes its default; one that this
+    recipe no longer knows is dropped. Lists become tuples.
+    """
+    known = {field.name for field in fields(HParams)}
+    return HParams(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if name in known
+        }
+    )
+
+
+def describe(hparams: HParams) -> str:
+    """All settings, a `name = value` line each; those that differ from the default are starred."""
+    default = HParams()
+    lines = []
+    for name, value in asdict(hparams).items():
+        star = " " if value == getattr(default, name) else "*"
+        lines.append(f"{star} {name} = {list(value) if isinstance(value, tuple) else value}")
+    return "\n".join(lines)
+
+
+def _split_overrides(overrides: str) -> list[tuple[str, str]]:
+    # Commas inside [...] belong to a list.
+    pieces = [piece.strip() for piece in re.split(r",(?![^\[]*\])", overrides)]
+    pairs = []
+    for piece in pieces:
+        if not piece:
+            continue
+        name, equals, value = piece.partition("=")
+        if not equals:
+            raise ValueError(
+                f"--hparams: {piece!r} is not name=value; write for example "
+                "batch_size=32,text_cleaners=[english_cleaners]"
+            )
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def _convert(text: str, kind: typing.Any) -> typing.Any:
+    """`text` as the annotated type: int, float, bool, str, `X | None` or tuple[str, ...]."""
+    if isinstance(kind, types.UnionType):
+        if text.lower() in ("none", ""):
+            return None
+        kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        return tuple(item.strip().strip("'\"") for item in inside.split(",") if item.strip())
+    if kind is bool:
+        if text.lower() in ("true", "1", "yes"):
+            return True
+        if text.lower() in ("false", "0", "no"):
+            return False
+        raise ValueError("expected True or False")
+    if kind is str:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
+    if kind is int:
+        if not number.is_integer():
+            raise ValueError("expected a whole number")
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else int(number)  # 1e6 is fine too
+    return number
+
+
+def _resolve_times(values: dict[str, typing.Any], given: Mapping[str, object]) -> dict:
+    """Turn times given in ms into lengths; a length given later takes the place of a time."""
+    rate = values["sampling_rate"]
+    for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
+        if length in given:
+            values[time] = None
+        elif values[time] is not None and values[time] > 0:
+            values[length] = milliseconds_to_samples(values[time], rate)
+    if values["win_time"] is not None and "filter_length" not in given:
+        values["filter_length"] = 1 << (values["win_length"] - 1).bit_length()
+    return values
+
+
+def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
+    """ceil(time x rate), tolerant of the last bits of a float product."""
+    return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
+
+
+def _type_problems(hparams: HParams) -> list[str]:
+    problems = []
+    for name, kind in typing.get_type_hints(HParams).items():
+        value = getattr(hparams, name)
+        if typing.get_origin(kind) is tuple:
+            good = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        elif kind is bool:
+            good = isinstance(value, bool)
+        else:  # an int is a fine float
+            kinds = typing.get_args(kind) or (kind,)
+            kinds = (*kinds, int) if float in kinds else kinds
+            good = isinstance(value, kinds) and not isinstance(value, bool)
+        if not good:
+            expected = getattr(kind, "__name__", str(kind))
+            problems.append(f"{name}={value!r}: expected {expected}")
+    return problems
+
+
+def _range_problems(hparams: HParams) -> list[str]:
+    h = hparams
+    problems = []
+    for name, value in asdict(h).items():
+        if name in _CHOICES:
+            if value not in _CHOICES[name]:
+                near = difflib.get_close_matches(value, _CHOICES[name], n=1, cutoff=0.3)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                problems.append(f"{name}={value}: one of {', '.join(_CHOICES[name])}{hint}")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                problems.append(f"{name}={value}: must be finite")
+            elif name.endswith("_dropout"):
+                if not 0 <= value < 1:
+                    problems.append(f"{name}={value}: a dropout probability lies in [0, 1)")
+            elif value < 0 or (value == 0 and name not in _NOT_NEGATIVE):
+                bound = "at least 0" if name in _NOT_NEGATIVE else "greater than 0"
+                problems.append(f"{name}={value}: must be {bound}")
+    if problems:
+        return problems
+    for time, length in (("win_time", h.win_length), ("hop_time", h.hop_length)):
+        milliseconds = getattr(h, time)
+        if milliseconds is not None:
+            expected = milliseconds_to_samples(milliseconds, h.sampling_rate)
+            if expected != length:
+                problems.append(
+                    f"{time}={milliseconds} is {expected} samples, not {length}; "
+                    "set it through create_hparams"
+                )
+    if h.win_length > h.filter_length:
+        problems.append(
+            f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"
+        )
+    if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:
+        problems.append(
+            f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected "
+            f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate"
+        )
+    if h.encoder_embedding_dim % 2:
+        problems.append(f"encoder_embedding_dim={h.encoder_embedding_dim}: must be even")
+    for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
+        if getattr(h, name) % 2 == 0:
+            problems.append(f"{name}={getattr(h, name)}: must be odd, so that it has a centre")
+    if h.postnet_n_convolutions < 2:
+        problems.append(f"postnet_n_convolutions={h.postnet_n_convolutions}: must be at least 2")
+    if h.batch_capacity is not None and not h.dynamic_batch_size:
+        problems.append("batch_capacity is given but dynamic_batch_size is False; change one")
+    if h.batching_strategy == "bucket" and h.bucket_size < h.batch_size:
+        problems.append(
+            f"bucket_size={h.bucket_size}: must be at least batch_size={h.batch_size}, "
+            "or a bucket cannot fill a batch"
+        )
+    if not h.text_cleaners:
+        problems.append("text_cleaners=[]: name at least one, for example [english_cleaners]")
+    return problems
+
+
+def _listed(problems: list[str]) -> str:
+    return "hyper-parameters refused:\n" + "\n".join(f"  {problem}" for problem in problems)
