@@ -85,7 +85,8 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
     """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped."""
     peak = float(np.abs(samples).max(initial=0.0))
-    soundfile.write(str(path), samples / max(peak, 1.0), sampling_rate, subtype="PCM_16")
+    samples = samples / max(peak, 1.0)
+    soundfile.write(str(path), samples, sampling_rate, subtype="PCM_16", format="WAV")
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,251 @@
+"""Filelists, the dataset that reads clips, and the collation of clips into a padded batch."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
+from hparams import HParams
+from text import text_to_sequence
+
+MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
+MOST_PROBLEMS_SHOWN = 20
+
+
+# ---------------------------------------------------------------------------- filelists
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One line of a filelist, checked: `num_frames` is the clip's length in training."""
+
+    path: str  # sound file, or .npy log-mel with load_mel_from_disk
+    text: str
+    num_frames: int
+    where: str  # "filelist:line", for messages
+
+
+def read_filelist(
+    filelist: str | Path, hparams: HParams, progress: Callable = lambda lines: lines
+) -> list[Clip]:
+    """Read and check a filelist: a clip a line, `path|text|seconds` or the reference's `path|text`.
+
+    Fields are split on every `|` and stripped; relative paths count from the folder you run in.
+    Lengths come from the sound files' headers (or the cached mels' shapes), and seconds, where
+    given, must agree with them to half a sample and one in a million.
+
+    Args:
+        progress: wraps the list of lines while they are checked, a tqdm bar for example.
+
+    Raises:
+        ValueError: one message listing every bad line with its number, what is wrong with the
+            line or its file, and how to mend it.
+    """
+    filelist = Path(filelist)
+    try:
+        lines = filelist.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{filelist}: no such filelist; make one with scripts/prepare_ljspeech.py, or name "
+            "yours with --hparams training_files=...,validation_files=..."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{filelist}: not readable as UTF-8 text ({error})") from None
+    numbered = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]
+    clips, problems, checked_folders = [], [], {}
+    for number, line in progress(numbered):
+        where = f"{filelist}:{number}"
+        try:
+            path, text, seconds = _split_line(line)
+            if not text_to_sequence(text, hparams.text_cleaners):
+                raise ValueError(f"text {text!r} has no known symbol left after cleaning")
+            if hparams.load_mel_from_disk:
+                _check_mel_settings(Path(path).parent, hparams, checked_folders)
+                num_frames = _read_mel(path, hparams).shape[1]
+            else:
+                num_frames = _frames_of_sound(path, seconds, hparams)
+            clips.append(Clip(path, text, num_frames, where))
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        shown = problems[:MOST_PROBLEMS_SHOWN]
+        if len(problems) > len(shown):
+            shown.append(f"... and {len(problems) - len(shown)} more")
+        raise ValueError(
+            f"{filelist}: {len(problems)} of {len(numbered)} lines refused:\n  "
+            + "\n  ".join(shown)
+        )
+    if not clips:
+        raise ValueError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+    return clips
+
+
+def _split_line(line: str) -> tuple[str, str, float | None]:
+    parts = [part.strip() for part in line.split("|")]
+    if len(parts) not in (2, 3):
+        raise ValueError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
+    if len(parts) == 2:
+        return parts[0], parts[1], None
+    try:
+        return parts[0], parts[1], float(parts[2])
+    except ValueError:
+        raise ValueError(f"seconds {parts[2]!r}, expected a number") from None
+
+
+def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
+    if path.endswith(".npy"):
+        raise ValueError(f"{path}: a cached mel; read it with load_mel_from_disk=True")
+    try:
+        num_samples = read_header(path, hparams)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    actual = num_samples / hparams.sampling_rate
+    if seconds is not None and not abs(seconds - actual) <= 0.5 / hparams.sampling_rate + 1e-6:
+        raise ValueError(
+            f"{path}: {seconds:.6f} seconds in the list, {actual:.6f} in the file; the clip "
+            "changed after the list was made: make the list again"
+        )
+    return frame_count(num_samples, hparams)
+
+
+def _read_mel(path: str, hparams: HParams) -> np.ndarray:
+    """A cached log-mel, memory-mapped: the shape costs no more than the header."""
+    try:
+        mel = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a .npy array ({error}); cache the mels again") from None
+    if mel.ndim != 2 or mel.shape[0] != hparams.n_mel_channels or mel.shape[1] == 0:
+        raise ValueError(
+            f"{path}: shape {mel.shape}, expected ({hparams.n_mel_channels}, frames); "
+            "cache the mels again"
+        )
+    return mel
+
+
+def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str | None]) -> None:
+    """Refuse mels made with other audio settings, or with unknown ones; a folder is read once."""
+    if folder not in checked:
+        wanted = mel_fingerprint(hparams)
+        try:
+            made = json.loads((folder / MEL_SETTINGS_FILE).read_text(encoding="utf-8"))
+            differing = [
+                f"{name}={made.get(name)}, this run has {wanted[name]}"
+                for name in wanted
+                if name != "sha256" and made.get(name) != wanted[name]
+            ]
+            checked[folder] = "made with " + "; ".join(differing) if differing else None
+        except (OSError, ValueError, AttributeError):
+            checked[folder] = f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
+    if checked[folder]:
+        raise ValueError(
+            f"{folder}: mels {checked[folder]}; set those, or cache the mels again with "
+            "prepare_ljspeech.py --cache-mels"
+        )
+
+
+# ---------------------------------------------------------------------------- clips and batches
+
+
+class TextMelDataset(Dataset):
+    """Item i: (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
+
+    def __init__(self, clips: Sequence[Clip], hparams: HParams):
+        self.clips, self.hparams = clips, hparams
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        clip = self.clips[index]
+        text = torch.tensor(text_to_sequence(clip.text, self.hparams.text_cleaners))
+        try:
+            mel = self._mel(clip.path)
+        except ValueError as error:
+            raise ValueError(f"{clip.where}: {clip.path}: {error}") from None
+        if mel.shape[1] != clip.num_frames:
+            raise ValueError(
+                f"{clip.where}: {clip.path}: {mel.shape[1]} frames, but {clip.num_frames} when "
+                "the run began; the file changed underneath it"
+            )
+        return text, mel, index
+
+    def _mel(self, path: str) -> torch.Tensor:
+        if self.hparams.load_mel_from_disk:
+            return torch.from_numpy(np.array(_read_mel(path, self.hparams), dtype=np.float32))
+        # One thread, as in a loader's worker: matrix products split over more threads may round
+        # otherwise, and a run must not depend on num_workers.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return log_mel_spectrogram(read_audio(path, self.hparams), self.hparams)
+        finally:
+            torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Clips padded to common lengths. r is n_frames_per_step; T_out is a multiple of it."""
+
+    text: torch.Tensor  # [B, T_in] int64, padded with symbol 0
+    text_lengths: torch.Tensor  # [B] int64
+    mel: torch.Tensor  # [B, n_mels, T_out] float32, padded with 0.0 as the reference does
+    gate: torch.Tensor  # [B, T_out / r] float32, 1 from the step that holds the last real frame
+    mel_lengths: torch.Tensor  # [B] int64, real frames
+    clip_indices: torch.Tensor | None = None  # [B] int64, rows of the dataset
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """Text, mel and gate on `device`, from pinned memory without waiting. Lengths and indices
+        stay on the CPU, where packing and messages need them: reading them back would stall."""
+        moved = {
+            name: getattr(self, name).to(device, non_blocking=True)
+            for name in ("text", "mel", "gate")
+        }
+        return replace(self, **moved)
+
+    def pin_memory(self) -> "Batch":
+        """Called by a DataLoader with pin_memory=True."""
+        pinned = {name: getattr(self, name).pin_memory() for name in ("text", "mel", "gate")}
+        return replace(self, **pinned)
+
+
+class TextMelCollate:
+    """Pads items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in the order given.
+
+    Raises:
+        ValueError: on an empty list, an empty text or mel, and n_frames_per_step below 1.
+    """
+
+    def __init__(self, n_frames_per_step: int = 1):
+        if n_frames_per_step < 1:
+            raise ValueError(f"n_frames_per_step={n_frames_per_step}: expected at least 1")
+        self.n_frames_per_step = n_frames_per_step
+
+    def __call__(self, items: Sequence[tuple]) -> Batch:
+        if not items:
+            raise ValueError("no items to collate")
+        texts, mels = [item[0] for item in items], [item[1] for item in items]
+        text_lengths = torch.tensor([len(text) for text in texts])
+        mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
+        if text_lengths.min() == 0 or mel_lengths.min() == 0:
+            raise ValueError("an item has no symbols or no frames")
+        num_steps = -(-int(mel_lengths.max()) // self.n_frames_per_step)
+        mel = torch.zeros(len(items), mels[0].shape[0], num_steps * self.n_frames_per_step)
+        for row, item in zip(mel, mels, strict=True):
+            row[:, : item.shape[1]] = item
+        last_step = (mel_lengths - 1) // self.n_frames_per_step
+        indices = torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None
+        return Batch(
+            text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
+            text_lengths=text_lengths,
+            mel=mel,
+            gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
+            mel_lengths=mel_lengths,
+            clip_indices=indices,
+        )

@@ -1,0 +1,22 @@
+"""Writing files so that a reader never sees half of one."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it in its place in one step.
+
+    Whatever happens meanwhile, `path` is the old file or the whole new one. The temporary file's
+    name ends in `.tmp` and starts with a dot; it is removed when `write` fails.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:  # on the disk before the name points at it
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

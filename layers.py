@@ -1,0 +1,115 @@
+"""Building blocks of Tacotron 2: initialised layers, prenet, location-sensitive attention, masks.
+
+Parameter names are those of NVIDIA's recipe, so its checkpoints load. In shapes, B is the batch,
+T_in symbols, T decoder steps.
+"""
+
+import torch
+from torch import nn
+
+
+class Linear(nn.Module):
+    """A linear layer with Xavier-uniform weights for the given non-linearity."""
+
+    def __init__(self, in_dim: int, out_dim: int, bias: bool = True, init_gain: str = "linear"):
+        super().__init__()
+        self.linear_layer = nn.Linear(in_dim, out_dim, bias=bias)
+        nn.init.xavier_uniform_(self.linear_layer.weight, nn.init.calculate_gain(init_gain))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., in_dim] -> [..., out_dim]
+        return self.linear_layer(x)
+
+
+class Conv1d(nn.Module):
+    """A length-keeping convolution (odd kernel) with Xavier-uniform weights."""
+
+    def __init__(
+        self, in_dim: int, out_dim: int, kernel_size: int, bias=True, init_gain: str = "linear"
+    ):
+        super().__init__()
+        self.conv = nn.Conv1d(in_dim, out_dim, kernel_size, padding=kernel_size // 2, bias=bias)
+        nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(init_gain))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, in_dim, T] -> [B, out_dim, T]
+        return self.conv(x)
+
+
+def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
+    """[B, max_length] bool, True beyond each length."""
+    lengths = lengths.to(device, non_blocking=True)
+    return torch.arange(max_length, device=device) >= lengths[:, None]
+
+
+def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
+    """Dropout with a mask drawn elsewhere: `keep` is bool, True with probability 1 - p."""
+    return x if keep is None else x * keep.to(x.dtype) / (1 - p)
+
+
+def draw_keep_mask(
+    shape: tuple[int, ...], p: float, device: torch.device, generator: torch.Generator | None = None
+) -> torch.Tensor | None:
+    """A bool mask for `drop`, or None if p is 0. A generator draws on its own device."""
+    if p == 0:
+        return None
+    mask = torch.empty(shape, dtype=torch.bool, device=generator.device if generator else device)
+    return mask.bernoulli_(1 - p, generator=generator).to(device)
+
+
+class Prenet(nn.Module):
+    """Two bias-free ReLU layers with dropout that stays on when the model speaks."""
+
+    def __init__(self, in_dim: int, dim: int, p_dropout: float):
+        super().__init__()
+        self.p_dropout = p_dropout
+        self.layers = nn.ModuleList([Linear(in_dim, dim, bias=False), Linear(dim, dim, bias=False)])
+
+    def forward(
+        self, x: torch.Tensor, keep: tuple[torch.Tensor | None, ...]
+    ) -> torch.Tensor:  # [..., in_dim], one keep mask [..., dim] a layer -> [..., dim]
+        for layer, layer_keep in zip(self.layers, keep, strict=True):
+            x = drop(torch.relu(layer(x)), layer_keep, self.p_dropout)
+        return x
+
+
+class LocationLayer(nn.Module):
+    """Features of where attention was: a convolution over past alignments, then a linear layer."""
+
+    def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
+        super().__init__()
+        self.location_conv = Conv1d(2, n_filters, kernel_size, bias=False)
+        self.location_dense = Linear(n_filters, attention_dim, bias=False, init_gain="tanh")
+
+    def forward(self, past: torch.Tensor) -> torch.Tensor:  # [B, 2, T_in] -> [B, T_in, dim]
+        return self.location_dense(self.location_conv(past).transpose(1, 2))
+
+
+class Attention(nn.Module):
+    """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it)."""
+
+    def __init__(
+        self,
+        query_dim: int,
+        memory_dim: int,
+        attention_dim: int,
+        location_n_filters: int,
+        location_kernel_size: int,
+    ):
+        super().__init__()
+        self.query_layer = Linear(query_dim, attention_dim, bias=False, init_gain="tanh")
+        self.memory_layer = Linear(memory_dim, attention_dim, bias=False, init_gain="tanh")
+        self.v = Linear(attention_dim, 1, bias=False)
+        self.location_layer = LocationLayer(location_n_filters, location_kernel_size, attention_dim)
+
+    def forward(
+        self,
+        query: torch.Tensor,  # [B, query_dim]
+        memory: torch.Tensor,  # [B, T_in, memory_dim]
+        processed_memory: torch.Tensor,  # [B, T_in, attention_dim], memory_layer(memory)
+        past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
+        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the context [B, memory_dim] and the alignment [B, T_in], which sums to 1."""
+        projected = self.query_layer(query).unsqueeze(1)
+        energies = self.v(torch.tanh(projected + processed_memory + self.location_layer(past)))
+        alignment = torch.softmax(energies.squeeze(2).masked_fill(mask, -torch.inf), dim=1)
+        return torch.bmm(alignment.unsqueeze(1), memory).squeeze(1), alignment

@@ -1,0 +1,419 @@
+"""Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
+
+The decoder here is the readable one, step by step; `Tacotron2(hparams, training_decoder=f)` puts a
+faster function with the signature of `teacher_forced` in its place for training.
+
+In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from hparams import HParams
+from layers import Attention, Conv1d, Linear, Prenet, draw_keep_mask, drop, padding_mask
+
+P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
+PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
+
+
+class Outputs(NamedTuple):
+    mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
+    mel_postnet: torch.Tensor  # [B, n_mels, T_out]
+    gate: torch.Tensor  # [B, T] logits of "this step is the last"
+    alignments: torch.Tensor  # [B, T, T_in]
+    mel_lengths: torch.Tensor | None = None  # [B] frames spoken, on the CPU; from infer only
+
+
+class DropoutMasks(NamedTuple):
+    """The decoder's dropout for one batch: True is kept, None keeps all (`Decoder.draw_masks`)."""
+
+    prenet: tuple[torch.Tensor | None, torch.Tensor | None]  # one a layer, [T, B, prenet_dim]
+    attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
+    decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
+
+
+class Encoder(nn.Module):
+    """Three convolutions and a bidirectional LSTM over the symbols."""
+
+    def __init__(self, hparams: HParams):
+        super().__init__()
+        dim = hparams.encoder_embedding_dim
+        in_dims = [hparams.symbols_embedding_dim] + [dim] * (hparams.encoder_n_convolutions - 1)
+        self.convolutions = nn.ModuleList(
+            nn.Sequential(
+                Conv1d(in_dim, dim, hparams.encoder_kernel_size, init_gain="relu"),
+                nn.BatchNorm1d(dim),
+            )
+            for in_dim in in_dims
+        )
+        self.lstm = nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
+
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
+        """With `mask` [B, T_in], True at padding, the convolutions see zeros there, as they see
+        beyond the edge of a text alone; without it they see padding, as the reference trains."""
+        for convolution in self.convolutions:
+            x = _without_padding(x, mask)
+            x = F.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
+        packed = pack_padded_sequence(
+            x.transpose(1, 2), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        outputs, _ = self.lstm(packed)
+        return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[2])[0]
+
+
+class Postnet(nn.Module):
+    """Convolutions over the whole mel, whose output is added to it."""
+
+    def __init__(self, hparams: HParams):
+        super().__init__()
+        h, count = hparams, hparams.postnet_n_convolutions
+        dims = [h.n_mel_channels] + [h.postnet_embedding_dim] * (count - 1) + [h.n_mel_channels]
+        self.convolutions = nn.ModuleList(
+            nn.Sequential(
+                Conv1d(
+                    dims[i],
+                    dims[i + 1],
+                    h.postnet_kernel_size,
+                    init_gain="tanh" if i < count - 1 else "linear",
+                ),
+                nn.BatchNorm1d(dims[i + 1]),
+            )
+            for i in range(count)
+        )
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """[B, n_mels, T_out] -> the same shape; `mask` [B, T_out] as in the encoder."""
+        for i, convolution in enumerate(self.convolutions):
+            x = convolution(_without_padding(x, mask))
+            if i < len(self.convolutions) - 1:
+                x = torch.tanh(x)
+            x = F.dropout(x, P_CONVOLUTION_DROPOUT, self.training)
+        return x
+
+
+def _without_padding(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    return x if mask is None else x.masked_fill(mask.unsqueeze(1), 0.0)
+
+
+class DecoderState(NamedTuple):
+    """What one decoder step hands to the next; all zero before the first."""
+
+    attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
+    attention_cell: torch.Tensor  # [B, attention_rnn_dim]
+    decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
+    decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
+    alignment: torch.Tensor  # [B, T_in], where the last step attended
+    cumulative_alignment: torch.Tensor  # [B, T_in], the sum over all steps
+    attention_context: torch.Tensor  # [B, encoder_embedding_dim]
+
+
+class Decoder(nn.Module):
+    """The parameters of the decoder and one step of it."""
+
+    def __init__(self, hparams: HParams):
+        super().__init__()
+        h = hparams
+        self.n_mel_channels, self.n_frames_per_step = h.n_mel_channels, h.n_frames_per_step
+        self.frame_dim = h.n_mel_channels * h.n_frames_per_step
+        self.p_attention_dropout, self.p_decoder_dropout = (
+            h.p_attention_dropout,
+            h.p_decoder_dropout,
+        )
+        self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
+        self.attention_rnn = nn.LSTMCell(
+            h.prenet_dim + h.encoder_embedding_dim, h.attention_rnn_dim
+        )
+        self.attention_layer = Attention(
+            h.attention_rnn_dim,
+            h.encoder_embedding_dim,
+            h.attention_dim,
+            h.attention_location_n_filters,
+            h.attention_location_kernel_size,
+        )
+        self.decoder_rnn = nn.LSTMCell(
+            h.attention_rnn_dim + h.encoder_embedding_dim, h.decoder_rnn_dim
+        )
+        out_dim = h.decoder_rnn_dim + h.encoder_embedding_dim
+        self.linear_projection = Linear(out_dim, self.frame_dim)
+        self.gate_layer = Linear(out_dim, 1, init_gain="sigmoid")
+
+    def draw_masks(
+        self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
+    ) -> DropoutMasks:
+        """Fresh dropout masks for `num_steps` steps: the prenet's always, the LSTMs' in training.
+
+        From `generator` if given, else from the global generator of the parameters' device.
+        """
+        device = self.linear_projection.linear_layer.weight.device
+
+        def mask(dim: int, p: float) -> torch.Tensor | None:
+            return draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
+
+        prenet_dims = [layer.linear_layer.out_features for layer in self.prenet.layers]
+        p_attention = self.p_attention_dropout if self.training else 0
+        p_decoder = self.p_decoder_dropout if self.training else 0
+        return DropoutMasks(
+            prenet=tuple(mask(dim, self.prenet.p_dropout) for dim in prenet_dims),
+            attention_hidden=mask(self.attention_rnn.hidden_size, p_attention),
+            decoder_hidden=mask(self.decoder_rnn.hidden_size, p_decoder),
+        )
+
+    def initial_state(self, memory: torch.Tensor) -> DecoderState:
+        batch_size, num_symbols, memory_dim = memory.shape
+        attention_dim, decoder_dim = self.attention_rnn.hidden_size, self.decoder_rnn.hidden_size
+        dims = [attention_dim] * 2 + [decoder_dim] * 2 + [num_symbols] * 2 + [memory_dim]
+        return DecoderState(*(memory.new_zeros(batch_size, dim) for dim in dims))
+
+    def step(
+        self,
+        prenet_output: torch.Tensor,  # [B, prenet_dim], of the previous step's frames
+        state: DecoderState,
+        memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+        processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
+        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+        attention_keep: torch.Tensor | None,  # [B, attention_rnn_dim]
+        decoder_keep: torch.Tensor | None,  # [B, decoder_rnn_dim]
+    ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
+        """Returns the frames [B, n_mels * r], the gate logit [B] and the next state."""
+        attention_hidden, attention_cell = self.attention_rnn(
+            torch.cat([prenet_output, state.attention_context], dim=1),
+            (state.attention_hidden, state.attention_cell),
+        )
+        attention_hidden = drop(attention_hidden, attention_keep, self.p_attention_dropout)
+        attention_context, alignment = self.attention_layer(
+            attention_hidden,
+            memory,
+            processed_memory,
+            torch.stack([state.alignment, state.cumulative_alignment], dim=1),
+            mask,
+        )
+        decoder_hidden, decoder_cell = self.decoder_rnn(
+            torch.cat([attention_hidden, attention_context], dim=1),
+            (state.decoder_hidden, state.decoder_cell),
+        )
+        decoder_hidden = drop(decoder_hidden, decoder_keep, self.p_decoder_dropout)
+        output = torch.cat([decoder_hidden, attention_context], dim=1)
+        next_state = DecoderState(
+            attention_hidden,
+            attention_cell,
+            decoder_hidden,
+            decoder_cell,
+            alignment,
+            state.cumulative_alignment + alignment,
+            attention_context,
+        )
+        return self.linear_projection(output), self.gate_layer(output).squeeze(1), next_state
+
+    def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
+        """[T, B, n_mels * r] -> [B, n_mels, T_out]: a step's frames follow one another."""
+        num_steps, batch_size, _ = steps.shape
+        frames = steps.transpose(0, 1).reshape(
+            batch_size, num_steps * self.n_frames_per_step, self.n_mel_channels
+        )
+        return frames.transpose(1, 2)
+
+    def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
+        """The inverse of `to_frames`; T_out must be a multiple of r."""
+        batch_size, _, num_frames = mel.shape
+        if num_frames % self.n_frames_per_step:
+            raise ValueError(
+                f"mel of {num_frames} frames: expected a multiple of "
+                f"n_frames_per_step={self.n_frames_per_step}, as TextMelCollate pads it"
+            )
+        return mel.transpose(1, 2).reshape(batch_size, -1, self.frame_dim).transpose(0, 1)
+
+
+def teacher_forced(
+    decoder: Decoder,
+    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    mask: torch.Tensor,  # [B, T_in] bool, True at padding
+    mel: torch.Tensor,  # [B, n_mels, T_out], the frames to be spoken
+    dropout_masks: DropoutMasks,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The decoder in training: each step is given the real frames before it, zeros at first.
+
+    Returns mel [B, n_mels, T_out], gate logits [B, T] and alignments [B, T, T_in].
+    """
+    previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
+    prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
+    processed_memory = decoder.attention_layer.memory_layer(memory)
+    state = decoder.initial_state(memory)
+    frames, gates, alignments = [], [], []
+    for t, prenet_output in enumerate(prenet_outputs):
+        frame, gate, state = decoder.step(
+            prenet_output,
+            state,
+            memory,
+            processed_memory,
+            mask,
+            None if dropout_masks.attention_hidden is None else dropout_masks.attention_hidden[t],
+            None if dropout_masks.decoder_hidden is None else dropout_masks.decoder_hidden[t],
+        )
+        frames.append(frame)
+        gates.append(gate)
+        alignments.append(state.alignment)
+    return (
+        decoder.to_frames(torch.stack(frames)),
+        torch.stack(gates, dim=1),
+        torch.stack(alignments, dim=1),
+    )
+
+
+class Tacotron2(nn.Module):
+    """Text in, mel out. Padding and masking follow the reference; see `forward` and `infer`."""
+
+    def __init__(self, hparams: HParams, training_decoder: Callable = teacher_forced):
+        super().__init__()
+        self.mask_padding = hparams.mask_padding
+        self.n_frames_per_step = hparams.n_frames_per_step
+        self.max_decoder_steps = hparams.max_decoder_steps
+        self.gate_threshold = hparams.gate_threshold
+        self.training_decoder = training_decoder
+        self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
+        bound = math.sqrt(3) * math.sqrt(2 / (hparams.n_symbols + hparams.symbols_embedding_dim))
+        nn.init.uniform_(self.embedding.weight, -bound, bound)
+        self.encoder = Encoder(hparams)
+        self.decoder = Decoder(hparams)
+        self.postnet = Postnet(hparams)
+
+    def forward(self, batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
+        """Teacher-forced outputs for a `data_utils.Batch`.
+
+        The decoder's dropout masks are drawn here, once, unless given. As in the reference,
+        encoder convolutions, postnet and batch norm see padding; with `mask_padding` the outputs
+        beyond each clip's end become mel 0 and gate 1e3 (a new tensor: autograd sees it).
+        """
+        text_mask = padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
+        embedded = self.embedding(batch.text).transpose(1, 2)
+        memory = self.encoder(embedded, batch.text_lengths)
+        if dropout_masks is None:
+            num_steps = batch.mel.shape[2] // self.n_frames_per_step
+            dropout_masks = self.decoder.draw_masks(num_steps, len(batch.text))
+        mel, gate, alignments = self.training_decoder(
+            self.decoder, memory, text_mask, batch.mel, dropout_masks
+        )
+        outputs = Outputs(mel, mel + self.postnet(mel), gate, alignments)
+        return self._mask(outputs, batch.mel_lengths) if self.mask_padding else outputs
+
+    def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
+        mel, mel_postnet, gate = outputs[:3]
+        frames = padding_mask(mel_lengths, mel.shape[2], mel.device).unsqueeze(1)
+        num_steps = -(-mel_lengths // self.n_frames_per_step)
+        steps = padding_mask(num_steps, gate.shape[1], gate.device)
+        return outputs._replace(
+            mel=mel.masked_fill(frames, 0.0),
+            mel_postnet=mel_postnet.masked_fill(frames, 0.0),
+            gate=gate.masked_fill(steps, PADDED_GATE),
+        )
+
+    @torch.no_grad()
+    def infer(
+        self,
+        text: torch.Tensor,
+        text_lengths: torch.Tensor,
+        dropout_masks: DropoutMasks | None = None,
+    ) -> Outputs:
+        """Speak texts: each step is given the model's own frames before it.
+
+        A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
+        after `max_decoder_steps`. Its result is that of the text alone with the same prenet
+        masks, whatever it shares the batch with; beyond its end mel is 0 and gate 1e3.
+
+        Args:
+            text: int64 [B, T_in], padded with anything. text_lengths: [B].
+            dropout_masks: the prenet's for at least `max_decoder_steps` steps; drawn if None.
+
+        Raises:
+            RuntimeError: in training mode, where batch norm would mix the texts.
+        """
+        if self.training:
+            raise RuntimeError("the model is in training mode: call model.eval() before infer")
+        text_mask = padding_mask(text_lengths, text.shape[1], text.device)
+        embedded = self.embedding(text).transpose(1, 2)
+        memory = self.encoder(embedded, text_lengths, text_mask)
+        if dropout_masks is None:
+            dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
+        decoder = self.decoder
+        processed_memory = decoder.attention_layer.memory_layer(memory)
+        state = decoder.initial_state(memory)
+        frame = memory.new_zeros(len(text), decoder.frame_dim)
+        num_steps = torch.full((len(text),), self.max_decoder_steps, device=text.device)
+        frames, gates, alignments = [], [], []
+        for t in range(self.max_decoder_steps):
+            keep = tuple(None if mask is None else mask[t] for mask in dropout_masks.prenet)
+            frame, gate, state = decoder.step(
+                decoder.prenet(frame, keep), state, memory, processed_memory, text_mask, None, None
+            )
+            frames.append(frame)
+            gates.append(gate)
+            alignments.append(state.alignment)
+            stops = torch.sigmoid(gate) > self.gate_threshold
+            num_steps = torch.where(stops, num_steps.clamp(max=t + 1), num_steps)
+            if bool((num_steps <= t + 1).all()):
+                break
+        mel = decoder.to_frames(torch.stack(frames))
+        mel_lengths = num_steps.cpu() * self.n_frames_per_step
+        beyond = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        outputs = Outputs(
+            mel,
+            mel + self.postnet(mel, beyond),
+            torch.stack(gates, dim=1),
+            torch.stack(alignments, dim=1),
+            mel_lengths,
+        )
+        return self._mask(outputs, mel_lengths)
+
+
+class Losses(NamedTuple):
+    """Scalars. The first four are the reference's means over padding too, the others are sums
+    over real frames (gate: real steps) divided by their number."""
+
+    total: torch.Tensor
+    mel: torch.Tensor
+    mel_postnet: torch.Tensor
+    gate: torch.Tensor
+    total_unpadded: torch.Tensor
+    mel_unpadded: torch.Tensor
+    mel_postnet_unpadded: torch.Tensor
+    gate_unpadded: torch.Tensor
+
+
+class Tacotron2Loss(nn.Module):
+    """MSE before and after the postnet, and binary cross-entropy of the gate.
+
+    The padded mean falls as padding grows, for masked padding costs nothing and is counted: it is
+    comparable with the paper, not between batching strategies. The unpadded one is.
+    """
+
+    def forward(self, outputs: Outputs, batch) -> Losses:
+        """`batch` is the `data_utils.Batch` that `outputs` were made from."""
+        num_mels, num_frames = batch.mel.shape[1:]
+        num_steps = outputs.gate.shape[1]
+        steps = -(-batch.mel_lengths // (num_frames // num_steps))
+        device = outputs.mel.device
+        frame_mask = padding_mask(batch.mel_lengths, num_frames, device).unsqueeze(1)
+        step_mask = padding_mask(steps, num_steps, device)
+        real_values = int(batch.mel_lengths.sum()) * num_mels
+        padded, unpadded = [], []
+        for output in (outputs.mel, outputs.mel_postnet):
+            error = F.mse_loss(_full_precision(output), batch.mel, reduction="none")
+            padded.append(error.mean())
+            unpadded.append(error.masked_fill(frame_mask, 0.0).sum() / real_values)
+        error = F.binary_cross_entropy_with_logits(
+            _full_precision(outputs.gate), batch.gate, reduction="none"
+        )
+        padded.append(error.mean())
+        unpadded.append(error.masked_fill(step_mask, 0.0).sum() / int(steps.sum()))
+        return Losses(sum(padded), *padded, sum(unpadded), *unpadded)
+
+
+def _full_precision(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

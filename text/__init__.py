@@ -1,0 +1,63 @@
+"""From text to the model's input ids and back.
+
+    text_to_sequence("Turn left on {HH AW1 S S T AH0 N} Street.", ["english_cleaners"])
+
+The symbols, the cleaning and the handling of braces are those of NVIDIA/tacotron2, so that its
+checkpoints read a text as they were trained to.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from text.cleaners import clean_pieces
+from text.symbols import PADDING, symbols
+
+__all__ = ["clean_text", "sequence_to_text", "symbols", "text_to_sequence"]
+
+_ARPABET_SPAN = re.compile(r"\{(.+?)\}")
+_SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols) if symbol != PADDING}
+
+
+def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
+    """The text after every named cleaner in turn; braces have no meaning here.
+
+    Raises ValueError for an unknown cleaner.
+    """
+    return clean_pieces([text], cleaner_names)[0]
+
+
+def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
+    """Ids, each from 1 to len(symbols) - 1, of a text; the empty list for an empty one.
+
+    `{HH AH0 L OW1}` gives phones of the ARPAbet, the text around it is cleaned piece by piece.
+    Whatever has no symbol is dropped in silence. As in the reference, spans are looked for in the
+    first line only, and where it holds one the lines after it are dropped: give one line at a time.
+
+    Raises ValueError for an unknown cleaner.
+    """
+    pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
+    if len(pieces) == 1:
+        pieces = [text]
+    pieces[::2] = clean_pieces(pieces[::2], cleaner_names)
+
+    sequence = []
+    for i, piece in enumerate(pieces):
+        candidates = piece if i % 2 == 0 else [f"@{phone}" for phone in piece.split()]
+        sequence += [_SYMBOL_IDS[symbol] for symbol in candidates if symbol in _SYMBOL_IDS]
+    return sequence
+
+
+def sequence_to_text(sequence: Iterable[int]) -> str:
+    """The text that ids stand for, phones in braces, padding as "_".
+
+    Raises ValueError for an id outside 0 … len(symbols) - 1.
+    """
+    ids = [int(i) for i in sequence]
+    unknown = sorted({i for i in ids if not 0 <= i < len(symbols)})
+    if unknown:
+        raise ValueError(f"no symbol has the id {unknown}: ids run from 0 to {len(symbols) - 1}")
+    text = ""
+    for is_phone, run in groupby((symbols[i] for i in ids), key=lambda symbol: symbol[0] == "@"):
+        text += "{" + " ".join(phone[1:] for phone in run) + "}" if is_phone else "".join(run)
+    return text

@@ -1,0 +1,114 @@
+"""Cleaners: what happens to a text before its characters become symbols.
+
+`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints and published
+results rest on it: "£10" becomes "psten", "Mrs." becomes "misess", "3.14" "three point fourteen".
+`english_cleaners_corrected` mends these; do not mix the two on one model.
+`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers alone, and
+digits are no symbols, so write numbers out for them.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+
+from unidecode import unidecode
+
+from text.numbers import CORRECTED_NUMBER_RULES, NUMBER_RULES, Rule
+
+_ABBREVIATIONS = {
+    "mrs": "misess",
+    "mr": "mister",
+    "dr": "doctor",
+    "st": "saint",
+    "co": "company",
+    "jr": "junior",
+    "maj": "major",
+    "gen": "general",
+    "drs": "doctors",
+    "rev": "reverend",
+    "lt": "lieutenant",
+    "hon": "honorable",
+    "sgt": "sergeant",
+    "capt": "captain",
+    "esq": "esquire",
+    "ltd": "limited",
+    "col": "colonel",
+    "ft": "fort",
+}
+
+
+def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
+    return [(re.compile(rf"\b{short}\."), long) for short, long in abbreviations.items()]
+
+
+_WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
+_SIGN_RULES: list[Rule] = [(re.compile(r"&"), " and "), (re.compile(r"\s*%"), " percent")]
+# What has no symbol parts two words ("and/or") or else goes without a trace ("[he]").
+_SILENT_RULES: list[Rule] = [
+    (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
+    (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
+]
+
+
+def _to_ascii_but_currency(text: str) -> str:
+    """unidecode would turn £ into PS and € into EUR before a number rule could see them."""
+    return re.sub(r"[^£€]+", lambda match: unidecode(match[0]), text)
+
+
+def _apply(*rules: Rule) -> Callable[[str], str]:
+    """One after another, each on the result of the last: what a rule may match depends on it."""
+
+    def rewrite(text: str) -> str:
+        for pattern, replacement in rules:
+            text = pattern.sub(replacement, text)
+        return text
+
+    return rewrite
+
+
+CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
+    "english_cleaners": (
+        unidecode,
+        str.lower,
+        _apply(*NUMBER_RULES, *_abbreviation_rules(_ABBREVIATIONS), *_WHITESPACE_RULES),
+    ),
+    "english_cleaners_corrected": (
+        _to_ascii_but_currency,
+        str.lower,
+        _apply(
+            *_SIGN_RULES,
+            *CORRECTED_NUMBER_RULES,
+            *_abbreviation_rules(_ABBREVIATIONS | {"mrs": "missus"}),
+            *_SILENT_RULES,
+            *_WHITESPACE_RULES,
+        ),
+    ),
+    "transliteration_cleaners": (unidecode, str.lower, _apply(*_WHITESPACE_RULES)),
+    "basic_cleaners": (str.lower, _apply(*_WHITESPACE_RULES)),
+}
+_STRIPS_THE_ENDS = "english_cleaners_corrected"
+
+
+def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
+    """Clean the pieces of one text, each by itself, with every named cleaner in turn.
+
+    Raises ValueError for an unknown cleaner, TypeError for a bare string in place of a list.
+    """
+    if isinstance(cleaner_names, str):
+        raise TypeError(
+            f"cleaner_names is a list of names: give [{cleaner_names!r}], not {cleaner_names!r}"
+        )
+    pieces = list(pieces)
+    for name in cleaner_names:
+        if name not in CLEANERS:
+            nearest = difflib.get_close_matches(str(name), CLEANERS, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
+                f"Available: {', '.join(CLEANERS)}"
+            )
+        for step in CLEANERS[name]:
+            pieces = [step(piece) for piece in pieces]
+        if name == _STRIPS_THE_ENDS:  # of the text: a space beside an ARPAbet span parts words
+            pieces[0] = pieces[0].lstrip()
+            pieces[-1] = pieces[-1].rstrip()
+    return pieces

@@ -1,0 +1,122 @@
+"""Numbers to English words, as rules that `cleaners` applies in order to lower-case ASCII text.
+
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, oddities included, because its checkpoints
+were trained on that. `CORRECTED_NUMBER_RULES` reads them as a person would.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+_LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
+
+
+@lru_cache(maxsize=1)
+def _inflect_engine():
+    """The one inflect engine; importing inflect takes about a second, so only numbers pay for it."""
+    import inflect
+
+    return inflect.engine()
+
+
+@lru_cache(maxsize=16384)
+def _spell(number: str, andword: str = "") -> str:
+    """ "12" -> "twelve", "12th" -> "twelfth"; a number too large for a name, digit by digit."""
+    digits = number.rstrip("dhnrst").lstrip("0") or "0"
+    suffix = number.lstrip("0123456789")
+    if len(digits) > _LONGEST_NAMED_NUMBER:
+        return " ".join([*map(_spell, digits[:-1]), _spell(digits[-1] + suffix)])
+    return _inflect_engine().number_to_words(digits + suffix, andword=andword)
+
+
+def _spell_number_or_year(digits: str) -> str:
+    """1001 to 2999 are taken for years and read in pairs, but for 2000 to 2009."""
+    digits = digits.lstrip("0") or "0"
+    value = int(digits) if len(digits) == 4 else 0
+    if not 1000 < value < 3000 or 2000 <= value < 2010:
+        return _spell(digits)
+    century, year = divmod(value, 100)
+    if year == 0:
+        return f"{_spell(str(century))} hundred"
+    return f"{_spell(str(century))} {'oh ' if year < 10 else ''}{_spell(str(year))}"
+
+
+def _count(amount: str, singular: str, plural: str) -> str:
+    return f"{amount} {singular if amount == '1' else plural}"
+
+
+def _expand_dollars(match: re.Match[str]) -> str:
+    amount = match[1]
+    dollars, _, cents = amount.partition(".")
+    if "." in cents:  # not an amount: $1.2.3
+        return f"{amount} dollars"
+    # A stray comma, as in "$,5", is an error in the reference; here it is passed over.
+    dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
+    parts = [_count(dollars, "dollar", "dollars")] if dollars else []
+    if cents:
+        parts.append(_count(cents, "cent", "cents"))
+    return ", ".join(parts) or "zero dollars"
+
+
+NUMBER_RULES: list[Rule] = [
+    (re.compile(r"(?<=[0-9]),+(?=[0-9])"), ""),
+    (re.compile(r"\$([0-9.,]*[0-9])"), _expand_dollars),
+    (re.compile(r"([0-9]+)\.([0-9]+)"), r"\1 point \2"),
+    (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: _spell(match[0], andword="and")),
+    (re.compile(r"[0-9]+"), lambda match: _spell_number_or_year(match[0])),
+]
+
+
+_CURRENCIES = {
+    "$": (("dollar", "dollars"), ("cent", "cents")),
+    "£": (("pound", "pounds"), ("penny", "pence")),
+    "€": (("euro", "euros"), ("cent", "cents")),
+}
+
+
+def _spell_decimal(whole: str, fraction: str) -> str:
+    """("3", ".14") -> "three point one four"."""
+    words = ["point" if character == "." else _spell(character) for character in fraction]
+    return " ".join([_spell(whole), *words] if whole else words)
+
+
+def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
+    unit, subunit = _CURRENCIES[currency]
+    if magnitude or len(fraction) > 3 or fraction.count(".") > 1:
+        return f"{_spell_decimal(whole, fraction)}{magnitude} {unit[1]}"
+    whole = whole.lstrip("0")
+    hundredths = fraction[1:].ljust(2, "0").lstrip("0")
+    parts = []
+    if whole or not hundredths:
+        parts.append(f"{_spell(whole)} {unit[whole != '1']}")
+    if hundredths:
+        parts.append(f"{_spell(hundredths)} {subunit[hundredths != '1']}")
+    return " ".join(parts)
+
+
+def _read_number(match: re.Match[str]) -> str:
+    currency, whole, fraction, ordinal, magnitude = (group or "" for group in match.groups())
+    digits = whole.replace(",", "")
+    if currency:
+        return _spell_money(currency, digits, fraction, magnitude) + ordinal
+    if fraction:
+        return _spell_decimal(digits, fraction) + ordinal + magnitude
+    if ordinal:
+        return _spell(digits + ordinal)
+    # Nobody writes a year with a comma.
+    return (_spell(digits) if "," in whole else _spell_number_or_year(digits)) + magnitude
+
+
+CORRECTED_NUMBER_RULES: list[Rule] = [
+    (
+        re.compile(
+            r"(?:([£$€])\s?)?"
+            r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"  # or a bare .5
+            r"((?:\.[0-9]+)*)"
+            r"(?:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?"
+        ),
+        _read_number,
+    ),
+]

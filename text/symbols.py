@@ -1,0 +1,27 @@
+"""The 148 input symbols of the model; a symbol's place in the list is its id.
+
+The order is that of NVIDIA/tacotron2, because the rows of a trained embedding follow it. A phone
+carries an "@" so that the ARPAbet phone B and the letter B stay two symbols.
+"""
+
+PADDING = "_"  # id 0: fills up a batch, never comes from a text
+_PUNCTUATION = "-!'(),.:;? "
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PHONES = (
+    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W "
+    "Y Z ZH"
+).split()
+
+
+def _with_stresses(phone: str) -> list[str]:
+    """A vowel comes bare and with stress 0 (none), 1 (primary) and 2 (secondary)."""
+    is_vowel = phone[0] in "AEIOU"
+    return [f"@{phone}{stress}" for stress in ("", "0", "1", "2")] if is_vowel else [f"@{phone}"]
+
+
+symbols: list[str] = [
+    PADDING,
+    *_PUNCTUATION,
+    *_LETTERS,
+    *(symbol for phone in _PHONES for symbol in _with_stresses(phone)),
+]
