@@ -83,8 +83,13 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped."""
+    """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped.
+
+    Raises ValueError on samples that are not finite: they would become a full-scale bang.
+    """
     peak = float(np.abs(samples).max(initial=0.0))
+    if not np.isfinite(peak):
+        raise ValueError(f"{path}: samples hold nan or infinity; nothing was written")
     samples = samples / max(peak, 1.0)
     soundfile.write(str(path), samples, sampling_rate, subtype="PCM_16", format="WAV")
 
@@ -142,7 +147,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
 
 
 def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -> np.ndarray:
-    """Samples [N] whose log-mel is close to `log_mel` [n_mel_channels, frames].
+    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames].
 
     Linear magnitudes are the non-negative least-squares solution for the mel bands, phases come
     from librosa's fast Griffin-Lim, started from a constant seed.
@@ -151,11 +156,18 @@ def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -
     magnitudes = librosa.util.nnls(
         mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
     )
-    return librosa.griffinlim(
-        magnitudes.astype(np.float32),
+    # The ends are mirrored, as in the mel, which takes some samples: a mel of a few frames is
+    # drawn out by its last one for the time being.
+    num_frames = magnitudes.shape[1]
+    missing = max(0, 2 + h.filter_length // h.hop_length - num_frames)
+    samples = librosa.griffinlim(
+        np.pad(magnitudes.astype(np.float32), ((0, 0), (0, missing)), mode="edge"),
         n_iter=iterations,
         hop_length=h.hop_length,
         win_length=h.win_length,
         n_fft=h.filter_length,
+        length=h.hop_length * (num_frames + missing) - 1,
+        pad_mode="reflect",
         random_state=0,
     )
+    return samples[: h.hop_length * num_frames - 1]

@@ -188,8 +188,9 @@ def _check_options(
             )
         if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
             raise ValueError(
-                f"batch_capacity={batch_capacity}: expected at least {x.max():g}, the length of "
-                f"the longest clip (index {int(x.argmax())}), which must fit into a batch"
+                f"batch_capacity={batch_capacity}: expected a finite number of at least "
+                f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "
+                "must fit into a batch"
             )
 
 
@@ -368,6 +369,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         return len(self.batches) - self.start
 
     def __iter__(self) -> Iterator[list[int]]:
+        # A generator, so that this runs when the first batch is drawn: a DataLoader with workers
+        # calls iter() twice an epoch and draws from the second only.
         if self._iterated:
             raise RuntimeError(
                 f"epoch {self.epoch} was iterated already, and again it would give the same "
@@ -375,7 +378,8 @@ class LengthBatchSampler(Sampler[list[int]]):
                 f"epoch, or set_epoch({self.epoch}) to repeat this one on purpose"
             )
         self._iterated = True
-        return (batch.tolist() for batch in self.batches[self.start :])
+        for batch in self.batches[self.start :]:
+            yield batch.tolist()
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
         """Where to go on: `batches_trained` of this epoch, as the *trainer* counts them.
@@ -408,8 +412,9 @@ class LengthBatchSampler(Sampler[list[int]]):
         self._loaded_epoch, self._iterated = state["epoch"], False
 
     def _checksum(self) -> int:
-        checksum = 0
-        for batch in self.batches:
+        # Of the whole epoch's plan, so that what rank 0 saved resumes every rank.
+        checksum = zlib.crc32(self.lengths.tobytes(), self.world_size)
+        for batch in self.plan:
             checksum = zlib.crc32(batch.astype("<i8").tobytes(), checksum)
             checksum = zlib.crc32(b"|", checksum)
         return checksum

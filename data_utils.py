@@ -48,7 +48,8 @@ def read_filelist(
     """
     filelist = Path(filelist)
     try:
-        lines = filelist.read_text(encoding="utf-8").splitlines()
+        # Not splitlines, which breaks lines at odd characters inside a text too.
+        lines = filelist.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise ValueError(
             f"{filelist}: no such filelist; make one with scripts/prepare_ljspeech.py, or name "
@@ -119,8 +120,10 @@ def _read_mel(path: str, hparams: HParams) -> np.ndarray:
         mel = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path}: not a .npy array ({error}); cache the mels again") from None
+    if not isinstance(mel, np.ndarray):
+        raise ValueError(f"{path}: an archive of arrays; cache the mels again")
     if mel.ndim != 2 or mel.shape[0] != hparams.n_mel_channels or mel.shape[1] == 0:
         raise ValueError(
             f"{path}: shape {mel.shape}, expected ({hparams.n_mel_channels}, frames); "

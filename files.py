@@ -13,6 +13,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
         write(temporary)
         with open(temporary, "rb+") as file:  # on the disk before the name points at it
@@ -20,3 +21,9 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete the temporary files that a killed process left in `directory`."""
+    for path in directory.glob(".*.tmp"):
+        path.unlink()

@@ -49,9 +49,7 @@ class HParams:
     # --- audio
     sampling_rate: int = 22050  # Hz; clips at another rate are refused
     filter_length: int = 1024  # samples of one Fourier transform
-    hop_length: int = (
-        256  # samples between frames: a larger hop makes fewer frames, faster training
-    )
+    hop_length: int = 256  # samples between frames; larger means fewer frames, faster training
     win_length: int = 1024  # samples under the Hann window
     win_time: float | None = None  # window in ms instead; sets win_length and filter_length
     hop_time: float | None = None  # hop in ms instead; sets hop_length
@@ -80,10 +78,8 @@ class HParams:
     learning_rate_final: float = 1e-5  # exponential: the rate never falls below
     weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
     grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
-    loss: str = (
-        "padded"  # padded: the reference's mean over padding too; unpadded: real frames only
-    )
-    mask_padding: bool = True  # outputs beyond a clip's end are set to silence's targets
+    loss: str = "padded"  # padded: the reference's mean, over padding too; unpadded: without it
+    mask_padding: bool = True  # outputs beyond a clip's end become their targets: no loss there
 
     # --- validation
     validation_batch_size: int = 16  # random batches, the same in every run
@@ -161,8 +157,13 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     given: dict[str, typing.Any] = {}
     problems = []
     hints = typing.get_type_hints(HParams)
-    for name, text in _split_overrides(overrides or ""):
-        if name in RETIRED:
+    for name, equals, text in _split_overrides(overrides or ""):
+        if not equals:
+            problems.append(
+                f"{name!r} is not name=value; write for example "
+                "batch_size=32,text_cleaners=[english_cleaners]"
+            )
+        elif name in RETIRED:
             problems.append(f"{name}: this recipe has no such setting: {RETIRED[name]}")
         elif name not in hints:
             near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
@@ -178,9 +179,12 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
         if given.get(time) is not None and length in given:
             problems.append(f"{time} and {length} are both given; keep one")
+    values = _resolve_times(asdict(base) | given, given)
+    draft = types.SimpleNamespace(**values)  # a range is refused beside a name, in one message
+    problems += _type_problems(draft) or _range_problems(draft)
     if problems:
         raise ValueError(_listed(problems))
-    return HParams(**_resolve_times(asdict(base) | given, given))
+    return HParams(**values)
 
 
 def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
@@ -209,21 +213,12 @@ def describe(hparams: HParams) -> str:
     return "\n".join(lines)
 
 
-def _split_overrides(overrides: str) -> list[tuple[str, str]]:
-    # Commas inside [...] belong to a list.
-    pieces = [piece.strip() for piece in re.split(r",(?![^\[]*\])", overrides)]
-    pairs = []
-    for piece in pieces:
-        if not piece:
-            continue
-        name, equals, value = piece.partition("=")
-        if not equals:
-            raise ValueError(
-                f"--hparams: {piece!r} is not name=value; write for example "
-                "batch_size=32,text_cleaners=[english_cleaners]"
-            )
-        pairs.append((name.strip(), value.strip()))
-    return pairs
+def _split_overrides(overrides: str) -> list[tuple[str, ...]]:
+    """(name, "=" or "" where it is missing, value) of every override."""
+    pieces = re.split(r",(?![^\[]*\])", overrides)  # commas inside [...] belong to a list
+    return [
+        tuple(part.strip() for part in piece.partition("=")) for piece in pieces if piece.strip()
+    ]
 
 
 def _convert(text: str, kind: typing.Any) -> typing.Any:
@@ -260,9 +255,10 @@ def _resolve_times(values: dict[str, typing.Any], given: Mapping[str, object]) -
     for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
         if length in given:
             values[time] = None
-        elif values[time] is not None and values[time] > 0:
+        elif values[time] is not None and 0 < values[time] < math.inf:
             values[length] = milliseconds_to_samples(values[time], rate)
-    if values["win_time"] is not None and "filter_length" not in given:
+    window_changed = "win_time" in given or "sampling_rate" in given
+    if values["win_time"] is not None and window_changed and "filter_length" not in given:
         values["filter_length"] = 1 << (values["win_length"] - 1).bit_length()
     return values
 
@@ -272,7 +268,7 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
-def _type_problems(hparams: HParams) -> list[str]:
+def _type_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
     problems = []
     for name, kind in typing.get_type_hints(HParams).items():
         value = getattr(hparams, name)
@@ -290,10 +286,10 @@ def _type_problems(hparams: HParams) -> list[str]:
     return problems
 
 
-def _range_problems(hparams: HParams) -> list[str]:
+def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
     h = hparams
     problems = []
-    for name, value in asdict(h).items():
+    for name, value in vars(h).items():
         if name in _CHOICES:
             if value not in _CHOICES[name]:
                 near = difflib.get_close_matches(value, _CHOICES[name], n=1, cutoff=0.3)

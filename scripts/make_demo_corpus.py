@@ -26,6 +26,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import wave
 from pathlib import Path
@@ -36,10 +37,12 @@ from tqdm import tqdm
 VERSION = 1  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
 SHORTEST, LONGEST = 1.1, 10.1  # seconds: no clip of LJSpeech lies outside
-# Seconds: minimum, deciles and maximum of the lengths of LJSpeech-1.1's 13,100 clips.
-LENGTH_QUANTILES = (1.11, 3.42, 4.52, 5.38, 6.11, 6.76, 7.43, 8.06, 8.70, 9.39, 10.09)
-WORDS_PER_MINUTE = 155  # eSpeak's rate; LJSpeech's reader speaks at about the same pace
-RATE_RANGE = (140, 172)  # a clip lands on its target length within this natural range
+# Quantiles of the lengths of LJSpeech-1.1's 13,100 clips, in seconds.
+QUANTILE_LEVELS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+QUANTILES = (1.11, 1.66, 2.68, 3.42, 4.52, 5.38, 6.11, 6.76, 7.43, 8.06, 8.70, 9.39, 10.09)
+WORDS_PER_MINUTE = 145  # eSpeak's own count, which comes out at about LJSpeech's pace
+RATE_RANGE = (130, 160)  # natural rates, within which a clip lands on its target length
+VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
 DITHER = 4.0  # standard deviation in 16-bit steps (-78 dB): keeps log-mels off their floor
 
 # One rule per name: alternatives on separate lines or between slashes. {name} is another rule,
@@ -56,7 +59,8 @@ GRAMMAR = {
         {opener}, {person} {action}.
         {person} {action}, {circumstance}.
         {event}, {aside}.
-        {fact}, {aside}.
+        {fact}, as every child in {town} knows.
+        {fact}, according to {person}.
         {opener}, {person} {action}, {circumstance}.
         {opener}, {event}, {aside}.
         Shortly before [{clock}], {person} {action}.
@@ -78,7 +82,7 @@ GRAMMAR = {
         Is it true that {person} {action}?
         Did you know that {fact}, and that {person} {action}?
     """,
-    "someone": "the {job} / the {age} {job} / {first_name} / my {relative} / everyone / nobody",
+    "someone": "the {job} / the {age} {job} / {first_name} / my {relative}",
     "did_briefly": """
         smiled / laughed / agreed / nodded / waited / listened / slept late / went home / sat down
         said nothing / looked up / came back / arrived early / refused / answered at once / knew why
@@ -103,12 +107,14 @@ GRAMMAR = {
         neighbour / father / mother / daughter / son
     """,
     "first_name": """
-        Alice / Martin / Clara / Hugo / Ruth / Oscar / Nina / Walter / Edith / Samuel / Laura / Felix
-        Helen / Arthur / Marta / Daniel / Rose / Victor / Emma / Henry / Julia / Robert / Irene / Paul
+        Alice / Martin / Clara / Hugo / Ruth / Oscar / Nina / Walter / Edith / Laura / Felix
+        Helen / Arthur / Marta / Daniel / Rose / Victor / Emma / Henry / Julia / Samuel / Irene
+        Paul / Robert
     """,
     "surname": """
-        Gray / Turner / Marsh / Holloway / Bennett / Ashworth / Porter / Lindley / Carver / Whitfield
-        Mercer / Thorne / Hadley / Novak / Fielding / Barlow / Winslow / Kemp / Sutton / Prescott
+        Gray / Turner / Marsh / Holloway / Bennett / Ashworth / Lindley / Carver
+        Whitfield / Mercer / Thorne / Hadley / Novak / Fielding / Barlow / Winslow
+        Sutton / Prescott
     """,
     "title": """
         [Mr.|Mister] / [Mrs.|Missus] / [Dr.|Doctor] / [Capt.|Captain] / [Col.|Colonel]
@@ -116,7 +122,7 @@ GRAMMAR = {
     """,
     "town": """
         Dover / Oxford / Bristol / Boston / Geneva / Lisbon / Vienna / Bergen / Dublin / Chester
-        Salem / Florence / Hamburg / Cambridge / Quebec / Portland / Athens / Norwich / Turin / Leeds
+        Salem / Florence / Hamburg / Cambridge / Quebec / Portland / Athens / Turin / Leeds
     """,
     "action": """
         repaired {machine} with {tool} / tried to repair {machine} / took {machine} apart
@@ -125,21 +131,24 @@ GRAMMAR = {
         painted {paintable} {colour} / sent a letter to {person} / listened to {sound}
         waited {duration} for {awaited} / planted [{count}] {plants} behind {building}
         opened {openable} and looked inside / counted the {goods} twice
-        taught {learners} to {skill} / borrowed {machine} from {person} / measured {measured}
+        learned to {skill} / taught {learners} to {skill}
+        borrowed {machine} from {person} / measured {measured}
         told {learners} a story about {story} / drew a map of {measured} / climbed {height}
         found {found} under {hiding_place} / studied {book} by the light of {light}
-        moved to {town} / learned to {skill} / spent {duration} in {building} / promised to bring {food} on {weekday}
-        crossed {water} in {crossing} / cut {food} into [{few}] equal pieces
+        spent {duration} in {building}
+        promised to bring {food} on {weekday} / crossed {water} in {crossing}
+        cut {food} into [{few}] equal pieces
         asked {person} about {story} / collected {load} from {building}
-        lived at [No.|number] [{count}], {street} / cooked {food} for [{count}] guests
-        hung a picture of {measured} above {hiding_place} / locked {openable} and hid the key
+        cooked {food} for [{count}] guests
+        hung a picture of {measured} above {spot} / locked {openable} and hid the key
         swept the floor of {building} / lost [{few}] {goods} on the way to {town}
     """,
     "reported": "said / claimed / remembered / heard / discovered / explained / wrote",
     "machine": """
         the kitchen clock / the old printing press / a broken bicycle / the water pump
-        the church organ / a silver watch / the sewing machine / the weather vane / a brass telescope
-        the steam engine / a wooden loom / the radio / an old typewriter / the coffee mill / the lathe
+        the church organ / a silver watch / the sewing machine / the weather vane
+        a brass telescope / the steam engine / a wooden loom / the radio / an old typewriter
+        the coffee mill / a pocket compass
     """,
     "tool": """
         a borrowed screwdriver / a piece of wire / two drops of oil / a small hammer / great care
@@ -178,8 +187,8 @@ GRAMMAR = {
         a speech about the new railway / the church bells / the crickets / the ticking of the clock
     """,
     "duration": """
-        [{few}] hours / [{few}] weeks / nearly [{few}] months / half a day / the whole afternoon
-        more than [{count}] minutes / all night / exactly [{count}] days / almost a year
+        [{few}] hours / [{few}] weeks / nearly [{few}] months / half a day / a whole afternoon
+        more than [{count}] minutes / exactly [{count}] days / almost a year
     """,
     "awaited": """
         the last train / an answer / the doctor / the rain to stop / the ferry / the baker to open
@@ -212,9 +221,9 @@ GRAMMAR = {
         the harbour / the northern coast / the battlefield / the royal park / the riverbank
     """,
     "story": """
-        a lost ship / the great flood / the winter of [{year}] / a talking fox / the first aeroplane
-        the missing key / a lighthouse keeper / the founding of {town} / a very old tortoise
-        the election of [{year}] / the comet / the king's gardener / the new telephone / a blue stone
+        a lost ship / the great flood / the winter of [{year}] / a talking fox / the missing key
+        a lighthouse keeper / the founding of {town} / the first aeroplane / a very old tortoise
+        the election of [{year}] / the comet / the king's gardener / a blue stone
     """,
     "height": """
         the tower / the highest hill in the county / [{steps}] steps / the old oak / a rope ladder
@@ -229,6 +238,7 @@ GRAMMAR = {
         the stairs / the kitchen table / the fireplace / the floorboards / the bridge
         the old sofa / the bed / the workbench / the piano / the window
     """,
+    "spot": "the fireplace / the piano / the bed / the kitchen table / the stairs / the workbench",
     "book": """
         a book about whales / the history of {town} / the plans of {building} / a Latin grammar
         an old cookery book / the timetable / the newspaper / a treatise on clocks / the contract
@@ -259,23 +269,26 @@ GRAMMAR = {
     "event": """
         the train to {town} left at [{clock}] / the ferry from {town} was {late}
         the night train from {town} to {town} stopped at every station
-        the river rose by [{few}] feet / the price of {commodity} {rose} by [{percent}] / the bells of {church} rang [{few}] times
+        the river rose by [{few}] feet
+        the price of {commodity} {rose} by [{percent}] / the bells of {church} rang [{few}] times
         the clock on {building} stopped at [{clock}] / the road to {town} was closed for {duration}
         the lights went out in {building} / more than [{steps}] people came to the {festivity}
         a ship carrying {commodity} ran aground near {town} / the {festivity} lasted {duration}
         {building} was {changed} / a parcel from {town} arrived at [{clock}]
-        the council voted to close {building} / {building} had only [{count}] windows
+        the council voted to close {building}
         smoke was rising from {building} / a black cat slept on the roof of {building}
         the telegraph line to {town} was cut / the museum bought [{count}] paintings
-        the shop in {street} opened at [{clock}] / the orchestra from {town} played until midnight
-        wild geese flew over {building} / the experiment failed [{few}] times
+        the orchestra from {town} played for [{few}] hours
+        the shop on {street} opened at [{clock}] / wild geese flew over {building}
+        the experiment failed [{few}] times
     """,
     "fact": """
-        {building} was {changed} in [{year}] / the bridge near {building} was {changed} in [{year}]
+        {building} was {changed} in [{year}] / the bridge near {building} was rebuilt in [{year}]
         {person} moved to {town} in [{year}] / {person} learned to {skill} at the age of [{count}]
         {person} lived in {town} for [{count}] years / the tower of {church} is [{count}] feet high
+        {person} lived at [No.|number] [{count}], {street} / {building} had only [{count}] windows
     """,
-    "late": "late again / full / [{count}] minutes late / early for once / delayed by fog / cancelled",
+    "late": "late again / full / [{count}] minutes late / early for once / delayed by fog",
     "changed": """
         built / rebuilt / sold / damaged by fire / closed / enlarged / painted white / opened
         given a new roof
@@ -298,7 +311,7 @@ GRAMMAR = {
         to everyone's surprise / once again / two days later
         when the fog had lifted / while the others were asleep / that summer
         one evening in {month} / as soon as the snow had melted / without any warning / at last
-        shortly before the war of [{year}] / on a cold night in {month} / long ago
+        after the floods of [{year}] / on a cold night in {month} / long ago
     """,
     "weekday": "Monday / Tuesday / Wednesday / Thursday / Friday / Saturday / Sunday",
     "month": """
@@ -308,7 +321,7 @@ GRAMMAR = {
     "circumstance": """
         because there was nothing else to do / because the days were growing shorter
         because the guests were expected at [{clock}] / because nobody else had offered to
-        although nobody had asked for it / although it took nearly {duration} / with great care
+        although nobody had asked for it / although it took {duration} / with great care
         so that the children could see how it was done / so that nothing would be wasted
         just before the shops closed / without saying a word to anyone / as quickly as possible
         with the help of {person} / as people in {town} had always done / in spite of the cold
@@ -320,19 +333,21 @@ GRAMMAR = {
     "aside": """
         and nobody was surprised / as the newspapers had predicted / although it was only {month}
         which caused a good deal of talk / and the rest of the day was quiet / or so people said
-        for the third time in [{count}] years / much to the regret of {person} / as usual
-        which {person} had never seen before / and the whole street came out to look
+        for the third time in [{count}] years / much to the regret of {person}
+        and the whole street came out to look
         just as {person} had feared / but few people noticed / and it has not happened since
         and {learners} stayed at home / so the meeting was put off until {weekday}
     """,
 }
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-).split()
-TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
-DAYS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+NUMBER_WORDS = """\
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen \
+sixteen seventeen eighteen nineteen
+zero ten twenty thirty forty fifty sixty seventy eighty ninety
+first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"""
+ONES, TENS, DAYS = (line.split() for line in NUMBER_WORDS.splitlines())
+
+stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
 def spell(number):
@@ -351,9 +366,7 @@ def spell_pair(number, zero):
     first, second = divmod(number, 100)
     if second == 0:
         return f"{spell(first)} {zero}"
-    return (
-        f"{spell(first)} oh {spell(second)}" if second < 10 else f"{spell(first)} {spell(second)}"
-    )
+    return f"{spell(first)} {'oh ' if second < 10 else ''}{spell(second)}"
 
 
 def compile_grammar():
@@ -363,7 +376,7 @@ def compile_grammar():
         for name, text in GRAMMAR.items()
     }
     ordinals = {1: "st", 2: "nd", 3: "rd"}
-    rules["few"] = [f"{n}|{spell(n)}" for n in range(2, 13)]
+    rules["few"] = [f"{n}|{spell(n)}" for n in range(3, 13)]
     rules["count"] = [f"{n}|{spell(n)}" for n in range(12, 100)]
     rules["steps"] = [f"{n}00|{spell(n)} hundred" for n in range(2, 10)]
     rules["percent"] = [f"{n}%|{spell(n)} per cent" for n in range(2, 30)]
@@ -397,8 +410,8 @@ def draw_target_lengths(clips, seed):
     too; their order is random.
     """
     rng = np.random.default_rng(seed)
-    quantile = (rng.permutation(clips) + rng.random(clips)) / clips
-    return np.interp(quantile, np.linspace(0, 1, len(LENGTH_QUANTILES)), LENGTH_QUANTILES)
+    level = (rng.permutation(clips) + rng.random(clips)) / clips
+    return np.interp(level, QUANTILE_LEVELS, QUANTILES)
 
 
 class Voice:
@@ -439,7 +452,7 @@ class Voice:
             (folder / "espeak-ng-data").symlink_to(data, target_is_directory=True)
             data = str(folder / "espeak-ng-data")
 
-        synchronous, no_exit, rate_of_speech = 2, 0x8000, 1  # constants of eSpeak's speak_lib.h
+        synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
         rate = self._library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
         if rate != SAMPLE_RATE:
             raise RuntimeError(f"espeak_Initialize gave {rate}, expected {SAMPLE_RATE} Hz")
@@ -452,12 +465,9 @@ class Voice:
         if self._library.espeak_SetVoiceByName(b"en-us") != 0:
             raise RuntimeError("its voice en-us is missing")
         self._library.espeak_Synth.argtypes = [
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_uint,
-            ctypes.c_int,
-        ] + [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p]
-        self._rate_of_speech = rate_of_speech
+            *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int),
+            *(ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p),
+        ]
 
     def _receive(self, samples, count, _events):
         if samples and count > 0:
@@ -467,8 +477,9 @@ class Voice:
     def speak(self, text, words_per_minute):
         """Speak `text`. Returns int16 samples at 22,050 Hz without the silence at either end."""
         self._chunks.clear()
-        self._library.espeak_SetParameter(self._rate_of_speech, words_per_minute, 0)
-        data, utf8 = text.encode(), 1
+        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
+        self._library.espeak_SetParameter(rate, words_per_minute, 0)
+        self._library.espeak_SetParameter(volume, VOLUME, 0)
         status = self._library.espeak_Synth(data, len(data) + 1, 0, 0, 0, utf8, None, None)
         self._library.espeak_Synchronize()
         samples = np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
@@ -479,9 +490,9 @@ class Voice:
 
 
 def estimate_seconds(text):
-    """Estimate how long eSpeak takes to speak `text` at WORDS_PER_MINUTE; right within 5 %."""
+    """Estimate how long eSpeak takes to speak `text` at WORDS_PER_MINUTE; mostly within 10 %."""
     pauses = text.count(",") + text.count(";")
-    return 0.18 + 0.0535 * len(text) + 0.29 * pauses  # a least-squares fit over 400 sentences
+    return 0.17 + 0.057 * len(text) + 0.36 * pauses  # a least-squares fit over 400 sentences
 
 
 def speak_for(voice, text, seconds):
@@ -535,7 +546,7 @@ def holds_corpus(out, record):
         raise FileExistsError(
             f"{out} exists and is no demo corpus; nothing was changed. Name another folder."
         )
-    found = record_file.read_text(encoding="utf-8")
+    found = record_file.read_text(encoding="utf-8").strip()
     if found != record:
         raise FileExistsError(
             f"{out} holds another demo corpus; nothing was changed. Name another folder, or "
@@ -564,6 +575,8 @@ def write_clips(folder, clips, seed, voice):
         make_clips(voice, clips, seed), "Speaking", clips, unit="clip", disable=not on_terminal
     )
     for number, (written, spoken, samples) in enumerate(progress, start=1):
+        if stop_requested.is_set():
+            raise KeyboardInterrupt
         clip_id = f"DEMO-{number:04d}"
         with wave.open(str(folder / "wavs" / f"{clip_id}.wav"), "wb") as file:
             file.setnchannels(1)
@@ -596,7 +609,7 @@ def make_corpus(out, clips=240, seed=0):
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as building:
         folder = Path(building) / out.name
         lengths = write_clips(folder, clips, seed, voice)
-        (folder / "demo_corpus.json").write_text(record, encoding="utf-8")
+        (folder / "demo_corpus.json").write_text(record + "\n", encoding="utf-8")
         os.replace(folder, out)
     print(
         f"Wrote {clips} clips of synthesised speech to {out} in {time.perf_counter() - start:.1f} s"
@@ -618,8 +631,6 @@ def main(arguments=None):
         parser.error(f"--clips {args.clips}: expected 1 or more")
     if args.seed < 0:
         parser.error(f"--seed {args.seed}: expected 0 or more")
-    # A terminated run, too, takes its half-made folder away.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; nothing was written"))
     try:
         make_corpus(args.out, args.clips, args.seed)
     except KeyboardInterrupt:
@@ -629,4 +640,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    # A handler that raises would mostly do so inside eSpeak's callback, where it would be lost.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop_requested.set())
     main()

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from text.cleaners import clean_pieces
-from text.symbols import PADDING, symbols
+from text.symbols import symbols
 
 __all__ = ["clean_text", "sequence_to_text", "symbols", "text_to_sequence"]
 
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
-_SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols) if symbol != PADDING}
+_SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
 
 
 def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
@@ -28,11 +28,12 @@ def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
 
 
 def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
-    """Ids, each from 1 to len(symbols) - 1, of a text; the empty list for an empty one.
+    """Ids, each from 0 to len(symbols) - 1, of a text; the empty list for an empty one.
 
     `{HH AH0 L OW1}` gives phones of the ARPAbet, the text around it is cleaned piece by piece.
-    Whatever has no symbol is dropped in silence. As in the reference, spans are looked for in the
-    first line only, and where it holds one the lines after it are dropped: give one line at a time.
+    Whatever has no symbol is dropped in silence. Two oddities of the reference are kept: an
+    underscore becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and spans
+    are looked for in the first line only, where one drops all further lines, so give single lines.
 
     Raises ValueError for an unknown cleaner.
     """
@@ -59,5 +60,8 @@ def sequence_to_text(sequence: Iterable[int]) -> str:
         raise ValueError(f"no symbol has the id {unknown}: ids run from 0 to {len(symbols) - 1}")
     text = ""
     for is_phone, run in groupby((symbols[i] for i in ids), key=lambda symbol: symbol[0] == "@"):
-        text += "{" + " ".join(phone[1:] for phone in run) + "}" if is_phone else "".join(run)
+        if is_phone:
+            text += "{" + " ".join(phone[1:] for phone in run) + "}"
+        else:
+            text += "".join(run)
     return text

@@ -15,7 +15,7 @@ _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999
 
 @lru_cache(maxsize=1)
 def _inflect_engine():
-    """The one inflect engine; importing inflect takes about a second, so only numbers pay for it."""
+    """The one inflect engine; its import takes about a second, so only numbers pay for it."""
     import inflect
 
     return inflect.engine()
@@ -23,7 +23,7 @@ def _inflect_engine():
 
 @lru_cache(maxsize=16384)
 def _spell(number: str, andword: str = "") -> str:
-    """ "12" -> "twelve", "12th" -> "twelfth"; a number too large for a name, digit by digit."""
+    """12 -> twelve, 12th -> twelfth; a number too large for a name is read digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _LONGEST_NAMED_NUMBER:
@@ -43,26 +43,21 @@ def _spell_number_or_year(digits: str) -> str:
     return f"{_spell(str(century))} {'oh ' if year < 10 else ''}{_spell(str(year))}"
 
 
-def _count(amount: str, singular: str, plural: str) -> str:
-    return f"{amount} {singular if amount == '1' else plural}"
-
-
-def _expand_dollars(match: re.Match[str]) -> str:
+def _dollars_in_digits(match: re.Match[str]) -> str:
     amount = match[1]
     dollars, _, cents = amount.partition(".")
     if "." in cents:  # not an amount: $1.2.3
         return f"{amount} dollars"
     # A stray comma, as in "$,5", is an error in the reference; here it is passed over.
     dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
-    parts = [_count(dollars, "dollar", "dollars")] if dollars else []
-    if cents:
-        parts.append(_count(cents, "cent", "cents"))
+    units = [(dollars, "dollar"), (cents, "cent")]
+    parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]
     return ", ".join(parts) or "zero dollars"
 
 
 NUMBER_RULES: list[Rule] = [
     (re.compile(r"(?<=[0-9]),+(?=[0-9])"), ""),
-    (re.compile(r"\$([0-9.,]*[0-9])"), _expand_dollars),
+    (re.compile(r"\$([0-9.,]*[0-9])"), _dollars_in_digits),
     (re.compile(r"([0-9]+)\.([0-9]+)"), r"\1 point \2"),
     (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: _spell(match[0], andword="and")),
     (re.compile(r"[0-9]+"), lambda match: _spell_number_or_year(match[0])),
@@ -77,7 +72,7 @@ _CURRENCIES = {
 
 
 def _spell_decimal(whole: str, fraction: str) -> str:
-    """("3", ".14") -> "three point one four"."""
+    """3, .14 -> three point one four."""
     words = ["point" if character == "." else _spell(character) for character in fraction]
     return " ".join([_spell(whole), *words] if whole else words)
 

@@ -4,7 +4,7 @@ The order is that of NVIDIA/tacotron2, because the rows of a trained embedding f
 carries an "@" so that the ARPAbet phone B and the letter B stay two symbols.
 """
 
-PADDING = "_"  # id 0: fills up a batch, never comes from a text
+_PADDING = "_"  # id 0, which fills up a batch
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -20,7 +20,7 @@ def _with_stresses(phone: str) -> list[str]:
 
 
 symbols: list[str] = [
-    PADDING,
+    _PADDING,
     *_PUNCTUATION,
     *_LETTERS,
     *(symbol for phone in _PHONES for symbol in _with_stresses(phone)),

@@ -1,0 +1,143 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped.
+
+A checkpoint is one file with the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
+`learning_rate`) and the rest of the loop's state, which train.py puts together. It is written
+atomically and read without running code from it.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from files import write_atomically
+
+BEST = "best.pt"
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be written, read or used; the message says which and why."""
+
+
+def save_checkpoint(directory: Path, state: dict, keep: int) -> Path:
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest.
+
+    Raises:
+        CheckpointError: if it cannot be written. Earlier checkpoints are then all still there.
+    """
+    path = directory / f"checkpoint_{state['iteration']}.pt"
+    try:
+        write_atomically(path, lambda temporary: torch.save(state, temporary))
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        free = shutil.disk_usage(directory).free / 1e9 if directory.is_dir() else 0
+        raise CheckpointError(
+            f"{path} could not be written ({str(error).splitlines()[0]}; {free:.2f} GB free): make "
+            "room or make the folder writable, then go on with --resume; earlier checkpoints "
+            "are untouched"
+        ) from None
+    for _, old in list_checkpoints(directory)[:-keep]:
+        old.unlink()
+    return path
+
+
+def mark_best(directory: Path, path: Path) -> None:
+    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed."""
+
+    def link(temporary: Path) -> None:
+        try:
+            os.link(path, temporary)  # no second copy on the disk
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, temporary)
+
+    write_atomically(directory / BEST, link)
+
+
+def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
+    """(iteration, path) of the checkpoints in a folder, oldest first."""
+    found = []
+    for path in directory.glob("checkpoint_*.pt"):
+        match = re.fullmatch(r"checkpoint_(\d+)\.pt", path.name)
+        if match:
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def load_checkpoint(path: str | Path) -> dict:
+    """A checkpoint on the CPU, this recipe's or the reference's.
+
+    Raises:
+        CheckpointError: if it is missing, truncated, or no checkpoint.
+    """
+    if not Path(path).is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(
+            f"{path}: damaged, or no checkpoint ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:120]})"
+        ) from None
+    if not isinstance(state, dict) or "state_dict" not in state:
+        raise CheckpointError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")
+    return state
+
+
+def load_newest(directory: Path, warn: Callable[[str], None]) -> tuple[Path, dict] | None:
+    """The newest checkpoint of a run that can be read; `warn` hears of each that cannot."""
+    for _, path in reversed(list_checkpoints(directory)):
+        try:
+            return path, load_checkpoint(path)
+        except CheckpointError as error:
+            warn(f"skipped {error}")
+    return None
+
+
+def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
+    """Rename checkpoints after `iteration` to `*.superseded`: a run that goes on from an earlier
+    one must not find them at its next --resume, and nothing is deleted. Returns the new names."""
+    moved = []
+    candidates = list_checkpoints(directory)
+    with contextlib.suppress(CheckpointError):
+        candidates.append((load_checkpoint(directory / BEST)["iteration"], directory / BEST))
+    for newer, path in candidates:
+        if newer > iteration:
+            moved.append(path.rename(path.with_name(path.name + ".superseded")))
+    return moved
+
+
+def load_weights(
+    model: torch.nn.Module, state: dict, path: str | Path, ignore_layers: Sequence[str] = ()
+) -> None:
+    """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
+
+    Raises:
+        CheckpointError: listing the tensors that are missing, unknown or of another shape.
+    """
+    weights = {
+        name.removeprefix("module."): tensor  # saved from a wrapped, distributed model
+        for name, tensor in state["state_dict"].items()
+    }
+    own = model.state_dict()
+    for name in ignore_layers:
+        if name not in own:
+            raise CheckpointError(f"ignore_layers: the model has no tensor {name!r}")
+        weights[name] = own[name]
+    problems = [f"lacks {name}" for name in own if name not in weights]
+    problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
+    problems += [
+        f"{name} is {list(weights[name].shape)}, the model's is {list(own[name].shape)}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        more = f"\n  ... and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise CheckpointError(
+            f"{path} does not fit the model these hyper-parameters make:\n  "
+            + "\n  ".join(problems[:10])
+            + more
+        )
+    model.load_state_dict(weights)

@@ -1,0 +1,194 @@
+"""What a run tells: metrics.jsonl, TensorBoard, pictures, and the progress line."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+METRICS_FILE = "metrics.jsonl"
+SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
+
+
+class RunLogger:
+    """Appends to `metrics.jsonl` in the output folder and to TensorBoard events in the log folder.
+
+    `state()` is the size of every log file, and `resume_state` cuts them back to those sizes, so a
+    run that goes on from a checkpoint leaves no trace of the steps after it. An empty
+    `resume_state` clears the logs.
+    """
+
+    def __init__(self, output_directory: Path, log_directory: Path, resume_state: dict | None):
+        self.output_directory, self.log_directory = output_directory, log_directory
+        if resume_state is not None:
+            self._cut_back(resume_state)
+        log_directory.mkdir(parents=True, exist_ok=True)
+        self.metrics = open(output_directory / METRICS_FILE, "a", encoding="utf-8")  # noqa: SIM115
+        self.writer = SummaryWriter(str(log_directory))
+
+    def _files(self) -> list[Path]:
+        events = sorted(self.log_directory.glob("events.out.tfevents.*"))
+        return [path for path in (self.output_directory / METRICS_FILE, *events) if path.is_file()]
+
+    def _name(self, path: Path) -> str:
+        return os.path.relpath(path, self.output_directory)
+
+    def state(self) -> dict[str, int]:
+        """Bytes of each log file, by its path from the output folder; all of it on the disk."""
+        self.writer.flush()
+        self.metrics.flush()
+        os.fsync(self.metrics.fileno())
+        return {self._name(path): path.stat().st_size for path in self._files()}
+
+    def _cut_back(self, sizes: dict[str, int]) -> None:
+        for path in self._files():
+            size = sizes.get(self._name(path), 0)
+            if size == 0:
+                path.unlink()
+            elif size < path.stat().st_size:
+                os.truncate(path, size)
+
+    def log_run(self, record: dict) -> None:
+        """One `run` line, and the hyper-parameters as a TensorBoard text page."""
+        self._write("run", record)
+        rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
+        table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
+        self.writer.add_text("hparams", table, record["iteration"])
+
+    def log_steps(self, iteration: int, values: dict[str, float]) -> None:
+        """Training curves by step, to TensorBoard alone."""
+        for name, value in values.items():
+            self.writer.add_scalar(f"training/{name}", value, iteration)
+
+    def log_epoch(self, record: dict) -> None:
+        """One `epoch` line, and a curve for every number in it."""
+        self._write("epoch", record)
+        for name, value in record.items():
+            if name not in ("epoch", "iteration"):
+                self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
+
+    def log_validation(self, record: dict, example: dict) -> None:
+        """One `validation` line, curves, and pictures and sound of one validation clip.
+
+        `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
+        frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`.
+        """
+        self._write("validation", record)
+        iteration = record["iteration"]
+        for name, value in record.items():
+            if name not in ("epoch", "iteration"):
+                self.writer.add_scalar(f"validation/{name}", value, iteration)
+        pictures = {
+            "alignment": draw_alignment(example["alignment"]),
+            "mel": draw_mels(example["target_mel"], example["predicted_mel"]),
+            "gate": draw_gate(example["gate_target"], example["gate"]),
+        }
+        for name, figure in pictures.items():
+            self.writer.add_figure(name, figure, iteration, close=False)
+        audio = torch.from_numpy(example["audio"] / max(1.0, np.abs(example["audio"]).max()))
+        self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
+
+    def _write(self, kind: str, record: dict) -> None:
+        self.metrics.write(json.dumps({"kind": kind} | record) + "\n")
+        self.metrics.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+        self.metrics.close()
+
+
+# ---------------------------------------------------------------------------- pictures
+
+
+def _figure(height: float) -> Figure:
+    return Figure(figsize=(8, height), dpi=100, layout="constrained")
+
+
+def draw_alignment(alignment: np.ndarray) -> Figure:
+    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment."""
+    figure = _figure(4)
+    axes = figure.add_subplot()
+    image = axes.imshow(
+        alignment.T, aspect="auto", origin="lower", interpolation="none", cmap="viridis", vmin=0
+    )
+    axes.set(xlabel="decoder step", ylabel="symbol", title="alignment")
+    figure.colorbar(image, label="attention weight")
+    return figure
+
+
+def draw_mels(target: np.ndarray, predicted: np.ndarray) -> Figure:
+    """Two log-mels [n_mels, frames], one over the other, in the same colours."""
+    figure = _figure(5)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    low, high = np.percentile(target, [1, 99.9])
+    for axes, mel, title in ((upper, target, "target"), (lower, predicted, "predicted")):
+        image = axes.imshow(
+            mel,
+            aspect="auto",
+            origin="lower",
+            interpolation="none",
+            cmap="magma",
+            vmin=low,
+            vmax=max(high, low + 1),
+        )
+        axes.set(ylabel="mel band", title=title)
+    lower.set_xlabel("frame")
+    figure.colorbar(image, ax=[upper, lower], label="log magnitude")
+    return figure
+
+
+def draw_gate(target: np.ndarray, predicted: np.ndarray) -> Figure:
+    """Stop probabilities [T], wanted and predicted."""
+    figure = _figure(3)
+    axes = figure.add_subplot()
+    axes.plot(target, color="#0072B2", linewidth=3, alpha=0.5, label="target")
+    axes.plot(predicted, color="#D55E00", linestyle="--", label="predicted")
+    axes.set(xlabel="decoder step", ylabel="stop probability", ylim=(-0.05, 1.05), title="gate")
+    axes.legend(loc="upper left")
+    return figure
+
+
+# ---------------------------------------------------------------------------- progress
+
+
+class Progress:
+    """Time left, as a bar on a terminal, else as a line every ten seconds and one at the end."""
+
+    def __init__(self, title: str, total: int, unit: str, done: int = 0):
+        self.title, self.total, self.done, self.unit = title, total, done, unit
+        self.last_line = time.monotonic()
+        self.bar = None
+        if sys.stderr.isatty():
+            self.bar = tqdm(desc=title, total=total, initial=done, unit=unit, leave=False)
+
+    def update(self, note: str = "") -> None:
+        """One more is done."""
+        self.done += 1
+        if self.bar is not None:
+            self.bar.set_postfix_str(note, refresh=False)
+            self.bar.update()
+        elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            print(f"{self.title}: {self.done}/{self.total} {self.unit}  {note}", flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 10 s, 5 h 07 min, 2 d 3 h."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"

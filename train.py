@@ -1,0 +1,802 @@
+"""Train Tacotron 2 under any batching strategy.
+
+    python train.py -o runs/ljspeech                                   # start
+    python train.py -o runs/ljspeech --resume                          # go on after a stop
+    python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
+    python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
+    tensorboard --logdir runs                                          # watch
+
+Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+import checkpoint
+from audio import griffin_lim
+from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
+from checkpoint import CheckpointError
+from data_utils import Batch, Clip, TextMelCollate, TextMelDataset, read_filelist
+from files import remove_leftovers, write_atomically
+from hparams import HParams, create_hparams, describe, hparams_from_dict
+from logger import METRICS_FILE, Progress, RunLogger, duration
+from model import Losses, Tacotron2, Tacotron2Loss
+from rehearsal import DoesNotFit, rehearse
+from text import text_to_sequence
+
+VALIDATION_SEED = 0  # batches and prenet masks of every run's validation
+MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class RunStopped(Exception):
+    """Something the user must mend; the message says what and how."""
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands; saved in every checkpoint. Sums are over the current epoch."""
+
+    iteration: int = 0  # training steps of the whole run
+    epoch: int = 1  # the current epoch, from 1
+    batches_trained: int = 0
+    clips: int = 0
+    frames: int = 0  # real ones
+    loss_sum: float = 0.0  # over clips
+    loss_unpadded_sum: float = 0.0  # over real frames
+    gradient_norm_sum: float = 0.0  # over steps that updated
+    updates: int = 0
+    seconds: float = 0.0  # planning, waiting for data and training
+    prepare_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    peak_memory_bytes: int = 0  # of the device, in training
+    skips_running: int = 0  # updates skipped since the last one made
+    best_validation_loss: float = math.inf  # unpadded
+    best_iteration: int = -1
+
+    def next_epoch(self) -> "LoopState":
+        """The state before the first batch of the next epoch."""
+        kept = ("iteration", "skips_running", "best_validation_loss", "best_iteration")
+        return LoopState(epoch=self.epoch + 1, **{name: getattr(self, name) for name in kept})
+
+
+@dataclass
+class Run:
+    """Everything that the loop works with."""
+
+    hparams: HParams
+    output_directory: Path
+    device: torch.device
+    training_clips: list[Clip]
+    validation_clips: list[Clip]
+    corpus: str  # fingerprint
+    sampler: LengthBatchSampler
+    loader: DataLoader
+    model: Tacotron2
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    logger: RunLogger
+    state: LoopState = field(default_factory=LoopState)
+    pending: list = field(default_factory=list)  # steps whose losses are still on the device
+
+    def autocast(self):
+        dtype = AUTOCAST_DTYPES[self.hparams.precision]
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
+
+
+# ---------------------------------------------------------------------------- one training step
+
+
+def compute_gradients(run: Run, batch: Batch) -> Losses:
+    with run.autocast():
+        outputs = run.model(batch)
+    losses = Tacotron2Loss()(outputs, batch)
+    trained = losses.total if run.hparams.loss == "padded" else losses.total_unpadded
+    run.scaler.scale(trained).backward()
+    return losses
+
+
+def training_step(run: Run, batch: Batch) -> None:
+    """One update. Nothing here waits for the device: losses stay on it until `read_pending`."""
+    run.optimizer.param_groups[0]["lr"] = learning_rate_at(run.state.iteration, run.hparams)
+    run.optimizer.zero_grad(set_to_none=True)
+    losses = compute_gradients(run, batch.to(run.device))
+    run.scaler.unscale_(run.optimizer)
+    gradient_norm = torch.nn.utils.clip_grad_norm_(
+        run.model.parameters(), run.hparams.grad_clip_thresh
+    )
+    skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(losses.total.detach()))
+    run.optimizer.found_inf = skip.float()  # fused Adam reads it on the device: 1 changes nothing
+    run.optimizer.step()
+    run.scaler.update()
+    values = (losses.total, losses.total_unpadded, gradient_norm, skip)
+    run.pending.append((torch.stack([v.detach().float() for v in values]), batch))
+    run.state.iteration += 1
+    run.state.batches_trained += 1
+
+
+def learning_rate_at(iteration: int, hparams: HParams) -> float:
+    """The rate of the step that follows `iteration` finished ones."""
+    rate = hparams.learning_rate
+    if hparams.learning_rate_schedule == "exponential":
+        halvings = max(0, iteration - hparams.learning_rate_decay_start)
+        halvings /= hparams.learning_rate_half_life
+        rate = max(rate * 0.5**halvings, min(rate, hparams.learning_rate_final))
+    if iteration < hparams.learning_rate_warmup_steps:
+        rate *= (iteration + 1) / hparams.learning_rate_warmup_steps
+    return rate
+
+
+def read_pending(run: Run) -> float:
+    """Read the losses of the steps since the last call, which waits for the device.
+
+    Returns the mean training loss of those steps.
+
+    Raises:
+        RunStopped: on a loss that is not finite, or too many skipped updates in a row. The
+            weights are those before the first such step.
+    """
+    if not run.pending:
+        return math.nan
+    state, pending, run.pending = run.state, run.pending, []
+    rows = torch.stack([values for values, _ in pending]).tolist()
+    for (loss, unpadded, norm, skipped), (_, batch) in zip(rows, pending, strict=True):
+        if not math.isfinite(loss):
+            raise RunStopped(
+                f"the loss became {loss} near step {state.iteration}, on these clips:\n"
+                + clip_names(run.training_clips, batch)
+                + "\nListen to them; else lower learning_rate or use precision=fp32. The weights "
+                "were not updated with it; the last checkpoint is good: go on with --resume"
+            )
+        state.skips_running = state.skips_running + 1 if skipped else 0
+        if state.skips_running >= MOST_SKIPS_RUNNING:
+            raise RunStopped(
+                f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last near "
+                f"step {state.iteration} on these clips:\n"
+                + clip_names(run.training_clips, batch)
+                + "\nLower learning_rate or use another precision. The last checkpoint is good: "
+                "go on with --resume"
+            )
+        if not skipped:
+            state.gradient_norm_sum += norm
+            state.updates += 1
+        num_clips, num_frames = len(batch.mel_lengths), int(batch.mel_lengths.sum())
+        state.clips += num_clips
+        state.frames += num_frames
+        state.loss_sum += loss * num_clips
+        state.loss_unpadded_sum += unpadded * num_frames
+    last = {"loss": rows[-1][0], "loss_unpadded": rows[-1][1], "gradient_norm": rows[-1][2]}
+    last["learning_rate"] = run.optimizer.param_groups[0]["lr"]
+    run.logger.log_steps(state.iteration, last)
+    return float(np.mean([row[0] for row in rows]))
+
+
+def clip_names(clips: list[Clip], batch: Batch) -> str:
+    return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in batch.clip_indices.tolist())
+
+
+# ---------------------------------------------------------------------------- validation
+
+
+@torch.no_grad()
+def validate(run: Run, loader: DataLoader, stop: "StopRequest") -> tuple[dict, dict] | None:
+    """Losses over the validation set, and one clip of it to look at and listen to.
+
+    Random batches and prenet masks come from a constant seed, so all runs compare. The padded
+    loss weights batches by clips, the unpadded one by real frames. None if asked to stop.
+    """
+    model, generator = run.model, torch.Generator().manual_seed(VALIDATION_SEED)
+    sums, batches, example = [], [], None
+    model.eval()
+    progress = Progress("validation", len(loader), "batches")
+    try:
+        for batch in loader:
+            if stop.signal:
+                return None
+            num_steps = batch.mel.shape[2] // model.n_frames_per_step
+            masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
+            moved = batch.to(run.device)
+            with run.autocast():
+                outputs = model(moved, masks)
+            losses = Tacotron2Loss()(outputs, moved)
+            steps = -(-batch.mel_lengths // model.n_frames_per_step)
+            real = torch.arange(num_steps, device=run.device) < steps.to(run.device)[:, None]
+            sharpest = outputs.alignments.amax(dim=2).float() * real
+            sums.append(torch.stack([losses.total, losses.total_unpadded, sharpest.sum()]))
+            batches.append(batch)
+            if example is None:
+                example = example_of(batch, outputs, run.hparams)
+            progress.update()
+    finally:
+        model.train()
+        progress.close()
+    rows = torch.stack(sums).double().cpu().numpy()
+    for row, batch in zip(rows, batches, strict=True):
+        if not np.isfinite(row).all():
+            names = clip_names(run.validation_clips, batch)
+            raise RunStopped(f"the validation loss became {row[0]} on these clips:\n{names}")
+    clips = np.array([len(batch.mel_lengths) for batch in batches])
+    frames = np.array([int(batch.mel_lengths.sum()) for batch in batches])
+    steps = sum(int((-(-b.mel_lengths // model.n_frames_per_step)).sum()) for b in batches)
+    record = {
+        "epoch": run.state.epoch,
+        "iteration": run.state.iteration,
+        "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
+        "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
+        "alignment_sharpness": float(rows[:, 2].sum() / steps),
+    }
+    return record, example
+
+
+def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
+    """The first clip of a batch, as `RunLogger.log_validation` takes it."""
+    frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
+    steps = -(-frames // hparams.n_frames_per_step)
+    predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
+    return {
+        "alignment": outputs.alignments[0, :steps, :symbols].float().cpu().numpy(),
+        "target_mel": batch.mel[0, :, :frames].numpy(),
+        "predicted_mel": predicted.numpy(),
+        "gate": torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
+        "gate_target": batch.gate[0, :steps].numpy(),
+        "audio": griffin_lim(predicted, hparams, iterations=30),
+        "sampling_rate": hparams.sampling_rate,
+    }
+
+
+# ---------------------------------------------------------------------------- the loop
+
+
+def train(run: Run, validation_loader: DataLoader, stop: "StopRequest") -> None:
+    """Epoch after epoch: plan, train, validate, save, log."""
+    hparams, state = run.hparams, run.state
+    run.model.train()
+    while state.epoch <= hparams.epochs:
+        clock = time.perf_counter()
+        # The first epoch is plan 0. Reusing it every epoch repeats its batches and their order.
+        plan = state.epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+        run.sampler.set_epoch(plan)  # keeps the position of an epoch resumed half-way
+        state.prepare_seconds += time.perf_counter() - clock
+        if state.batches_trained == 0:
+            torch.manual_seed(epoch_seed(hparams.seed, state.epoch))
+        stats = padding_stats(run.sampler.lengths, run.sampler.plan)
+        train_epoch(run, stats, stop, clock)
+        validated = None
+        if state.epoch % hparams.epochs_per_validation == 0:
+            validated = validate(run, validation_loader, stop)
+            if validated is None:
+                save(run)
+                stop.leave(run)
+        finish_epoch(run, stats)
+        if validated is not None:
+            record, example = validated
+            run.logger.log_validation(record, example)
+            print(
+                f"  validation loss {record['validation_loss']:.4f}, "
+                f"unpadded {record['validation_loss_unpadded']:.4f}, "
+                f"alignment sharpness {record['alignment_sharpness']:.3f}"
+            )
+            if record["validation_loss_unpadded"] < state.best_validation_loss:
+                state.best_validation_loss = record["validation_loss_unpadded"]
+                state.best_iteration = state.iteration
+        state = run.state = state.next_epoch()
+        if validated is not None or stop.signal or state.epoch > hparams.epochs:
+            save(run)
+            stop.leave(run)
+
+
+def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float) -> None:
+    """The batches of this epoch that are left. `clock` is when its planning began.
+
+    The clock stands still while checkpoints are written, so `state.seconds` is training alone.
+    """
+    hparams, state, sampler = run.hparams, run.state, run.sampler
+    steps_of = [float(sampler.lengths[batch].max()) for batch in sampler.batches]
+    total_steps, done_steps = sum(steps_of), sum(steps_of[: state.batches_trained])
+    progress = Progress(
+        f"epoch {state.epoch}", len(sampler.batches), "batches", state.batches_trained
+    )
+    note = ""
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(run.device)
+    try:
+        batches = next_batches(run)
+        while True:
+            waiting = time.perf_counter()
+            batch = next(batches, None)
+            state.data_wait_seconds += time.perf_counter() - waiting
+            if batch is None:
+                break
+            training_step(run, batch)
+            done_steps += steps_of[state.batches_trained - 1]
+            if state.iteration % hparams.log_interval == 0:
+                loss = read_pending(run)
+                spent = state.seconds + time.perf_counter() - clock
+                left = spent / done_steps * (total_steps - done_steps)
+                whole = left + spent / done_steps * total_steps * (hparams.epochs - state.epoch)
+                note = f"loss {loss:.4f}  epoch {duration(left)}, run {duration(whole)} left"
+            progress.update(note)
+            if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
+                read_pending(run)
+                state.seconds += time.perf_counter() - clock
+                save(run)
+                stop.leave(run)
+                clock = time.perf_counter()
+        read_pending(run)
+        state.seconds += time.perf_counter() - clock
+        state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(run.device))
+    finally:
+        progress.close()
+
+
+def next_batches(run: Run) -> Iterator[Batch]:
+    """The loader's batches; a clip that cannot be read any more stops the run with a checkpoint."""
+    try:
+        yield from run.loader
+    except (ValueError, OSError, RuntimeError) as error:
+        read_pending(run)
+        path = save(run)
+        raise RunStopped(
+            f"reading the next batch failed: {str(error).strip().splitlines()[-1]}\n"
+            f"Everything until here is in {path}: mend it and go on with --resume"
+        ) from error
+
+
+def finish_epoch(run: Run, stats: PaddingStats) -> None:
+    """Log what the epoch did and cost."""
+    state, seconds = run.state, max(run.state.seconds, 1e-9)
+    padded_frames = state.clips * stats.average_batch_length
+    record = {
+        "epoch": state.epoch,
+        "iteration": state.iteration,
+        "train_loss": state.loss_sum / state.clips,
+        "train_loss_unpadded": state.loss_unpadded_sum / state.frames,
+        "gradient_norm": state.gradient_norm_sum / max(state.updates, 1),
+        "skipped_updates": stats.num_batches - state.updates,
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+        "minutes": state.seconds / 60,
+        "prepare_seconds": state.prepare_seconds,
+        "num_batches": stats.num_batches,
+        "zero_padding_rate": stats.zero_padding_rate,
+        "average_batch_length": stats.average_batch_length,
+        "padded_to_original_rate": stats.padded_to_original_rate,
+        "padded_fraction": stats.padded_fraction,
+        "decoder_steps": int(stats.decoder_steps),
+        "largest_batch_size": stats.largest_batch_size,
+        "largest_batch_frames": int(stats.largest_batch_frames),
+        "frames_per_second": state.frames / seconds,
+        "padded_frames_per_second": padded_frames / seconds,
+        "clips_per_second": state.clips / seconds,
+        "data_wait_seconds": state.data_wait_seconds,
+        "peak_memory_bytes": state.peak_memory_bytes,
+    }
+    run.logger.log_epoch(record)
+    print(
+        f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
+        f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
+        f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data",
+        flush=True,
+    )
+
+
+def save(run: Run) -> Path:
+    """Write a checkpoint of this moment; nothing may be pending."""
+    state = run.state
+    saved = {
+        "iteration": state.iteration,
+        "state_dict": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+        "scaler": run.scaler.state_dict(),
+        "hparams": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(run.hparams).items()
+        },
+        "loop": asdict(state),
+        # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
+        "sampler": run.sampler.state_dict(state.batches_trained) if state.batches_trained else None,
+        "corpus": run.corpus,
+        "rng": {"cpu": torch.get_rng_state()},
+        "logs": run.logger.state(),
+    }
+    if run.device.type == "cuda":
+        saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
+    path = checkpoint.save_checkpoint(run.output_directory, saved, run.hparams.keep_checkpoints)
+    if state.best_iteration == state.iteration:
+        checkpoint.mark_best(run.output_directory, path)
+    return path
+
+
+def restore(run: Run, saved: dict, path: Path) -> None:
+    """Put a checkpoint's state into a freshly built run."""
+    if saved["corpus"] != run.corpus:
+        raise RunStopped(
+            f"{path} was trained on other clips or texts than training_files and "
+            "validation_files now name: give the same filelists, or use --warm_start to begin a "
+            "new run from its weights"
+        )
+    checkpoint.load_weights(run.model, saved, path)
+    run.optimizer.load_state_dict(saved["optimizer"])
+    run.optimizer.param_groups[0]["weight_decay"] = run.hparams.weight_decay
+    run.scaler.load_state_dict(saved["scaler"])
+    run.state = LoopState(**saved["loop"])
+    if saved["sampler"] is not None:
+        try:
+            run.sampler.load_state_dict(saved["sampler"])
+        except ValueError as error:
+            raise RunStopped(f"{path}: {error}") from None
+    if run.state.best_iteration == run.state.iteration and path.parent == run.output_directory:
+        checkpoint.mark_best(run.output_directory, path)  # killed before it could be marked
+    torch.set_rng_state(saved["rng"]["cpu"])
+    if run.device.type == "cuda" and "cuda" in saved["rng"]:
+        torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
+
+
+class StopRequest:
+    """Remembers the first SIGINT or SIGTERM until the loop can save; a second SIGINT stops hard."""
+
+    def __init__(self):
+        self.signal = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, _frame) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        print(f"\n{signal.Signals(number).name}: saving after this step ...", file=sys.stderr)
+
+    def leave(self, run: Run) -> None:
+        """End the process if a signal came; the caller has saved."""
+        if self.signal is not None:
+            run.logger.close()
+            print(f"stopped and saved; go on with: {resume_command(run)}")
+            sys.exit(128 + self.signal)
+
+
+def resume_command(run: Run) -> str:
+    return f"python train.py -o {run.output_directory} --resume"
+
+
+# ---------------------------------------------------------------------------- before the loop
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("-o", "--output_directory", type=Path, required=True, help="checkpoints and metrics.jsonl")
+    add(
+        "-l", "--log_directory", default="logs", help="TensorBoard events, inside the output folder"
+    )
+    add("-c", "--checkpoint_path", type=Path, help="go on from this checkpoint")
+    add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
+    add("--resume", action="store_true", help="go on from the newest good checkpoint in -o, if any")
+    add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
+    add("--n_gpus", type=int, default=1, help="only 1 for now")
+    add("--rank", type=int, default=0, help="only 0 for now")
+    add("--group_name", default="", help="taken for compatibility, not used")
+    args = parser.parse_args(arguments)
+    if args.n_gpus != 1 or args.rank != 0:
+        parser.error(
+            f"--n_gpus {args.n_gpus} --rank {args.rank}: this version trains in one process on one "
+            "GPU; leave both out"
+        )
+    if args.warm_start and args.checkpoint_path is None:
+        parser.error("--warm_start takes weights from a checkpoint: name it with -c")
+    if args.resume and args.checkpoint_path is not None and not args.warm_start:
+        parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
+    return args
+
+
+def find_checkpoint(args: argparse.Namespace) -> tuple[Path, dict] | None:
+    """The checkpoint to go on from: --resume's newest, or -c's. None to start from step 0.
+
+    Raises:
+        RunStopped: if the output folder holds a run and nothing says to go on with it.
+    """
+    directory = args.output_directory
+    held = checkpoint.list_checkpoints(directory) or (directory / METRICS_FILE).exists()
+    if args.resume:
+        found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
+        if found is None and held:
+            print(f"{directory}: no good checkpoint yet, starting from the first step")
+        return found
+    goes_on = args.checkpoint_path is not None and not args.warm_start
+    inside = goes_on and args.checkpoint_path.resolve().parent == directory.resolve()
+    if held and not inside:
+        raise RunStopped(
+            f"{directory} holds a run: add --resume to go on with it, or choose another -o"
+        )
+    if not goes_on:
+        return None
+    saved = checkpoint.load_checkpoint(args.checkpoint_path)
+    if "loop" not in saved:
+        raise RunStopped(
+            f"{args.checkpoint_path} holds weights of another recipe, not the state of a run: add "
+            "--warm_start to begin from them"
+        )
+    return args.checkpoint_path, saved
+
+
+def resolve_hparams(overrides: str, saved: dict | None) -> HParams:
+    """Defaults, or the checkpoint's settings, with the overrides of this command."""
+    if saved is None:
+        return create_hparams(overrides)
+    base = hparams_from_dict(saved["hparams"])
+    hparams = create_hparams(overrides, base)
+    for name, value in asdict(base).items():
+        if getattr(hparams, name) != value:
+            print(f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}")
+    return hparams
+
+
+def read_clips(filelist: str, hparams: HParams) -> list[Clip]:
+    on_terminal = sys.stderr.isatty()
+    bar = partial(tqdm, desc=f"checking {filelist}", unit=" clips", leave=False)
+    return read_filelist(filelist, hparams, bar if on_terminal else lambda lines: lines)
+
+
+def corpus_fingerprint(*clip_lists: list[Clip]) -> str:
+    """Hash of file names, texts and lengths, whatever folder the files lie in."""
+    digest = hashlib.sha256()
+    for clips in clip_lists:
+        for clip in clips:
+            digest.update(f"{Path(clip.path).stem}|{clip.text}|{clip.num_frames}\n".encode())
+        digest.update(b"--\n")
+    return digest.hexdigest()
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Seed of an epoch's dropout: a hash of the pair, so that no two runs share an epoch."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def quiet_worker(_worker_id: int) -> None:
+    """Ctrl-C reaches every process of the terminal; only the trainer answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def make_loader(clips: list[Clip], hparams: HParams, device: torch.device, **options) -> DataLoader:
+    return DataLoader(
+        TextMelDataset(clips, hparams),
+        collate_fn=TextMelCollate(hparams.n_frames_per_step),
+        num_workers=hparams.num_workers,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=quiet_worker,
+        generator=torch.Generator(),  # its own, so that loading never moves the global one
+        **options,
+    )
+
+
+def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
+    return LengthBatchSampler(
+        [clip.num_frames for clip in clips],
+        hparams.batch_size,
+        hparams.batching_strategy,
+        seed=hparams.seed,
+        local_randomization_factor=hparams.local_randomization_factor,
+        bucket_size=hparams.bucket_size,
+        num_bins=hparams.num_bins,
+        num_buckets=hparams.num_buckets,
+        dynamic_batch_size=hparams.dynamic_batch_size,
+        batch_capacity=hparams.batch_capacity,
+        batch_randomization=hparams.batch_randomization,
+    )
+
+
+def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
+    """The first epoch's padding, and its cost against random batches of the same corpus."""
+    ours = padding_stats(sampler.lengths, sampler.plan)
+    random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
+    rand = padding_stats(sampler.lengths, random_plan)
+    name = hparams.batching_strategy
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+    clips = len(sampler.lengths)
+    steps, frames = ours.decoder_steps, ours.average_batch_length * clips
+    rand_steps, rand_frames = rand.decoder_steps, rand.average_batch_length * clips
+    return (
+        f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips\n"
+        f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+        f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+        f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})\n"
+        f"  decoder steps an epoch {steps:,.0f}, {100 * (1 - steps / rand_steps):.1f} % fewer than "
+        f"random batches' {rand_steps:,.0f}\n"
+        f"  padded frames an epoch {frames:,.0f}, {100 * (1 - frames / rand_frames):.1f} % fewer "
+        f"than random batches' {rand_frames:,.0f}"
+    )
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes in use: of the GPU since the epoch began, else of this process since its start."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_record(run: Run, started_from: Path | None) -> dict:
+    """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
+    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None  # a copy without its history
+    cuda = run.device.type == "cuda"
+    return {
+        "iteration": run.state.iteration,
+        "epoch": run.state.epoch,
+        "started_from": str(started_from) if started_from else None,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "hparams": asdict(run.hparams),
+        "corpus": {
+            "fingerprint": run.corpus,
+            "training_clips": len(run.training_clips),
+            "validation_clips": len(run.validation_clips),
+            "training_frames": sum(clip.num_frames for clip in run.training_clips),
+        },
+        "machine": {
+            "device": torch.cuda.get_device_name(run.device) if cuda else "cpu",
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "cuda": torch.version.cuda if cuda else None,
+        },
+        "commit": commit,
+    }
+
+
+def write_lengths(path: Path, clips: list[Clip]) -> None:
+    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
+    rows = ["id,frames"] + [json.dumps(Path(c.path).stem) + f",{c.num_frames}" for c in clips]
+    write_atomically(path, lambda file: file.write_text("\n".join(rows) + "\n", encoding="utf-8"))
+
+
+def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
+    """Check everything and build the run, before anything is trained."""
+    found = find_checkpoint(args)
+    path, saved = found if found else (None, None)
+    hparams = resolve_hparams(args.hparams, saved)
+    print(describe(hparams))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in every run
+    torch.backends.cudnn.deterministic = True
+
+    training_clips = read_clips(hparams.training_files, hparams)
+    validation_clips = read_clips(hparams.validation_files, hparams)
+    shared = {clip.path for clip in training_clips} & {clip.path for clip in validation_clips}
+    if shared:
+        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    sampler = make_sampler(training_clips, hparams)
+    validation_plan = plan_epoch(
+        [clip.num_frames for clip in validation_clips],
+        hparams.validation_batch_size,
+        "random",
+        seed=VALIDATION_SEED,
+    )
+    torch.manual_seed(hparams.seed)
+    model = Tacotron2(hparams)
+    if args.warm_start and saved is None:
+        weights = checkpoint.load_checkpoint(args.checkpoint_path)
+        checkpoint.load_weights(model, weights, args.checkpoint_path, hparams.ignore_layers)
+        print(f"weights from {args.checkpoint_path}, but for {', '.join(hparams.ignore_layers)}")
+    model.to(device)
+
+    directory = args.output_directory
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(directory)
+    log_state = saved["logs"] if saved else {}
+    if path is not None and path.resolve().parent == directory.resolve():
+        for moved in checkpoint.set_aside_newer(directory, saved["iteration"]):
+            print(f"set aside a later checkpoint: {moved}")
+    run = Run(
+        hparams=hparams,
+        output_directory=directory,
+        device=device,
+        training_clips=training_clips,
+        validation_clips=validation_clips,
+        corpus=corpus_fingerprint(training_clips, validation_clips),
+        sampler=sampler,
+        loader=make_loader(
+            training_clips,
+            hparams,
+            device,
+            batch_sampler=sampler,
+            persistent_workers=hparams.num_workers > 0,
+        ),
+        model=model,
+        optimizer=torch.optim.Adam(
+            model.parameters(),
+            lr=hparams.learning_rate,
+            weight_decay=hparams.weight_decay,
+            fused=True,
+        ),
+        scaler=torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16"),
+        logger=RunLogger(directory, directory / args.log_directory, log_state),
+    )
+    if saved is not None:
+        restore(run, saved, path)
+        print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
+    print(
+        f"{len(training_clips):,} training clips, {len(validation_clips):,} for validation, "
+        f"{sum(p.numel() for p in model.parameters()):,} parameters"
+    )
+    print(batching_costs(sampler, hparams))
+    if device.type == "cuda":
+        rehearse_costliest(run)
+    write_lengths(directory / "lengths.csv", training_clips)
+    run.logger.log_run(run_record(run, path or args.checkpoint_path))
+    validation_batches = [batch.tolist() for batch in validation_plan]
+    return run, make_loader(validation_clips, hparams, device, batch_sampler=validation_batches)
+
+
+def rehearse_costliest(run: Run) -> None:
+    clips, cleaners = run.training_clips, run.hparams.text_cleaners
+    peak = rehearse(
+        run.model,
+        lambda batch: compute_gradients(run, batch),
+        [clip.num_frames for clip in clips],
+        [len(text_to_sequence(clip.text, cleaners)) for clip in clips],
+        run.hparams,
+        run.device,
+        optimizer_started=bool(run.optimizer.state),
+    )
+    print(f"the costliest batches that any epoch can hold fit: {peak / 1e9:.2f} GB of GPU memory")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    try:
+        run, validation_loader = set_up(args)
+    except (RunStopped, CheckpointError, DoesNotFit, ValueError, OSError) as error:
+        sys.exit(f"train.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit("train.py: interrupted before training began")
+    if run.state.epoch > run.hparams.epochs:
+        print(f"finished already: {run.hparams.epochs} epochs; raise epochs to train on")
+        return
+    print(f"checkpoints and {METRICS_FILE}: {run.output_directory}")
+    print(f"watch: tensorboard --logdir {run.output_directory}", flush=True)
+    try:
+        train(run, validation_loader, StopRequest())
+    except (RunStopped, CheckpointError, OSError) as error:
+        sys.exit(f"train.py: {error}")
+    finally:
+        run.logger.close()
+    print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
+    print(f"speak: python synthesize.py --checkpoint {run.output_directory / checkpoint.BEST} ...")
+
+
+if __name__ == "__main__":
+    main()
