@@ -24,8 +24,6 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from files import write_atomically  # noqa: E402
 
-CLIPS = 240
-EPOCHS = 4
 SMALL_MODEL = (
     "symbols_embedding_dim=128,encoder_embedding_dim=128,attention_rnn_dim=128,"
     "decoder_rnn_dim=128,prenet_dim=64,attention_dim=64,attention_location_n_filters=16,"
@@ -130,15 +128,20 @@ def draw(out: Path, runs: dict[str, tuple[list[dict], list[dict]]]) -> Path:
     return path
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
-    out = parser.parse_args().out
+    parser.add_argument("--clips", type=int, default=240)
+    parser.add_argument("--epochs", type=int, default=4, help="even: every second one validates")
+    args = parser.parse_args(arguments)
+    if args.epochs < 2 or args.epochs % 2:
+        parser.error(f"--epochs {args.epochs}: expected an even number, at least 2")
+    out = args.out
     began = time.monotonic()
     corpus, lists = out / "corpus", out / "filelists"
-    run("scripts/make_demo_corpus.py", corpus, "--clips", str(CLIPS))
+    run("scripts/make_demo_corpus.py", corpus, "--clips", str(args.clips))
     run("scripts/prepare_ljspeech.py", corpus, "--out", lists)
     for name, batching in RUNS.items():
         files = f"training_files={lists / 'train.txt'},validation_files={lists / 'val.txt'}"
@@ -148,7 +151,7 @@ def main() -> None:
             folder(out, name),
             "--resume",
             "--hparams",
-            f"{files},epochs={EPOCHS},batch_size=16,{SMALL_MODEL},{batching}",
+            f"{files},epochs={args.epochs},batch_size=16,{SMALL_MODEL},{batching}",
         )
     best = folder(out, "SSB-DBS-BR") / "best.pt"
     run(
@@ -172,8 +175,9 @@ def main() -> None:
 {comparison}
 
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-The paper reports a saving of 41 % for SSB-DBS-BR on the full LJSpeech. {EPOCHS} epochs of {CLIPS}
-clips teach a model to hum, not to speak: the losses show that both learn, not which is better.
+The paper reports a saving of 41 % for SSB-DBS-BR on the full LJSpeech.
+{args.epochs} epochs of {args.clips} clips teach a model to hum, not to speak:
+the losses show that both learn, not which is better.
 
 this table     {out / "comparison.txt"}
 picture        {picture}

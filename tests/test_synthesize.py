@@ -1,0 +1,170 @@
+"""synthesize.py: what it writes, what it warns of, and that texts do not disturb each other."""
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import synthesize
+from hparams import create_hparams
+from model import Tacotron2
+from text import text_to_sequence
+
+TINY = (
+    "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
+    "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
+    "max_decoder_steps=12"
+)
+
+
+@pytest.fixture
+def checkpoint_path(tmp_path):
+    """A checkpoint as the reference writes it, with our settings in it."""
+    torch.manual_seed(0)
+    hparams = create_hparams(TINY)
+    model = Tacotron2(hparams)
+    path = tmp_path / "model.pt"
+    settings = {
+        "max_decoder_steps": 12,
+        **{n: getattr(hparams, n) for n in (p.split("=")[0] for p in TINY.split(","))},
+    }
+    torch.save({"iteration": 7, "state_dict": model.state_dict(), "hparams": settings}, path)
+    return path
+
+
+def diagonal(steps: int, symbols: int) -> np.ndarray:
+    alignment = np.zeros((steps, symbols), dtype=np.float32)
+    alignment[np.arange(steps), np.arange(steps) * symbols // steps] = 1
+    return alignment
+
+
+def test_a_clear_diagonal_alignment_raises_no_warning():
+    assert synthesize.alignment_warnings(diagonal(60, 20)) == []
+
+
+def test_a_blurred_alignment_is_named_with_its_sharpness_and_the_threshold():
+    blurred = np.full((30, 10), 0.1, dtype=np.float32)
+    warnings = synthesize.alignment_warnings(blurred)
+    assert any("0.10" in w and str(synthesize.LEAST_SHARPNESS) in w for w in warnings)
+
+
+def test_an_alignment_that_never_reaches_the_last_symbol_is_named():
+    alignment = diagonal(60, 20)[:50]  # ends at symbol 17 of 20
+    assert synthesize.alignment_warnings(alignment) == [
+        "the last symbol was never reached: it got to symbol 17 of 20"
+    ]
+
+
+def test_a_jump_back_is_named_with_its_step_and_small_steps_back_are_not():
+    alignment = diagonal(60, 20)
+    alignment[30] = 0
+    alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
+    assert synthesize.alignment_warnings(alignment) == []
+    alignment[30] = 0
+    alignment[30, 4] = 1
+    (warning,) = synthesize.alignment_warnings(alignment)
+    assert "jumps back 5 symbols at step 30" in warning
+
+
+def test_sharpness_is_the_mean_largest_weight():
+    assert synthesize.sharpness(np.array([[0.5, 0.5], [0.1, 0.9]])) == pytest.approx(0.7)
+
+
+def test_a_text_sounds_the_same_alone_and_in_company(checkpoint_path):
+    model, hparams = synthesize.load_model(checkpoint_path, "", torch.device("cpu"))
+    texts = ["short", "a somewhat longer text, with a comma.", "mid length one"]
+    sequences = [text_to_sequence(text, hparams.text_cleaners) for text in texts]
+    together = synthesize.speak(model, sequences, seed=3)
+    for sequence, speech in zip(sequences, together, strict=True):
+        (alone,) = synthesize.speak(model, [sequence], seed=3)
+        torch.testing.assert_close(alone.mel, speech.mel, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(alone.alignment, speech.alignment, atol=1e-5)
+
+
+def test_the_seed_decides_the_dropout(checkpoint_path):
+    model, _ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    first, again, other = (synthesize.speak(model, [[40, 41, 42]], seed)[0] for seed in (1, 1, 2))
+    assert torch.equal(first.mel, again.mel)
+    assert not torch.equal(first.mel, other.mel)
+
+
+def test_files_of_each_text_are_written_and_the_step_limit_is_named(
+    checkpoint_path, tmp_path, capsys
+):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
+    out = tmp_path / "spoken words"
+    arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(texts), "-o", str(out)]
+    # A threshold no probability passes: the limit ends every text.
+    synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
+    assert sorted(path.name for path in out.iterdir()) == [
+        f"{n}.{kind}" for n in ("0001", "0002") for kind in ("npy", "png", "wav")
+    ]
+    mel = np.load(out / "0001.npy")
+    assert mel.dtype == np.float32
+    assert mel.shape == (80, 12)
+    info = soundfile.info(str(out / "0002.wav"))
+    assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
+    assert info.frames == 12 * 256 - 1  # the most samples that make 12 frames, 1 + N // 256
+    printed = capsys.readouterr().out
+    assert printed.count("no stop within 12 steps") == 2
+    assert str(out) in printed
+
+
+def test_a_gate_that_fires_at_once_makes_a_sound_of_one_frame(checkpoint_path, tmp_path):
+    saved = torch.load(checkpoint_path, weights_only=True)
+    saved["state_dict"]["decoder.gate_layer.linear_layer.bias"] += 100
+    torch.save(saved, checkpoint_path)
+    out = tmp_path / "out"
+    synthesize.main(
+        ["--checkpoint", str(checkpoint_path), "--text", "a", "-o", str(out), "--save-mel"]
+    )
+    assert np.load(out / "0001.npy").shape == (80, 1)
+    assert soundfile.info(str(out / "0001.wav")).samplerate == 22050
+
+
+def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp_path):
+    torch.manual_seed(0)
+    weights = Tacotron2(create_hparams(TINY)).state_dict()
+    path = tmp_path / "reference.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"state_dict": wrapped}, path)
+    model, _ = synthesize.load_model(path, TINY, torch.device("cpu"))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", ""], "leaves nothing to speak"),
+        (["--text-file", "nowhere.txt"], "nowhere.txt"),
+        (["--text", "a", "--hparams", "gate_treshold=0.1"], "gate_threshold"),
+        (["--text", "a", "--hparams", "prenet_dim=9"], "does not fit"),
+    ],
+)
+def test_bad_input_is_refused_in_one_message(checkpoint_path, arguments, message, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as stop:
+        synthesize.main(["--checkpoint", str(checkpoint_path), "-o", str(out), *arguments])
+    assert message in str(stop.value)
+    assert not out.exists()
+
+
+def test_all_texts_that_leave_nothing_are_listed_with_their_lines(checkpoint_path, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("fine\n[]\nfine\n%%\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        synthesize.main(["--checkpoint", str(checkpoint_path), "--text-file", str(texts)])
+    assert "texts.txt:2" in str(stop.value)
+    assert "texts.txt:4" in str(stop.value)
+
+
+def test_a_missing_or_damaged_checkpoint_is_named(tmp_path):
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes(b"PK\x03\x04 not a checkpoint")
+    for path in (tmp_path / "missing.pt", damaged):
+        with pytest.raises(SystemExit) as stop:
+            synthesize.main(["--checkpoint", str(path), "--text", "a"])
+        assert path.name in str(stop.value)
