@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
 from data_utils import Batch, TextMelCollate, TextMelDataset, read_filelist
 from hparams import HParams, create_hparams
@@ -288,6 +289,26 @@ def test_a_file_that_changed_during_the_run_is_caught(corpus):
     with pytest.raises(ValueError, match="no such file") as caught:
         dataset[0]
     assert f"{filelist}:1: {corpus}/a.wav" in str(caught.value)
+
+
+def test_a_mel_is_made_on_one_thread(corpus, monkeypatch):
+    """Matrix products shared by more threads may round otherwise, on some machines."""
+    threads = []
+
+    def recorder(samples, hparams):
+        threads.append(torch.get_num_threads())
+        return log_mel_spectrogram(samples, hparams)
+
+    clips = read_filelist(write_list(corpus, f"{corpus}/a.wav|One."), H)
+    monkeypatch.setattr(data_utils, "log_mel_spectrogram", recorder)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert TextMelDataset(clips, H)[0][1].shape == (80, 87)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1]
 
 
 def test_a_mel_is_bitwise_the_same_at_any_number_of_threads_and_workers(corpus):

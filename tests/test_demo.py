@@ -42,16 +42,11 @@ def test_the_table_gives_medians_of_time_and_the_saving_against_random():
     assert second.split()[-1] == "25.0%"  # 1.5 against 2
 
 
-def test_an_odd_number_of_epochs_is_refused():
-    with pytest.raises(SystemExit):
-        demo.main(["--epochs", "3"])
-
-
 def test_the_demo_runs_from_a_path_with_spaces_and_again_over_itself(tmp_path):
     pytest.importorskip("espeakng_loader", reason="the demo speaks with espeakng-loader")
     out = tmp_path / "a demo"
     command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--out", str(out)]
-    command += ["--clips", "12", "--epochs", "2"]
+    command += ["--clips", "12", "--epochs", "1"]
     first, second = (
         subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ}, check=False
@@ -67,5 +62,5 @@ def test_the_demo_runs_from_a_path_with_spaces_and_again_over_itself(tmp_path):
     assert comparison in first.stdout
     assert comparison in second.stdout  # finished runs are not trained again
     lines = [json.loads(line) for line in (out / "rand" / "metrics.jsonl").open()]
-    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1, 2]
+    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
     assert "prepare_ljspeech.py" in first.stdout  # the next command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from files import remove_leftovers, write_atomically
+from files import lock, remove_leftovers, write_atomically
 
 PROJECT = Path(__file__).parents[1]
 
@@ -98,3 +98,19 @@ def test_a_writer_that_writes_elsewhere_does_not_harm_the_old_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_atomically(target, lambda path: (tmp_path / "other").write_text("new"))
     assert target.read_text() == "old"
+
+
+def test_a_lock_keeps_other_processes_out_until_it_is_closed(tmp_path):
+    script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
+
+    def another_process():
+        command = [sys.executable, "-c", script, tmp_path]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+    held = lock(tmp_path)
+    refused = another_process()
+    assert refused.returncode == 1
+    assert f"{tmp_path}: another process is training in this folder" in refused.stderr
+    held.close()
+    assert another_process().returncode == 0
+    lock(tmp_path).close()  # the other one is gone, and its lock with it

@@ -448,6 +448,49 @@ def test_the_decoder_equals_plain_numpy_dropout_included(r):
         assert_close(ours.detach(), plain, 1e-12)
 
 
+def numpy_convolution(state, name, x):
+    """[in, T] -> [out, T]: a convolution with zeros beyond the ends, then batch norm."""
+    weight, bias = state[f"{name}.0.conv.weight"], state[f"{name}.0.conv.bias"]
+    half = weight.shape[2] // 2
+    padded = np.pad(x, ((0, 0), (half, half)))
+    columns = [
+        np.einsum("oik,ik->o", weight, padded[:, t : t + 2 * half + 1]) for t in range(x.shape[1])
+    ]
+    y = np.stack(columns, axis=1) + bias[:, None]
+    mean, variance = state[f"{name}.1.running_mean"], state[f"{name}.1.running_var"]
+    scale = state[f"{name}.1.weight"] / np.sqrt(variance + 1e-5)
+    return (y - mean[:, None]) * scale[:, None] + state[f"{name}.1.bias"][:, None]
+
+
+def test_the_postnet_equals_plain_numpy_and_is_added():
+    model = tiny_model(p_prenet_dropout=0.0, mask_padding=False).double()
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    outputs = model(tiny_batch(dtype=torch.float64))
+    for mel, mel_postnet in zip(outputs.mel, outputs.mel_postnet, strict=True):
+        x = mel.detach().numpy()
+        for i in range(3):
+            x = numpy_convolution(state, f"postnet.convolutions.{i}", x)
+            x = np.tanh(x) if i < 2 else x
+        assert_close((mel_postnet - mel).detach(), x, 1e-12)
+
+
+def test_the_encoders_convolutions_equal_plain_numpy_padding_included():
+    """As the reference trains: the embedding of the padding symbol is seen, and may learn."""
+    model = tiny_model(p_prenet_dropout=0.0).double()
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    batch = tiny_batch(dtype=torch.float64)
+    packed = []
+    model.encoder.lstm.register_forward_pre_hook(lambda _, inputs: packed.append(inputs[0]))
+    model(batch)
+    given, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed[0], batch_first=True)
+    assert torch.equal(lengths, batch.text_lengths)
+    for row, length in enumerate(lengths):
+        x = state["embedding.weight"][batch.text[row].numpy()].T
+        for i in range(2):
+            x = np.maximum(numpy_convolution(state, f"encoder.convolutions.{i}", x), 0)
+        assert_close(given[row, :length].detach(), x.T[:length], 1e-12)
+
+
 # ---------------------------------------------------------------------------- dropout
 
 
