@@ -127,7 +127,7 @@ def _fetch(url: str, part: Path, size: int) -> None:
                     f"{url}: {reason}, {TRIES} times in a row; {furthest:,} of {size:,} bytes are "
                     f"in {part}. Check the network and run the same command to go on from there"
                 )
-            wait = FIRST_WAIT * 2**failures
+            wait = FIRST_WAIT * 2 ** max(0, failures - 1)
             print(f"{reason}; trying again in {wait:g} s", file=sys.stderr, flush=True)
             time.sleep(wait)
 

@@ -24,7 +24,8 @@ import os
 import shlex
 import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import threading
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -262,15 +263,14 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
     executor = ProcessPoolExecutor(
         max_workers=min(os.cpu_count() or 1, len(todo)),
         mp_context=multiprocessing.get_context("spawn"),  # forking a threaded process may hang
-        initializer=torch.set_num_threads,
-        initargs=(1,),
+        initializer=start_worker,
     )
     try:
         # Workers inherit the disregard of Ctrl-C: it reaches the whole group, we answer it.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             work = partial(cache_mel, folder=folder, hparams=hparams)
-            results = executor.map(work, todo, chunksize=8)
+            results = executor.map(work, todo, chunksize=4)
         finally:
             signal.signal(signal.SIGINT, handler)
         with progress_bar("Caching mels", len(todo), " clips") as bar:
@@ -281,6 +281,17 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
     finally:
         executor.shutdown(cancel_futures=True)  # the mels begun are finished, no more
     return problems
+
+
+def start_worker() -> None:
+    """One torch thread; and a worker does not outlive a parent that was killed."""
+    torch.set_num_threads(1)
+
+    def follow_parent() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
 
 
 def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:
@@ -354,10 +365,10 @@ def draw_lengths(sets: dict[str, list[Recording]], hparams: HParams) -> bytes:
     }
     longest = max(values.max() for values in seconds.values())
     # Few bars where a set is small: its shape should show, not its single clips.
-    most_bars = min(30, 2 * min(len(values) for values in seconds.values()) ** 0.5)
+    most_bars = np.clip(2 * min(len(values) for values in seconds.values()) ** 0.5, 6, 30)
     widths = (0.1, 0.25, 0.5, 1, 2, 5, 10)
     width = next((w for w in widths if longest / w <= most_bars), longest / most_bars)
-    edges = np.arange(0, longest + width, width)
+    edges = width * np.arange(int(longest / width) + 2)
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     # Told apart without colour: an area in light blue, a line in dark orange.
@@ -367,12 +378,13 @@ def draw_lengths(sets: dict[str, list[Recording]], hparams: HParams) -> bytes:
     )
     for (name, values), style in zip(seconds.items(), styles, strict=True):
         counts, _ = np.histogram(values, edges)
-        label = f"{name}: {len(values):,} clips, {values.sum() / 3600:.2f} h, mean {values.mean():.2f} s"
+        hours, mean = values.sum() / 3600, values.mean()
+        label = f"{name}: {len(values):,} clips, {hours:.2f} h, mean {mean:.2f} s"
         axes.stairs(100 * counts / len(values), edges, label=label, **style)
     axes.set(
         xlabel="length of a clip (seconds)",
-        ylabel=f"clips of the set (%) per {width:g} s",
-        xlim=(0, edges[-1]),
+        ylabel=f"share of the set's clips (% per {width:g} s)",
+        xlim=(0, 1.02 * edges[-1]),
     )
     axes.spines["right"].set_visible(False)
     axes.grid(axis="y", color="0.9")
@@ -382,9 +394,8 @@ def draw_lengths(sets: dict[str, list[Recording]], hparams: HParams) -> bytes:
         "top", functions=(lambda s: s * frames_a_second, lambda f: f / frames_a_second)
     )
     upper.set_xlabel(f"mel frames (one every {1000 / frames_a_second:.4g} ms)")
-    axes.margins(y=0.2)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="best", frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()
@@ -515,6 +526,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. The same command goes on from here")
+    except BrokenExecutor:
+        sys.exit("prepare_ljspeech: a worker died, perhaps for lack of memory; run this again")
     except (ValueError, OSError) as error:
         sys.exit(f"prepare_ljspeech: {error}")
 
