@@ -191,6 +191,8 @@ def peak_bytes_per_clip(lengths: np.ndarray) -> float:
 
 def read_lengths(path: Path) -> np.ndarray:
     """Frames of 256 samples from lines of id,samples; a first line of headings is skipped."""
+    if not path.is_file():
+        sys.exit(f"{path}: no such file; expected a CSV with lines of id,samples")
     lengths = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         samples = line.rpartition(",")[2].strip()

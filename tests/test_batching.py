@@ -171,10 +171,10 @@ def test_dynamic_batches_of_a_large_corpus_are_as_exact_as_those_of_a_small_one(
     lengths = lengths_like_speech(150_000)  # lengths are walked through in pieces of 65,536
     batches = plan_epoch(lengths, 16, "random", dynamic_batch_size=True)
     assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(150_000))
-    for batch, following in pairwise(batches):
-        longest = lengths[batch].max()
-        one_more = max(longest, lengths[following[0]])
-        assert len(batch) * longest <= 16 * 808 < (len(batch) + 1) * one_more
+    longest = [lengths[batch].max() for batch in batches]
+    assert all(len(b) * length <= 16 * 808 for b, length in zip(batches, longest, strict=True))
+    for k, (batch, following) in enumerate(pairwise(batches)):
+        assert (len(batch) + 1) * max(longest[k], lengths[following[0]]) > 16 * 808
 
 
 @every_strategy
@@ -199,6 +199,16 @@ def test_batch_randomization_puts_the_longest_batch_anywhere(strategy):
     # 25 expected at each of 8 places; 8 or fewer has a chance of 1 in 10,000 under a fair shuffle.
     assert len(counts) == 8
     assert min(counts.values()) > 8
+
+
+def test_batch_randomization_leaves_no_trace_of_the_order():
+    distances = Counter()
+    for epoch in range(200):
+        batches = plan_epoch(range(1, 25), 3, "sorted", epoch=epoch, batch_randomization=True)
+        place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
+        distances[(place[7] - place[0]) % 8] += 1
+    assert len(distances) == 7  # 29 expected of each
+    assert min(distances.values()) > 9
 
 
 @every_strategy
