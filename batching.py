@@ -274,9 +274,10 @@ def padding_stats(
     longest = np.maximum.reduceat(laid_out, starts)
     real = np.add.reduceat(laid_out, starts)
     padded_total, real_total = float(sizes @ longest), float(real.sum())
+    padded_total = max(padded_total, real_total)  # rounding must not make a rate negative
     return PaddingStats(
         num_batches=len(sizes),
-        zero_padding_rate=1 - float((real / longest).sum()) / int(sizes.sum()),
+        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / int(sizes.sum())),
         average_batch_length=padded_total / int(sizes.sum()),
         padded_to_original_rate=padded_total / real_total - 1,
         padded_fraction=1 - real_total / padded_total,

@@ -144,7 +144,7 @@ _NOT_NEGATIVE = {
 
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
-    """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied.
+    """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
 
     `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
     filter the next power of two, as Ge et al. Section 3 trains with 50 ms / 12.5 ms.
@@ -169,8 +169,6 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
             near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
             problems.append(f"{name}: no hyper-parameter has this name{hint}")
-        elif name in given:
-            problems.append(f"{name}: given twice; keep one")
         else:
             try:
                 given[name] = _convert(text, hints[name])

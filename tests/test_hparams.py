@@ -177,10 +177,14 @@ def test_an_unknown_name_near_nothing_says_where_the_names_are():
     assert "hparams.py" in message
 
 
+def test_the_last_value_of_a_name_counts_so_that_scripts_can_append():
+    assert create_hparams("seed=1,batch_size=8,seed=2").seed == 2
+
+
 def test_all_problems_are_listed_together():
     message = refusal(
-        "batch_sise=3,fp16_run=True,epochs=many,mask_padding=perhaps,learning_rate=-1,seed=1,"
-        "seed=2,nonsense,win_time=50,win_length=1024,precision=fp61"
+        "batch_sise=3,fp16_run=True,epochs=many,mask_padding=perhaps,learning_rate=-1,"
+        "nonsense,win_time=50,win_length=1024,precision=fp61"
     )
     lines = message.splitlines()[1:]
     expected = [
@@ -189,7 +193,6 @@ def test_all_problems_are_listed_together():
         ("epochs=many", "whole number"),
         ("mask_padding=perhaps", "True or False"),
         ("learning_rate=-1", "greater than 0"),
-        ("seed", "given twice"),
         ("'nonsense'", "not name=value"),
         ("win_time and win_length", "keep one"),
         ("precision=fp61", "fp16"),
