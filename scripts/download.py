@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from progress import progress_bar
+
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
@@ -22,32 +24,6 @@ CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
 TRIES = 5  # connections in a row that bring nothing new until we give up
 FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
-SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
-
-
-class ProgressLines(tqdm):
-    """A tqdm for log files: a plain line from time to time instead of a bar drawn over itself."""
-
-    def display(self, msg=None, pos=None):
-        if self.n and msg is None:
-            print(self, flush=True)
-
-
-def progress_bar(title: str, total: int, unit: str, **options) -> tqdm:
-    """How much is done, the rate and the time left; `options` are tqdm's."""
-    if sys.stderr.isatty():
-        return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
-    layout = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left"
-    return ProgressLines(
-        desc=title,
-        total=total,
-        unit=unit,
-        leave=False,
-        bar_format=layout,
-        mininterval=SECONDS_BETWEEN_LINES,
-        maxinterval=2 * SECONDS_BETWEEN_LINES,
-        **options,
-    )
 
 
 def download_corpus(

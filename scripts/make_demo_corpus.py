@@ -32,7 +32,9 @@ import wave
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from progress import progress_bar
 
 VERSION = 1  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
@@ -569,12 +571,11 @@ def holds_corpus(out, record):
 def write_clips(folder, clips, seed, voice):
     """Write the corpus into the new `folder`. Returns the clips' lengths in seconds, [clips]."""
     (folder / "wavs").mkdir(parents=True)
-    on_terminal = sys.stderr.isatty()
     lines, lengths = [], []
-    progress = tqdm(
-        make_clips(voice, clips, seed), "Speaking", clips, unit="clip", disable=not on_terminal
+    spoken_clips = progress_bar(
+        "Speaking", clips, " clips", iterable=make_clips(voice, clips, seed)
     )
-    for number, (written, spoken, samples) in enumerate(progress, start=1):
+    for number, (written, spoken, samples) in enumerate(spoken_clips, start=1):
         if stop_requested.is_set():
             raise KeyboardInterrupt
         clip_id = f"DEMO-{number:04d}"
@@ -585,8 +586,6 @@ def write_clips(folder, clips, seed, voice):
             file.writeframes(samples.tobytes())
         lines.append(f"{clip_id}|{written}|{spoken}\n")
         lengths.append(len(samples) / SAMPLE_RATE)
-        if not on_terminal and number % max(60, clips // 20) == 0:
-            print(f"Spoke {number} of {clips} clips.", flush=True)
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
     return np.array(lengths)
 

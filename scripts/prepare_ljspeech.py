@@ -41,7 +41,8 @@ from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio,
 from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
 from files import remove_leftovers, write_atomically
 from hparams import HParams, create_hparams
-from scripts.download import download_corpus, progress_bar
+from progress import progress_bar
+from scripts.download import download_corpus
 from text import sequence_to_text, text_to_sequence
 
 ROOT = Path(__file__).resolve().parent.parent

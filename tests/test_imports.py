@@ -14,6 +14,7 @@ PROJECT = Path(__file__).parents[1]
 TABLE = {
     "hparams": ("", ""),
     "files": ("", ""),
+    "progress": ("", "tqdm"),
     "batching": ("", "numpy torch"),
     "text": ("", "unidecode inflect"),
     "layers": ("", "torch"),
@@ -24,16 +25,16 @@ TABLE = {
     "decoder_kernels": ("", "torch triton"),
     "fast_decoder": ("layers decoder_kernels", "torch"),
     "checkpoint": ("hparams files", "torch"),
-    "logger": ("pictures hparams files", "torch numpy tqdm"),
+    "logger": ("pictures hparams files", "torch numpy"),
     "rehearsal": ("data_utils hparams", "torch numpy"),
     "train": (
         "hparams files batching text audio data_utils model fast_decoder checkpoint logger "
-        "pictures rehearsal",
-        "torch numpy tqdm",
+        "pictures rehearsal progress",
+        "torch numpy",
     ),
     "synthesize": (
         "hparams files text audio data_utils model checkpoint pictures",
-        "torch numpy tqdm",
+        "torch numpy",
     ),
 }
 NOBODY_IMPORTS = {"train", "synthesize", "scripts", "benchmarks", "tests"}

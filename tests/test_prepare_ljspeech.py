@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import progress
 from audio import minimum_samples
 from data_utils import TextMelDataset, read_filelist
 from hparams import create_hparams
@@ -862,7 +863,7 @@ def test_a_disk_too_full_is_told_before_the_download(tmp_path, serve, monkeypatc
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path, serve, monkeypatch, capsys):
-    monkeypatch.setattr(download, "SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     monkeypatch.setattr(download, "CHUNK", 1000)
     fetch(serve(make_archive(tmp_path)), tmp_path / "data")
     out = capsys.readouterr().out

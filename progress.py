@@ -1,0 +1,40 @@
+"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 10  # where there is no terminal to draw a bar on
+LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
+
+
+class ProgressLines(tqdm):
+    """A tqdm for log files: a line from time to time instead of a bar drawn over itself."""
+
+    def display(self, msg=None, pos=None):
+        if self.n and msg is None:
+            print(self, flush=True)
+
+
+def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options) -> tqdm:
+    """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
+    if sys.stderr.isatty():
+        return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
+    options |= {
+        "bar_format": line,
+        "mininterval": SECONDS_BETWEEN_LINES,
+        "maxinterval": 2 * SECONDS_BETWEEN_LINES,
+    }
+    return ProgressLines(desc=title, total=total, unit=unit, leave=False, **options)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 10 s, 5 h 07 min, 2 d 3 h."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
