@@ -5,7 +5,7 @@ A checkpoint is one file with the keys of NVIDIA's recipe (`iteration`, `state_d
 atomically and read without running code from it.
 """
 
-import contextlib
+import math
 import os
 import re
 import shutil
@@ -87,8 +87,10 @@ def load_checkpoint(path: str | Path) -> dict:
 
 
 def load_newest(directory: Path, warn: Callable[[str], None]) -> tuple[Path, dict] | None:
-    """The newest checkpoint of a run that can be read; `warn` hears of each that cannot."""
-    for _, path in reversed(list_checkpoints(directory)):
+    """The newest checkpoint of a run that can be read, `best.pt` when no other can; `warn` hears
+    of each that cannot."""
+    best = [directory / BEST] if (directory / BEST).exists() else []
+    for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
         try:
             return path, load_checkpoint(path)
         except CheckpointError as error:
@@ -97,16 +99,24 @@ def load_newest(directory: Path, warn: Callable[[str], None]) -> tuple[Path, dic
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
-    """Rename checkpoints after `iteration` to `*.superseded`: a run that goes on from an earlier
-    one must not find them at its next --resume, and nothing is deleted. Returns the new names."""
-    moved = []
-    candidates = list_checkpoints(directory)
-    with contextlib.suppress(CheckpointError):
-        candidates.append((load_checkpoint(directory / BEST)["iteration"], directory / BEST))
-    for newer, path in candidates:
-        if newer > iteration:
-            moved.append(path.rename(path.with_name(path.name + ".superseded")))
-    return moved
+    """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
+
+    A run that goes on from an earlier one must not find them at its next --resume, and nothing is
+    deleted. Returns the new names.
+    """
+    newer = [path for number, path in list_checkpoints(directory) if number > iteration]
+    best = directory / BEST
+    if best.exists():
+        try:
+            best_iteration = load_checkpoint(best)["iteration"]
+        except CheckpointError:
+            best_iteration = math.inf
+        newer += [best] if best_iteration > iteration else []
+    return [path.rename(_unused(path.with_name(path.name + ".superseded"))) for path in newer]
+
+
+def _unused(path: Path) -> Path:
+    return _unused(path.with_name(path.name + "+")) if path.exists() else path
 
 
 def load_weights(

@@ -1,5 +1,6 @@
 """Writing files so that a reader never sees half of one."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,3 +28,21 @@ def remove_leftovers(directory: Path) -> None:
     """Delete the temporary files that a killed process left in `directory`."""
     for path in directory.glob(".*.tmp"):
         path.unlink()
+
+
+def lock(directory: Path):
+    """Keep other processes from `lock`ing `directory` while the returned file is open.
+
+    The lock ends with the process, however that ends, and forked workers do not inherit it.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+    """
+    file = open(directory / ".lock", "w")  # noqa: SIM115
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise BlockingIOError(f"{directory}: another process is training in this folder") from None
+    except OSError:
+        pass  # a file system without locks
+    return file

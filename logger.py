@@ -1,20 +1,17 @@
-"""What a run tells: metrics.jsonl, TensorBoard, and the progress line."""
+"""What a run tells: metrics.jsonl and TensorBoard."""
 
 import json
 import os
-import sys
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
 from pictures import draw_alignment, draw_gate, draw_mels
 
 METRICS_FILE = "metrics.jsonl"
-SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
 
 
 class RunLogger:
@@ -25,11 +22,11 @@ class RunLogger:
     `resume_state` clears the logs.
     """
 
-    def __init__(self, output_directory: Path, log_directory: Path, resume_state: dict | None):
+    def __init__(self, output_directory: Path, log_directory: Path, resume_state: dict[str, int]):
         self.output_directory, self.log_directory = output_directory, log_directory
-        if resume_state is not None:
-            self._cut_back(resume_state)
+        self._cut_back(resume_state)
         log_directory.mkdir(parents=True, exist_ok=True)
+        threading.excepthook = _thread_failed
         self.metrics = open(output_directory / METRICS_FILE, "a", encoding="utf-8")  # noqa: SIM115
         self.writer = SummaryWriter(str(log_directory))
 
@@ -84,7 +81,8 @@ class RunLogger:
         iteration = record["iteration"]
         for name, value in record.items():
             if name not in ("epoch", "iteration"):
-                self.writer.add_scalar(f"validation/{name}", value, iteration)
+                tag = "validation/" + name.removeprefix("validation_")
+                self.writer.add_scalar(tag, value, iteration)
         pictures = {
             "alignment": draw_alignment(example["alignment"]),
             "mel": draw_mels(example["target_mel"], example["predicted_mel"]),
@@ -104,41 +102,8 @@ class RunLogger:
         self.metrics.close()
 
 
-# ---------------------------------------------------------------------------- progress
-
-
-class Progress:
-    """Time left, as a bar on a terminal, else as a line every ten seconds and one at the end."""
-
-    def __init__(self, title: str, total: int, unit: str, done: int = 0):
-        self.title, self.total, self.done, self.unit = title, total, done, unit
-        self.last_line = time.monotonic()
-        self.bar = None
-        if sys.stderr.isatty():
-            self.bar = tqdm(desc=title, total=total, initial=done, unit=unit, leave=False)
-
-    def update(self, note: str = "") -> None:
-        """One more is done."""
-        self.done += 1
-        if self.bar is not None:
-            self.bar.set_postfix_str(note, refresh=False)
-            self.bar.update()
-        elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
-            self.last_line = time.monotonic()
-            print(f"{self.title}: {self.done}/{self.total} {self.unit}  {note}", flush=True)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 10 s, 5 h 07 min, 2 d 3 h."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread may find the disk full. The next write raises that here, so it is told
+    once and as a message, not as the thread's traceback."""
+    if not issubclass(failure.exc_type, OSError):
+        threading.__excepthook__(failure)

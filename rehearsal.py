@@ -27,20 +27,23 @@ def costliest_shapes(
     """(clips, frames, symbols) of the batches that need most memory, for training.
 
     With a fixed size: that many clips as long as the longest, with the longest text. With dynamic
-    sizes, as many longest clips as the capacity (padded frames) holds, and the most clips that any
-    batch can hold, which are the shortest ones.
+    sizes, the most padded frames that the capacity and the corpus allow, with the longest text,
+    and the most clips that any batch can hold, which are the shortest ones.
     """
     x, symbols = np.asarray(num_frames), np.asarray(num_symbols)
     longest, most_symbols = int(x.max()), int(symbols.max())
     if not hparams.dynamic_batch_size:
         return [(min(hparams.batch_size, len(x)), longest, most_symbols)]
     capacity = capacity or hparams.batch_capacity or hparams.batch_size * longest
-    order = np.argsort(x)
-    fits = np.flatnonzero(x[order] * np.arange(1, len(x) + 1) <= capacity)
-    shortest = order[: int(fits.max()) + 1]
+    lengths, counts = np.unique(x, return_counts=True)
+    clips = np.minimum(capacity // lengths, counts.cumsum())  # at most, no clip longer than that
+    frames = clips * lengths
+    costliest = int(np.flatnonzero(frames == frames.max())[-1])  # of equals, the longest clips
+    most_clips = int(clips.max())
+    widest = int(lengths[lengths * most_clips <= capacity].max())
     return [
-        (min(capacity // longest, len(x)), longest, most_symbols),
-        (len(shortest), int(x[shortest].max()), int(symbols[shortest].max())),
+        (int(clips[costliest]), int(lengths[costliest]), most_symbols),
+        (most_clips, widest, int(symbols[x <= widest].max())),
     ]
 
 
@@ -82,6 +85,7 @@ def rehearse(
 
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)  # lest the rehearsal add to those very tensors
     moments = []
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -105,9 +109,9 @@ def rehearse(
 
 def _advice(fits, shapes, num_frames, num_symbols, hparams: HParams) -> str:
     longest, most_symbols = int(max(num_frames)), int(max(num_symbols))
-    clips = hparams.batch_size
-    if hparams.dynamic_batch_size and hparams.batch_capacity:
-        clips = hparams.batch_capacity // longest
+    clips = min(hparams.batch_size, len(num_frames))
+    if hparams.dynamic_batch_size:
+        clips = -(-(hparams.batch_capacity or hparams.batch_size * longest) // longest)
     low, high = 0, clips  # low longest clips fit, high do not
     while high - low > 1:
         middle = (low + high) // 2

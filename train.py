@@ -10,35 +10,38 @@ Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
 """
 
 import argparse
+import contextlib
+import csv
 import hashlib
-import json
+import io
 import math
+import multiprocessing
 import os
 import platform
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 import checkpoint
-from audio import griffin_lim
+from audio import griffin_lim, mel_filters
 from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from checkpoint import CheckpointError
 from data_utils import Batch, Clip, TextMelCollate, TextMelDataset, read_filelist
-from files import remove_leftovers, write_atomically
+from files import lock, remove_leftovers, write_atomically
 from hparams import HParams, create_hparams, describe, hparams_from_dict
-from logger import METRICS_FILE, Progress, RunLogger, duration
+from logger import METRICS_FILE, RunLogger
 from model import Losses, Tacotron2, Tacotron2Loss
+from progress import duration, progress_bar
 from rehearsal import DoesNotFit, rehearse
 from text import text_to_sequence
 
@@ -93,9 +96,10 @@ class Run:
     model: Tacotron2
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    logger: RunLogger
+    logger: RunLogger | None = None  # opened last: until then nothing is written
     state: LoopState = field(default_factory=LoopState)
     pending: list = field(default_factory=list)  # steps whose losses are still on the device
+    lock: object = None  # held while this process may write to the output folder
 
     def autocast(self):
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
@@ -128,7 +132,8 @@ def training_step(run: Run, batch: Batch) -> None:
     run.optimizer.step()
     run.scaler.update()
     values = (losses.total, losses.total_unpadded, gradient_norm, skip)
-    run.pending.append((torch.stack([v.detach().float() for v in values]), batch))
+    values = torch.stack([value.detach().float() for value in values])
+    run.pending.append((values, batch.clip_indices, batch.mel_lengths))
     run.state.iteration += 1
     run.state.batches_trained += 1
 
@@ -151,46 +156,49 @@ def read_pending(run: Run) -> float:
     Returns the mean training loss of those steps.
 
     Raises:
-        RunStopped: on a loss that is not finite, or too many skipped updates in a row. The
-            weights are those before the first such step.
+        RunStopped: on a loss that is not finite, or too many skipped updates in a row. Every
+            checkpoint is from before that, for this is called before one is written.
     """
     if not run.pending:
         return math.nan
     state, pending, run.pending = run.state, run.pending, []
-    rows = torch.stack([values for values, _ in pending]).tolist()
-    for (loss, unpadded, norm, skipped), (_, batch) in zip(rows, pending, strict=True):
+    rows = torch.stack([values for values, _, _ in pending]).tolist()
+    step = state.iteration - len(rows)
+    for (loss, unpadded, norm, skipped), (_, clips, lengths) in zip(rows, pending, strict=True):
+        step += 1
         if not math.isfinite(loss):
             raise RunStopped(
-                f"the loss became {loss} near step {state.iteration}, on these clips:\n"
-                + clip_names(run.training_clips, batch)
+                f"the loss became {loss} in step {step}, on these clips:\n"
+                + clip_names(run.training_clips, clips)
                 + "\nListen to them; else lower learning_rate or use precision=fp32. The weights "
                 "were not updated with it; the last checkpoint is good: go on with --resume"
             )
         state.skips_running = state.skips_running + 1 if skipped else 0
         if state.skips_running >= MOST_SKIPS_RUNNING:
             raise RunStopped(
-                f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last near "
-                f"step {state.iteration} on these clips:\n"
-                + clip_names(run.training_clips, batch)
+                f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last "
+                f"in step {step} on these clips:\n"
+                + clip_names(run.training_clips, clips)
                 + "\nLower learning_rate or use another precision. The last checkpoint is good: "
                 "go on with --resume"
             )
         if not skipped:
             state.gradient_norm_sum += norm
             state.updates += 1
-        num_clips, num_frames = len(batch.mel_lengths), int(batch.mel_lengths.sum())
+        num_clips, num_frames = len(lengths), int(lengths.sum())
         state.clips += num_clips
         state.frames += num_frames
         state.loss_sum += loss * num_clips
         state.loss_unpadded_sum += unpadded * num_frames
-    last = {"loss": rows[-1][0], "loss_unpadded": rows[-1][1], "gradient_norm": rows[-1][2]}
-    last["learning_rate"] = run.optimizer.param_groups[0]["lr"]
-    run.logger.log_steps(state.iteration, last)
+    if step % run.hparams.log_interval == 0:  # not at other reads: curves do not show them
+        last = {"loss": rows[-1][0], "loss_unpadded": rows[-1][1], "gradient_norm": rows[-1][2]}
+        last["learning_rate"] = run.optimizer.param_groups[0]["lr"]
+        run.logger.log_steps(step, last)
     return float(np.mean([row[0] for row in rows]))
 
 
-def clip_names(clips: list[Clip], batch: Batch) -> str:
-    return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in batch.clip_indices.tolist())
+def clip_names(clips: list[Clip], indices: torch.Tensor) -> str:
+    return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in indices.tolist())
 
 
 # ---------------------------------------------------------------------------- validation
@@ -206,9 +214,9 @@ def validate(run: Run, loader: DataLoader, stop: "StopRequest") -> tuple[dict, d
     model, generator = run.model, torch.Generator().manual_seed(VALIDATION_SEED)
     sums, batches, example = [], [], None
     model.eval()
-    progress = Progress("validation", len(loader), "batches")
+    progress = progress_bar("validation", len(loader), " batches")
     try:
-        for batch in loader:
+        for batch in next_batches(run, loader):
             if stop.signal:
                 return None
             num_steps = batch.mel.shape[2] // model.n_frames_per_step
@@ -231,7 +239,7 @@ def validate(run: Run, loader: DataLoader, stop: "StopRequest") -> tuple[dict, d
     rows = torch.stack(sums).double().cpu().numpy()
     for row, batch in zip(rows, batches, strict=True):
         if not np.isfinite(row).all():
-            names = clip_names(run.validation_clips, batch)
+            names = clip_names(run.validation_clips, batch.clip_indices)
             raise RunStopped(f"the validation loss became {row[0]} on these clips:\n{names}")
     clips = np.array([len(batch.mel_lengths) for batch in batches])
     frames = np.array([int(batch.mel_lengths.sum()) for batch in batches])
@@ -271,9 +279,8 @@ def train(run: Run, validation_loader: DataLoader, stop: "StopRequest") -> None:
     run.model.train()
     while state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # The first epoch is plan 0. Reusing it every epoch repeats its batches and their order.
-        plan = state.epoch - 1 if hparams.prepare_trainset_per_epoch else 0
-        run.sampler.set_epoch(plan)  # keeps the position of an epoch resumed half-way
+        # Keeps the position of an epoch resumed half-way.
+        run.sampler.set_epoch(plan_number(state.epoch, hparams))
         state.prepare_seconds += time.perf_counter() - clock
         if state.batches_trained == 0:
             torch.manual_seed(epoch_seed(hparams.seed, state.epoch))
@@ -303,6 +310,11 @@ def train(run: Run, validation_loader: DataLoader, stop: "StopRequest") -> None:
             stop.leave(run)
 
 
+def plan_number(epoch: int, hparams: HParams) -> int:
+    """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
+    return epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+
+
 def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float) -> None:
     """The batches of this epoch that are left. `clock` is when its planning began.
 
@@ -311,14 +323,17 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
     hparams, state, sampler = run.hparams, run.state, run.sampler
     steps_of = [float(sampler.lengths[batch].max()) for batch in sampler.batches]
     total_steps, done_steps = sum(steps_of), sum(steps_of[: state.batches_trained])
-    progress = Progress(
-        f"epoch {state.epoch}", len(sampler.batches), "batches", state.batches_trained
+    progress = progress_bar(
+        f"epoch {state.epoch}",
+        len(sampler.batches),
+        " batches",
+        line="{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
+        initial=state.batches_trained,
     )
-    note = ""
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     try:
-        batches = next_batches(run)
+        batches = next_batches(run, run.loader)
         while True:
             waiting = time.perf_counter()
             batch = next(batches, None)
@@ -332,14 +347,17 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
                 spent = state.seconds + time.perf_counter() - clock
                 left = spent / done_steps * (total_steps - done_steps)
                 whole = left + spent / done_steps * total_steps * (hparams.epochs - state.epoch)
-                note = f"loss {loss:.4f}  epoch {duration(left)}, run {duration(whole)} left"
-            progress.update(note)
+                progress.set_postfix_str(
+                    f"loss {loss:.4f}, epoch {duration(left)} left, run {duration(whole)} left",
+                    refresh=False,
+                )
             if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
                 read_pending(run)
                 state.seconds += time.perf_counter() - clock
                 save(run)
                 stop.leave(run)
                 clock = time.perf_counter()
+            progress.update()
         read_pending(run)
         state.seconds += time.perf_counter() - clock
         state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(run.device))
@@ -347,17 +365,17 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
         progress.close()
 
 
-def next_batches(run: Run) -> Iterator[Batch]:
+def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
     """The loader's batches; a clip that cannot be read any more stops the run with a checkpoint."""
     try:
-        yield from run.loader
+        yield from loader
     except (ValueError, OSError, RuntimeError) as error:
         read_pending(run)
         path = save(run)
         raise RunStopped(
             f"reading the next batch failed: {str(error).strip().splitlines()[-1]}\n"
             f"Everything until here is in {path}: mend it and go on with --resume"
-        ) from error
+        ) from error.with_traceback(None)  # whose frames would keep the loader's processes alive
 
 
 def finish_epoch(run: Run, stats: PaddingStats) -> None:
@@ -430,29 +448,33 @@ def restore(run: Run, saved: dict, path: Path) -> None:
     """Put a checkpoint's state into a freshly built run."""
     if saved["corpus"] != run.corpus:
         raise RunStopped(
-            f"{path} was trained on other clips or texts than training_files and "
-            "validation_files now name: give the same filelists, or use --warm_start to begin a "
-            "new run from its weights"
+            f"{path} was trained on other clips, texts or lengths in frames than training_files "
+            "and validation_files now name: give the same filelists and audio settings, or use "
+            "--warm_start to begin a new run from its weights"
         )
     checkpoint.load_weights(run.model, saved, path)
     run.optimizer.load_state_dict(saved["optimizer"])
     run.optimizer.param_groups[0]["weight_decay"] = run.hparams.weight_decay
-    run.scaler.load_state_dict(saved["scaler"])
+    if saved["scaler"]:  # empty but for fp16
+        run.scaler.load_state_dict(saved["scaler"])
     run.state = LoopState(**saved["loop"])
     if saved["sampler"] is not None:
+        if saved["sampler"]["epoch"] != plan_number(run.state.epoch, run.hparams):
+            raise RunStopped(
+                f"{path}: prepare_trainset_per_epoch cannot change inside epoch {run.state.epoch}, "
+                "which was left half-way: set it as it was, until the epoch ends"
+            )
         try:
             run.sampler.load_state_dict(saved["sampler"])
         except ValueError as error:
             raise RunStopped(f"{path}: {error}") from None
-    if run.state.best_iteration == run.state.iteration and path.parent == run.output_directory:
-        checkpoint.mark_best(run.output_directory, path)  # killed before it could be marked
     torch.set_rng_state(saved["rng"]["cpu"])
     if run.device.type == "cuda" and "cuda" in saved["rng"]:
         torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
 
 
 class StopRequest:
-    """Remembers the first SIGINT or SIGTERM until the loop can save; a second SIGINT stops hard."""
+    """Remembers SIGINT or SIGTERM until the loop can save; a SIGINT after it stops hard."""
 
     def __init__(self):
         self.signal = None
@@ -460,16 +482,21 @@ class StopRequest:
             signal.signal(number, self._remember)
 
     def _remember(self, number: int, _frame) -> None:
-        if self.signal is not None:
+        if self.signal is None:
+            self.signal = number
+            message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
+            with contextlib.suppress(OSError):
+                os.write(2, message.encode())  # print may be what the signal interrupted
+        elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
             raise KeyboardInterrupt
-        self.signal = number
-        print(f"\n{signal.Signals(number).name}: saving after this step ...", file=sys.stderr)
 
     def leave(self, run: Run) -> None:
         """End the process if a signal came; the caller has saved."""
         if self.signal is not None:
-            run.logger.close()
-            print(f"stopped and saved; go on with: {resume_command(run)}")
+            try:
+                print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
+            except BrokenPipeError:  # `| tee` ended by the same Ctrl-C
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(128 + self.signal)
 
 
@@ -506,6 +533,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--warm_start takes weights from a checkpoint: name it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
+    output = args.output_directory.resolve()
+    if not (output / args.log_directory).resolve().is_relative_to(output):
+        parser.error(
+            f"--log_directory {args.log_directory}: must lie inside the output folder, for a run "
+            "that goes on cuts the logs there back to its checkpoint"
+        )
     return args
 
 
@@ -516,27 +549,35 @@ def find_checkpoint(args: argparse.Namespace) -> tuple[Path, dict] | None:
         RunStopped: if the output folder holds a run and nothing says to go on with it.
     """
     directory = args.output_directory
-    held = checkpoint.list_checkpoints(directory) or (directory / METRICS_FILE).exists()
+    metrics = directory / METRICS_FILE
+    held = (
+        checkpoint.list_checkpoints(directory)
+        or (directory / checkpoint.BEST).exists()
+        or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed while setting up
+    )
     if args.resume:
         found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
         if found is None and held:
             print(f"{directory}: no good checkpoint yet, starting from the first step")
-        return found
-    goes_on = args.checkpoint_path is not None and not args.warm_start
-    inside = goes_on and args.checkpoint_path.resolve().parent == directory.resolve()
-    if held and not inside:
+    else:
+        goes_on = args.checkpoint_path is not None and not args.warm_start
+        if held and not (goes_on and lies_in(args.checkpoint_path, directory)):
+            raise RunStopped(
+                f"{directory} holds a run: add --resume to go on with it, or choose another -o"
+            )
+        found = None
+        if goes_on:
+            found = args.checkpoint_path, checkpoint.load_checkpoint(args.checkpoint_path)
+    if found is not None and "loop" not in found[1]:
         raise RunStopped(
-            f"{directory} holds a run: add --resume to go on with it, or choose another -o"
+            f"{found[0]} holds weights of another recipe, not the state of a run: begin from them "
+            "with -c and --warm_start, and an output folder of its own"
         )
-    if not goes_on:
-        return None
-    saved = checkpoint.load_checkpoint(args.checkpoint_path)
-    if "loop" not in saved:
-        raise RunStopped(
-            f"{args.checkpoint_path} holds weights of another recipe, not the state of a run: add "
-            "--warm_start to begin from them"
-        )
-    return args.checkpoint_path, saved
+    return found
+
+
+def lies_in(path: Path, directory: Path) -> bool:
+    return path.resolve().parent == directory.resolve()
 
 
 def resolve_hparams(overrides: str, saved: dict | None) -> HParams:
@@ -552,9 +593,10 @@ def resolve_hparams(overrides: str, saved: dict | None) -> HParams:
 
 
 def read_clips(filelist: str, hparams: HParams) -> list[Clip]:
-    on_terminal = sys.stderr.isatty()
-    bar = partial(tqdm, desc=f"checking {filelist}", unit=" clips", leave=False)
-    return read_filelist(filelist, hparams, bar if on_terminal else lambda lines: lines)
+    def shown(lines: list) -> Iterable:
+        return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
+
+    return read_filelist(filelist, hparams, shown)
 
 
 def corpus_fingerprint(*clip_lists: list[Clip]) -> str:
@@ -574,9 +616,16 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def quiet_worker(_worker_id: int) -> None:
-    """Ctrl-C reaches every process of the terminal; only the trainer answers it."""
+    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them. A
+    second SIGTERM ends a worker: it is the trainer's, which is ending."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def follow_parent() -> None:  # a worker must not outlive a trainer that was killed
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
 
 
 def make_loader(clips: list[Clip], hparams: HParams, device: torch.device, **options) -> DataLoader:
@@ -677,15 +726,16 @@ def run_record(run: Run, started_from: Path | None) -> dict:
 
 def write_lengths(path: Path, clips: list[Clip]) -> None:
     """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
-    rows = ["id,frames"] + [json.dumps(Path(c.path).stem) + f",{c.num_frames}" for c in clips]
-    write_atomically(path, lambda file: file.write_text("\n".join(rows) + "\n", encoding="utf-8"))
+    table = io.StringIO()
+    rows = [("id", "frames"), *((Path(clip.path).stem, clip.num_frames) for clip in clips)]
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_atomically(path, lambda file: file.write_text(table.getvalue(), encoding="utf-8"))
 
 
-def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
-    """Check everything and build the run, before anything is trained."""
-    found = find_checkpoint(args)
-    path, saved = found if found else (None, None)
-    hparams = resolve_hparams(args.hparams, saved)
+def set_up(
+    args: argparse.Namespace, hparams: HParams, found: tuple[Path, dict] | None
+) -> tuple[Run, DataLoader]:
+    """Check everything, then build the run. Nothing is written: see `open_output`."""
     print(describe(hparams))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
@@ -698,6 +748,7 @@ def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
     shared = {clip.path for clip in training_clips} & {clip.path for clip in validation_clips}
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    mel_filters(hparams)  # imports librosa once, here: forked workers need not, nor the first epoch
     sampler = make_sampler(training_clips, hparams)
     validation_plan = plan_epoch(
         [clip.num_frames for clip in validation_clips],
@@ -707,22 +758,15 @@ def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
     )
     torch.manual_seed(hparams.seed)
     model = Tacotron2(hparams)
-    if args.warm_start and saved is None:
+    if args.warm_start and found is None:
         weights = checkpoint.load_checkpoint(args.checkpoint_path)
         checkpoint.load_weights(model, weights, args.checkpoint_path, hparams.ignore_layers)
-        print(f"weights from {args.checkpoint_path}, but for {', '.join(hparams.ignore_layers)}")
+        left = ", ".join(hparams.ignore_layers) or "none"
+        print(f"weights from {args.checkpoint_path}; ignore_layers keep theirs: {left}")
     model.to(device)
-
-    directory = args.output_directory
-    directory.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(directory)
-    log_state = saved["logs"] if saved else {}
-    if path is not None and path.resolve().parent == directory.resolve():
-        for moved in checkpoint.set_aside_newer(directory, saved["iteration"]):
-            print(f"set aside a later checkpoint: {moved}")
     run = Run(
         hparams=hparams,
-        output_directory=directory,
+        output_directory=args.output_directory,
         device=device,
         training_clips=training_clips,
         validation_clips=validation_clips,
@@ -743,9 +787,9 @@ def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
             fused=True,
         ),
         scaler=torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16"),
-        logger=RunLogger(directory, directory / args.log_directory, log_state),
     )
-    if saved is not None:
+    if found is not None:
+        path, saved = found
         restore(run, saved, path)
         print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
     print(
@@ -755,10 +799,37 @@ def set_up(args: argparse.Namespace) -> tuple[Run, DataLoader]:
     print(batching_costs(sampler, hparams))
     if device.type == "cuda":
         rehearse_costliest(run)
-    write_lengths(directory / "lengths.csv", training_clips)
-    run.logger.log_run(run_record(run, path or args.checkpoint_path))
     validation_batches = [batch.tolist() for batch in validation_plan]
     return run, make_loader(validation_clips, hparams, device, batch_sampler=validation_batches)
+
+
+def open_output(run: Run, args: argparse.Namespace, found: tuple[Path, dict] | None) -> None:
+    """Take the output folder and bring it to the state of the checkpoint, if there is one."""
+    directory, state = run.output_directory, run.state
+    directory.mkdir(parents=True, exist_ok=True)
+    run.lock = lock(directory)
+    remove_leftovers(directory)
+    # Before the logs are cut: killed in between, the next --resume must cut them too.
+    for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+        print(f"set aside a later or damaged checkpoint: {moved}")
+    log_state = {}
+    if found is not None and lies_in(found[0], directory):
+        log_state = found[1]["logs"]
+        mark_if_best(directory, *found)
+    if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
+        state.best_validation_loss = math.inf  # of a checkpoint that is not here (any more)
+    run.logger = RunLogger(directory, directory / args.log_directory, log_state)
+    write_lengths(directory / "lengths.csv", run.training_clips)
+    if found is None or not args.resume:
+        save(run)  # so that --resume needs neither -c nor --hparams, and a full disk shows now
+    started_from = found[0] if found else args.checkpoint_path
+    run.logger.log_run(run_record(run, started_from))
+
+
+def mark_if_best(directory: Path, path: Path, saved: dict) -> None:
+    """A run may be killed between writing its best checkpoint and marking it."""
+    if saved["loop"]["best_iteration"] == saved["iteration"]:
+        checkpoint.mark_best(directory, path)
 
 
 def rehearse_costliest(run: Run) -> None:
@@ -777,25 +848,52 @@ def rehearse_costliest(run: Run) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
+    directory = args.output_directory
     try:
-        run, validation_loader = set_up(args)
+        found = find_checkpoint(args)
+        hparams = resolve_hparams(args.hparams, found[1] if found else None)
+        if found is not None and found[1]["loop"]["epoch"] > hparams.epochs:
+            if lies_in(found[0], directory):
+                mark_if_best(directory, *found)
+            print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
+            return
+        run, validation_loader = set_up(args, hparams, found)
+        open_output(run, args, found)
     except (RunStopped, CheckpointError, DoesNotFit, ValueError, OSError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
-        sys.exit("train.py: interrupted before training began")
-    if run.state.epoch > run.hparams.epochs:
-        print(f"finished already: {run.hparams.epochs} epochs; raise epochs to train on")
-        return
-    print(f"checkpoints and {METRICS_FILE}: {run.output_directory}")
-    print(f"watch: tensorboard --logdir {run.output_directory}", flush=True)
+        print("train.py: interrupted before training began", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    again = f"go on with: {resume_command(run)}"
     try:
+        print(f"checkpoints and {METRICS_FILE}: {directory}")
+        print(f"watch: tensorboard --logdir {directory}", flush=True)
         train(run, validation_loader, StopRequest())
-    except (RunStopped, CheckpointError, OSError) as error:
+    except (RunStopped, CheckpointError) as error:
         sys.exit(f"train.py: {error}")
+    except OSError as error:
+        sys.exit(
+            f"train.py: writing to {directory} failed ({error}): make room or make the folder "
+            f"writable; checkpoints are untouched, {again}"
+        )
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        sys.exit(
+            f"train.py: a process that reads clips died, often of too little memory: {error}\n"
+            f"Fewer num_workers need less; {again}"
+        )
+    except KeyboardInterrupt:
+        print(f"train.py: stopped without saving; {again}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     finally:
-        run.logger.close()
-    print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
-    print(f"speak: python synthesize.py --checkpoint {run.output_directory / checkpoint.BEST} ...")
+        with contextlib.suppress(OSError):  # checkpoints flush the logs; what fails was told
+            run.logger.close()
+        run.lock.close()
+    print(f"finished: {hparams.epochs} epochs, {run.state.iteration} steps")
+    best = directory / checkpoint.BEST
+    newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
+    print(f"speak: python synthesize.py --checkpoint {newest} ...")
 
 
 if __name__ == "__main__":
