@@ -62,11 +62,15 @@ class Encoder(nn.Module):
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
             x = F.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
-        packed = pack_padded_sequence(
-            x.transpose(1, 2), lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
+        # Sorted here and not by pack_padded_sequence, which would copy the order to the GPU and
+        # wait for everything queued there.
+        order = torch.argsort(lengths.cpu(), descending=True, stable=True)
+        inverse = torch.argsort(order).to(x.device, non_blocking=True)
+        x = x.transpose(1, 2).index_select(0, order.to(x.device, non_blocking=True))
+        packed = pack_padded_sequence(x, lengths.cpu()[order], batch_first=True)
         outputs, _ = self.lstm(packed)
-        return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[2])[0]
+        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
+        return outputs.index_select(0, inverse)
 
 
 class Postnet(nn.Module):
