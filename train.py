@@ -330,6 +330,7 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
         line="{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
         initial=state.batches_trained,
     )
+    loss = math.nan  # until the first read
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     try:
@@ -344,13 +345,13 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
             done_steps += steps_of[state.batches_trained - 1]
             if state.iteration % hparams.log_interval == 0:
                 loss = read_pending(run)
-                spent = state.seconds + time.perf_counter() - clock
-                left = spent / done_steps * (total_steps - done_steps)
-                whole = left + spent / done_steps * total_steps * (hparams.epochs - state.epoch)
-                progress.set_postfix_str(
-                    f"loss {loss:.4f}, epoch {duration(left)} left, run {duration(whole)} left",
-                    refresh=False,
-                )
+            spent = state.seconds + time.perf_counter() - clock
+            left = spent / done_steps * (total_steps - done_steps)
+            whole = left + spent / done_steps * total_steps * (hparams.epochs - state.epoch)
+            progress.set_postfix_str(
+                f"loss {loss:.4f}, epoch {duration(left)} left, run {duration(whole)} left",
+                refresh=False,
+            )
             if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
                 read_pending(run)
                 state.seconds += time.perf_counter() - clock

@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
             folder(out, name),
             "--resume",
             "--hparams",
-            f"{files},epochs={args.epochs},epochs_per_validation=1,batch_size=16,{SMALL_MODEL},{batching}",
+            f"{files},epochs={args.epochs},epochs_per_validation=1,log_interval=2,batch_size=16,{SMALL_MODEL},{batching}",
         )
     best = folder(out, "SSB-DBS-BR") / "best.pt"
     run(
@@ -179,7 +179,7 @@ the losses show that both learn, not which is better.
 
 this table     {out / "comparison.txt"}
 picture        {picture}
-TensorBoard    {sys.executable} -m tensorboard.main --logdir {shlex.quote(str(out))}
+TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
 checkpoints    {best} and beside it
 synthesised    {out / "speech" / "0001.wav"}
 took           {(time.monotonic() - began) / 60:.1f} minutes
