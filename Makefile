@@ -10,7 +10,7 @@ demo: .venv/installed
 test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
-	$(PYTHON) -m pytest
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest  # the tests' models are too small to share out
 
 # The stamp is written last, so an interrupted installation is taken up again.
 .venv/installed: requirements.txt requirements-dev.txt
