@@ -35,13 +35,17 @@ def save_checkpoint(directory: Path, state: dict, keep: int) -> Path:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         free = shutil.disk_usage(directory).free / 1e9 if directory.is_dir() else 0
         raise CheckpointError(
-            f"{path} could not be written ({str(error).splitlines()[0]}; {free:.2f} GB free): make "
+            f"{path} could not be written ({_first_line(error)}; {free:.2f} GB free): make "
             "room or make the folder writable, then go on with --resume; earlier checkpoints "
             "are untouched"
         ) from None
     for _, old in list_checkpoints(directory)[:-keep]:
         old.unlink()
     return path
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
 
 
 def mark_best(directory: Path, path: Path) -> None:
@@ -79,7 +83,7 @@ def load_checkpoint(path: str | Path) -> dict:
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(
             f"{path}: damaged, or no checkpoint ({type(error).__name__}: "
-            f"{str(error).splitlines()[0][:120]})"
+            f"{_first_line(error)[:120]})"
         ) from None
     if not isinstance(state, dict) or "state_dict" not in state:
         raise CheckpointError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")

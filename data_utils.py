@@ -1,15 +1,23 @@
-"""Filelists, the dataset that reads clips, and the collation of clips into a padded batch."""
+"""Filelists, the dataset that reads clips, their padding into batches, and the loader."""
 
+import csv
+import hashlib
+import io
 import json
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
+from files import write_atomically
 from hparams import HParams
 from text import text_to_sequence
 
@@ -158,6 +166,24 @@ def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str 
         )
 
 
+def corpus_fingerprint(*clip_lists: Sequence[Clip]) -> str:
+    """Hash of file names, texts and lengths, whatever folder the files lie in."""
+    digest = hashlib.sha256()
+    for clips in clip_lists:
+        for clip in clips:
+            digest.update(f"{Path(clip.path).stem}|{clip.text}|{clip.num_frames}\n".encode())
+        digest.update(b"--\n")
+    return digest.hexdigest()
+
+
+def write_lengths(path: Path, clips: Sequence[Clip]) -> None:
+    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
+    table = io.StringIO()
+    rows = [("id", "frames"), *((Path(clip.path).stem, clip.num_frames) for clip in clips)]
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_atomically(path, lambda file: file.write_text(table.getvalue(), encoding="utf-8"))
+
+
 # ---------------------------------------------------------------------------- clips and batches
 
 
@@ -257,3 +283,37 @@ class TextMelCollate:
             mel_lengths=mel_lengths,
             clip_indices=indices,
         )
+
+
+def end_with_parent() -> None:
+    """Let this worker process not outlive its parent, even one that was killed."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def start_worker(_worker_id: int) -> None:
+    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them. A
+    second SIGTERM ends a worker: it is the trainer's, which is ending."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    end_with_parent()
+
+
+def make_loader(
+    clips: Sequence[Clip], hparams: HParams, pin_memory: bool, batch_sampler, **options
+) -> DataLoader:
+    """A loader of `Batch`es; `options` are DataLoader's."""
+    return DataLoader(
+        TextMelDataset(clips, hparams),
+        batch_sampler=batch_sampler,
+        collate_fn=TextMelCollate(hparams.n_frames_per_step),
+        num_workers=hparams.num_workers,
+        pin_memory=pin_memory,
+        worker_init_fn=start_worker,
+        generator=torch.Generator(),  # its own, so that loading never moves the global one
+        **options,
+    )

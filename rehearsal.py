@@ -75,6 +75,7 @@ def rehearse(
     def fits(shapes: list[tuple[int, int, int]]) -> bool:
         try:
             for shape in shapes:
+                model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
                 training_step(_made_up_batch(*shape, hparams).to(device))
             return True
         except torch.OutOfMemoryError:
@@ -85,7 +86,6 @@ def rehearse(
 
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad(set_to_none=True)  # lest the rehearsal add to those very tensors
     moments = []
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -11,18 +11,11 @@ Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
 
 import argparse
 import contextlib
-import csv
-import hashlib
-import io
 import math
-import multiprocessing
 import os
-import platform
 import resource
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -36,10 +29,17 @@ import checkpoint
 from audio import griffin_lim, mel_filters
 from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from checkpoint import CheckpointError
-from data_utils import Batch, Clip, TextMelCollate, TextMelDataset, read_filelist
-from files import lock, remove_leftovers, write_atomically
+from data_utils import (
+    Batch,
+    Clip,
+    corpus_fingerprint,
+    make_loader,
+    read_filelist,
+    write_lengths,
+)
+from files import lock, remove_leftovers
 from hparams import HParams, create_hparams, describe, hparams_from_dict
-from logger import METRICS_FILE, RunLogger
+from logger import METRICS_FILE, RunLogger, describe_environment
 from model import Losses, Tacotron2, Tacotron2Loss
 from progress import duration, progress_bar
 from rehearsal import DoesNotFit, rehearse
@@ -373,8 +373,9 @@ def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
     except (ValueError, OSError, RuntimeError) as error:
         read_pending(run)
         path = save(run)
+        lines = str(error).strip().splitlines()  # a loader's process sends its traceback first
         raise RunStopped(
-            f"reading the next batch failed: {str(error).strip().splitlines()[-1]}\n"
+            f"reading the next batch failed: {lines[-1] if lines else type(error).__name__}\n"
             f"Everything until here is in {path}: mend it and go on with --resume"
         ) from error.with_traceback(None)  # whose frames would keep the loader's processes alive
 
@@ -600,45 +601,10 @@ def read_clips(filelist: str, hparams: HParams) -> list[Clip]:
     return read_filelist(filelist, hparams, shown)
 
 
-def corpus_fingerprint(*clip_lists: list[Clip]) -> str:
-    """Hash of file names, texts and lengths, whatever folder the files lie in."""
-    digest = hashlib.sha256()
-    for clips in clip_lists:
-        for clip in clips:
-            digest.update(f"{Path(clip.path).stem}|{clip.text}|{clip.num_frames}\n".encode())
-        digest.update(b"--\n")
-    return digest.hexdigest()
-
-
 def epoch_seed(seed: int, epoch: int) -> int:
     """Seed of an epoch's dropout: a hash of the pair, so that no two runs share an epoch."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch,))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def quiet_worker(_worker_id: int) -> None:
-    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them. A
-    second SIGTERM ends a worker: it is the trainer's, which is ending."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-
-    def follow_parent() -> None:  # a worker must not outlive a trainer that was killed
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=follow_parent, daemon=True).start()
-
-
-def make_loader(clips: list[Clip], hparams: HParams, device: torch.device, **options) -> DataLoader:
-    return DataLoader(
-        TextMelDataset(clips, hparams),
-        collate_fn=TextMelCollate(hparams.n_frames_per_step),
-        num_workers=hparams.num_workers,
-        pin_memory=device.type == "cuda",
-        worker_init_fn=quiet_worker,
-        generator=torch.Generator(),  # its own, so that loading never moves the global one
-        **options,
-    )
 
 
 def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
@@ -689,13 +655,6 @@ def peak_memory(device: torch.device) -> int:
 
 def run_record(run: Run, started_from: Path | None) -> dict:
     """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
-    here = Path(__file__).resolve().parent
-    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = None  # a copy without its history
-    cuda = run.device.type == "cuda"
     return {
         "iteration": run.state.iteration,
         "epoch": run.state.epoch,
@@ -708,29 +667,8 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "validation_clips": len(run.validation_clips),
             "training_frames": sum(clip.num_frames for clip in run.training_clips),
         },
-        "machine": {
-            "device": torch.cuda.get_device_name(run.device) if cuda else "cpu",
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "system": platform.platform(),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "cuda": torch.version.cuda if cuda else None,
-        },
-        "commit": commit,
+        **describe_environment(run.device),
     }
-
-
-def write_lengths(path: Path, clips: list[Clip]) -> None:
-    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
-    table = io.StringIO()
-    rows = [("id", "frames"), *((Path(clip.path).stem, clip.num_frames) for clip in clips)]
-    csv.writer(table, lineterminator="\n").writerows(rows)
-    write_atomically(path, lambda file: file.write_text(table.getvalue(), encoding="utf-8"))
 
 
 def set_up(
@@ -743,6 +681,7 @@ def set_up(
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in every run
     torch.backends.cudnn.deterministic = True
+    pin_memory = device.type == "cuda"
 
     training_clips = read_clips(hparams.training_files, hparams)
     validation_clips = read_clips(hparams.validation_files, hparams)
@@ -776,8 +715,8 @@ def set_up(
         loader=make_loader(
             training_clips,
             hparams,
-            device,
-            batch_sampler=sampler,
+            pin_memory,
+            sampler,
             persistent_workers=hparams.num_workers > 0,
         ),
         model=model,
@@ -801,7 +740,7 @@ def set_up(
     if device.type == "cuda":
         rehearse_costliest(run)
     validation_batches = [batch.tolist() for batch in validation_plan]
-    return run, make_loader(validation_clips, hparams, device, batch_sampler=validation_batches)
+    return run, make_loader(validation_clips, hparams, pin_memory, validation_batches)
 
 
 def open_output(run: Run, args: argparse.Namespace, found: tuple[Path, dict] | None) -> None:

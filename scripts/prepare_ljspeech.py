@@ -24,7 +24,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +37,7 @@ import torch
 from matplotlib.figure import Figure
 
 from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
-from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
+from data_utils import MEL_SETTINGS_FILE, end_with_parent, mel_settings_problem
 from files import remove_leftovers, write_atomically
 from hparams import HParams, create_hparams
 from progress import progress_bar
@@ -287,12 +286,7 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
 def start_worker() -> None:
     """One torch thread; and a worker does not outlive a parent that was killed."""
     torch.set_num_threads(1)
-
-    def follow_parent() -> None:
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=follow_parent, daemon=True).start()
+    end_with_parent()
 
 
 def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:

@@ -20,7 +20,7 @@ TABLE = {
     "layers": ("", "torch"),
     "pictures": ("", "numpy matplotlib"),
     "audio": ("hparams", "torch numpy librosa soundfile"),
-    "data_utils": ("text audio hparams", "torch numpy"),
+    "data_utils": ("text audio hparams files", "torch numpy"),
     "model": ("layers hparams", "torch"),
     "decoder_kernels": ("", "torch triton"),
     "fast_decoder": ("layers decoder_kernels", "torch"),

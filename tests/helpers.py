@@ -1,0 +1,263 @@
+"""A tiny corpus and model, and training runs that can be killed: what several tests share."""
+
+import json
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLING_RATE, HOP = 22050, 800
+SENTENCES = (
+    "Ah.",
+    "Go on.",
+    "A dog.",
+    "Two cats.",
+    "It rains now.",
+    "We sat down.",
+    "She reads a lot.",
+    "The tea is cold.",
+    "They left at noon.",
+    "A ship came home late.",
+    "The old man had a hat on.",
+    "Nobody knew where it was.",
+    "The river froze over in May.",
+    "He paid three pounds for the map.",
+)
+TINY = {
+    "sampling_rate": SAMPLING_RATE,
+    "hop_length": HOP,
+    "n_mel_channels": 10,
+    "symbols_embedding_dim": 8,
+    "encoder_embedding_dim": 8,
+    "encoder_n_convolutions": 1,
+    "attention_rnn_dim": 8,
+    "decoder_rnn_dim": 8,
+    "prenet_dim": 8,
+    "attention_dim": 6,
+    "attention_location_n_filters": 2,
+    "attention_location_kernel_size": 5,
+    "postnet_embedding_dim": 8,
+    "postnet_n_convolutions": 2,
+    "batch_size": 3,
+    "validation_batch_size": 3,
+    "num_workers": 0,
+    "log_interval": 3,
+    "iters_per_checkpoint": 4,
+    "keep_checkpoints": 2,
+    "epochs": 2,
+    "epochs_per_validation": 2,
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    folder: Path
+    train: Path  # filelists
+    val: Path
+
+    def hparams(self, **overrides) -> str:
+        """The tiny model on this corpus, as --hparams takes it."""
+        values = TINY | {"training_files": self.train, "validation_files": self.val} | overrides
+        return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def make_corpus(folder: Path) -> Corpus:
+    """14 training clips of 0.3 to 1.5 s and 5 for validation: gliding tones in a little noise."""
+    rng = np.random.default_rng(7)
+    lists = {"train": np.linspace(0.3, 1.5, 14), "val": (0.35, 0.5, 0.7, 0.9, 1.3)}
+    for name, durations in lists.items():
+        lines = []
+        for i, seconds in enumerate(durations):
+            time = np.arange(round(seconds * SAMPLING_RATE)) / SAMPLING_RATE
+            tone = 0.4 * np.sin(2 * np.pi * (200 + 60 * i + 150 * time) * time)
+            path = folder / f"{name}{i:02d}.wav"
+            soundfile.write(path, tone + 0.01 * rng.standard_normal(len(time)), SAMPLING_RATE)
+            lines.append(f"{path}|{SENTENCES[i]}|{len(time) / SAMPLING_RATE:.6f}")
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Corpus(folder, folder / "train.txt", folder / "val.txt")
+
+
+# ---------------------------------------------------------------------------- what a run left
+
+
+def metrics(directory: Path, kind: str | None = None) -> list[dict]:
+    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if kind in (None, line["kind"])]
+
+
+TIMES = {
+    "minutes",
+    "prepare_seconds",
+    "data_wait_seconds",
+    "frames_per_second",
+    "padded_frames_per_second",
+    "clips_per_second",
+    "peak_memory_bytes",
+}
+
+
+def without_times(records: list[dict]) -> list[dict]:
+    """The lines of metrics.jsonl that two equal runs share."""
+    return [
+        {name: value for name, value in record.items() if name not in TIMES}
+        for record in records
+        if record["kind"] != "run"
+    ]
+
+
+def curves(directory: Path) -> dict[str, list]:
+    """TensorBoard's (step, value) of every scalar, (step,) of every picture and sound."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(
+        str(directory / "logs"), {"scalars": 0, "images": 0, "audio": 0, "tensors": 0}
+    ).Reload()
+    found = {
+        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
+    for tag in found:
+        if tag.rpartition("/")[2] in TIMES:
+            found[tag] = [(step,) for step, _ in found[tag]]
+    found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
+    found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
+    # Files are read by name, which within one second says nothing about their order.
+    return {tag: sorted(points) for tag, points in found.items()}
+
+
+def load(path: Path) -> dict:
+    return torch.load(path, weights_only=True)
+
+
+def newest(directory: Path) -> Path:
+    return max(directory.glob("checkpoint_*.pt"), key=lambda path: int(path.stem.split("_")[1]))
+
+
+def assert_same(one, other, path: str = "") -> None:
+    """Bitwise equality of nested dicts, lists and tensors."""
+    assert type(one) is type(other), path
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, path
+        assert torch.equal(one, other), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_same(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            assert_same(*pair, f"{path}/{i}")
+    else:
+        assert one == other, path
+
+
+LOOP_TIMES = {"seconds", "prepare_seconds", "data_wait_seconds", "peak_memory_bytes"}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, optimiser, random state, loop and logs of two runs are the same, but for times."""
+    assert newest(one).name == newest(other).name
+    for name in (newest(one).name, "best.pt"):
+        a, b = load(one / name), load(other / name)
+        for part in ("state_dict", "optimizer", "rng", "sampler", "iteration", "corpus", "scaler"):
+            assert_same(a[part], b[part], f"{name}/{part}")
+        assert {k: v for k, v in a["loop"].items() if k not in LOOP_TIMES} == {
+            k: v for k, v in b["loop"].items() if k not in LOOP_TIMES
+        }
+    assert without_times(metrics(one)) == without_times(metrics(other))
+    assert curves(one) == curves(other)
+    assert (one / "lengths.csv").read_bytes() == (other / "lengths.csv").read_bytes()
+
+
+# ---------------------------------------------------------------------------- runs in processes
+
+
+@dataclass
+class Ended:
+    code: int  # minus the signal's number if one ended it
+    output: str  # stdout and stderr
+
+
+class Child:
+    """`train.main(arguments)` in a session of its own, forked from a process that has imported
+    everything. `hook(*hook_arguments)` is called there first, to arrange what happens to it."""
+
+    def __init__(self, arguments: list, hook=None, *hook_arguments):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["preload"])
+        with pytest.MonkeyPatch.context() as patch:  # for the server's start, at the first call
+            patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+            multiprocessing.forkserver.ensure_running()
+        arguments = [str(argument) for argument in arguments]
+        self.log = Path(arguments[arguments.index("-o") + 1]).with_suffix(".log")
+        self.process = context.Process(
+            target=_run_child, args=(self.log, arguments, hook, hook_arguments)
+        )
+        self.process.start()
+
+    def end(self, timeout: float = 120) -> Ended:
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+            raise TimeoutError(f"still running after {timeout} s:\n{self.log.read_text()}")
+        return Ended(self.process.exitcode, self.log.read_text())
+
+
+def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
+    os.setsid()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    import train
+
+    draw_quickly(setattr)
+    multiprocessing.set_start_method("fork", force=True)  # the loader's, which is the program's
+    torch.set_num_threads(1)
+    torch.cuda.is_available = lambda: False
+    if hook is not None:
+        hook(*hook_arguments)
+    code = 0
+    try:
+        train.main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
+
+
+def draw_quickly(set_attribute) -> None:
+    """Empty pictures: the real ones take longer than training the tiny model."""
+    import logger
+
+    for name in ("draw_alignment", "draw_mels", "draw_gate"):
+        set_attribute(logger, name, lambda *_: Figure(figsize=(1, 1)))
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
+    """Make the `call`-th call of `owner.name` do `act` first, or afterwards."""
+    original, calls = getattr(owner, name), 0
+
+    def wrapped(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            act()
+        result = original(*args, **kwargs)
+        if calls == call and after:
+            act()
+        return result
+
+    setattr(owner, name, wrapped)

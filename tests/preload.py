@@ -1,0 +1,15 @@
+"""Imported once by the process that runs of training are forked from: what takes long is here."""
+
+import torch
+
+torch.set_num_threads(1)  # before anything else: a fork of a process with threads may hang
+
+import test_train  # noqa: E402, F401
+
+import audio  # noqa: E402
+import hparams  # noqa: E402
+
+parameter = torch.nn.Parameter(torch.ones(1))
+parameter.sum().backward()
+torch.optim.Adam([parameter], fused=True).step()
+audio.griffin_lim(torch.zeros(10, 8), hparams.create_hparams("n_mel_channels=10"), iterations=1)

@@ -1,0 +1,211 @@
+"""metrics.jsonl and TensorBoard: what is written, and how far it is cut back."""
+
+import json
+import math
+import threading
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from logger import RunLogger
+
+RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
+EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
+VALIDATION = {
+    "epoch": 1,
+    "iteration": 4,
+    "validation_loss": 0.5,
+    "validation_loss_unpadded": 0.75,
+    "alignment_sharpness": 0.25,
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # to be put back
+
+
+def example(frames: int = 12, symbols: int = 5) -> dict:
+    rng = np.random.default_rng(0)
+    return {
+        "alignment": rng.random((frames, symbols)).astype(np.float32),
+        "target_mel": rng.normal(-5, 2, (10, frames)).astype(np.float32),
+        "predicted_mel": rng.normal(-5, 2, (10, frames)).astype(np.float32),
+        "gate": rng.random(frames).astype(np.float32),
+        "gate_target": np.eye(1, frames, frames - 1, dtype=np.float32)[0],
+        "audio": (2 * np.sin(np.arange(4000) / 20)).astype(np.float32),
+        "sampling_rate": 22050,
+    }
+
+
+def lines(directory) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def events(directory) -> EventAccumulator:
+    sizes = {"scalars": 0, "images": 0, "audio": 0, "tensors": 0}
+    return EventAccumulator(str(directory / "logs"), sizes).Reload()
+
+
+def scalars(directory) -> dict[str, list[tuple[int, float]]]:
+    found = events(directory)
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_one_json_line_a_record_with_its_kind_first(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_run(RUN)
+    logger.log_epoch(EPOCH)
+    logger.log_validation(VALIDATION, example())
+    assert lines(tmp_path) == [  # on the disk already
+        {"kind": "run"} | RUN,
+        {"kind": "epoch"} | EPOCH,
+        {"kind": "validation"} | VALIDATION,
+    ]
+    assert all(next(iter(line)) == "kind" for line in lines(tmp_path))
+    logger.close()
+
+
+def test_tensorboard_gets_settings_curves_pictures_and_sound(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_run(RUN)
+    logger.log_steps(3, {"loss": 1.5})
+    logger.log_epoch(EPOCH)
+    logger.log_validation(VALIDATION, example())
+    logger.close()
+    assert scalars(tmp_path) == {
+        "training/loss": [(3, 1.5)],
+        "epoch/train_loss": [(4, 2.5)],
+        "epoch/num_batches": [(4, 4.0)],
+        "validation/loss": [(4, 0.5)],
+        "validation/loss_unpadded": [(4, 0.75)],
+        "validation/alignment_sharpness": [(4, 0.25)],
+    }
+    found = events(tmp_path)
+    [settings] = found.Tensors("hparams/text_summary")
+    assert b"| batch_size | 3 |" in settings.tensor_proto.string_val[0]
+    for name in ("alignment", "mel", "gate"):
+        [picture] = found.Images(name)
+        assert picture.width == 800
+        assert picture.height >= 300
+        assert len(picture.encoded_image_string) > 5000  # drawn, not blank
+    [sound] = found.Audio("predicted")
+    assert sound.sample_rate == 22050
+    assert sound.length_frames == 4000
+
+
+def test_loud_sound_is_scaled_and_not_clipped(tmp_path):
+    import io
+
+    import soundfile
+
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_validation(VALIDATION, example())
+    logger.close()
+    [sound] = events(tmp_path).Audio("predicted")
+    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))
+    assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
+
+
+def test_one_frame_and_one_symbol_can_be_drawn(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_validation(VALIDATION, example(1, 1))
+    logger.close()
+    assert len(events(tmp_path).Images("mel")) == 1
+
+
+def test_cutting_back_leaves_what_was_there_and_nothing_after(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_run(RUN)
+    for step in range(5):
+        logger.log_steps(step, {"loss": float(step)})
+    state = logger.state()
+    logger.log_epoch(EPOCH)
+    for step in range(5, 200):
+        logger.log_steps(step, {"loss": math.pi})
+    logger.close()
+    (tmp_path / "metrics.jsonl").open("a").write('{"kind": "half of a li')
+    events_before = sorted((tmp_path / "logs").iterdir())
+    with open(events_before[0], "ab") as file:
+        file.write(b"half of an event")
+    again = RunLogger(tmp_path, tmp_path / "logs", state)
+    again.log_steps(5, {"loss": 5.0})
+    again.log_epoch(EPOCH | {"train_loss": 7.0})
+    again.close()
+    assert lines(tmp_path) == [
+        {"kind": "run"} | RUN,
+        {"kind": "epoch"} | EPOCH | {"train_loss": 7.0},
+    ]
+    found = scalars(tmp_path)
+    assert found["training/loss"] == [(step, float(step)) for step in range(6)]
+    assert found["epoch/train_loss"] == [(4, 7.0)]
+
+
+def test_state_counts_what_is_still_in_buffers(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    for step in range(300):
+        logger.log_steps(step, {"loss": float(step)})
+    state = logger.state()
+    RunLogger(tmp_path, tmp_path / "logs", state).close()  # the first was killed, never closed
+    assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(300)]
+
+
+def test_event_files_begun_after_the_checkpoint_are_removed_and_no_others(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    state = logger.state()
+    logger.close()
+    later = RunLogger(tmp_path, tmp_path / "logs", state)
+    later.log_steps(1, {"loss": 1.0})
+    later.close()
+    (tmp_path / "logs" / "notes.txt").write_text("mine")
+    (tmp_path / "lengths.csv").write_text("id,frames\n")
+    RunLogger(tmp_path, tmp_path / "logs", state).close()
+    assert "training/loss" not in scalars(tmp_path)
+    assert (tmp_path / "logs" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "lengths.csv").exists()
+
+
+def test_empty_state_clears_the_logs(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_run(RUN)
+    logger.log_epoch(EPOCH)
+    logger.close()
+    RunLogger(tmp_path, tmp_path / "logs", {}).close()
+    assert lines(tmp_path) == []
+    assert scalars(tmp_path) == {}
+
+
+def test_folder_may_be_moved_between_stop_and_resume(tmp_path):
+    (tmp_path / "a").mkdir()
+    logger = RunLogger(tmp_path / "a", tmp_path / "a" / "logs", {})
+    logger.log_epoch(EPOCH)
+    state = logger.state()
+    logger.log_epoch(EPOCH)
+    logger.close()
+    (tmp_path / "a").rename(tmp_path / "b")
+    RunLogger(tmp_path / "b", tmp_path / "b" / "logs", state).close()
+    assert lines(tmp_path / "b") == [{"kind": "epoch"} | EPOCH]
+
+
+def test_closing_twice_is_fine(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.close()
+    logger.close()
+
+
+def test_full_disk_in_tensorboards_thread_is_raised_here_without_a_traceback(
+    tmp_path, monkeypatch, capfd
+):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
+    logger.writer.file_writer.event_writer._async_writer._worker.join()
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,253 @@
+"""The rehearsal of the costliest batches: what is run, that it leaves no trace, what it advises."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batching import STRATEGIES, plan_epoch
+from data_utils import Batch
+from hparams import HParams, create_hparams
+from model import Tacotron2, Tacotron2Loss
+from rehearsal import DoesNotFit, costliest_shapes, rehearse
+
+CPU = torch.device("cpu")
+SMALL = (
+    "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
+    "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
+    "n_mel_channels=4,batch_size=3"
+)
+corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
+
+
+def devices() -> list[torch.device]:
+    return [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
+
+
+# ---------------------------------------------------------------------------- which batches
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    corpus=corpora,
+    batch_size=st.integers(1, 12),
+    dynamic=st.booleans(),
+    capacity=st.none() | st.floats(1, 6),
+    strategy=st.sampled_from(STRATEGIES),
+    factor=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+    seed=st.integers(0, 5),
+)
+def test_no_batch_of_any_plan_costs_more(
+    corpus, batch_size, dynamic, capacity, strategy, factor, seed
+):
+    """Neither in padded frames, nor clips, nor frames, nor symbols of one clip."""
+    frames, symbols = map(np.array, zip(*corpus, strict=True))
+    capacity = int(capacity * frames.max()) if capacity and dynamic else None
+    hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
+    hparams = HParams(**vars(hparams) | {"batch_capacity": capacity})
+    shapes = costliest_shapes(frames, symbols, hparams)
+    most_clips = max(clips for clips, _, _ in shapes)
+    most_frames = max(clips * length for clips, length, _ in shapes)
+    widest = {clips: text for clips, _, text in shapes}[most_clips]
+    limit = (capacity or batch_size * frames.max()) if dynamic else np.inf
+    for clips, length, _ in shapes:
+        assert clips * length <= limit  # nothing that could not be trained is asked for
+        assert clips <= len(frames)
+    assert max(text for _, _, text in shapes) == symbols.max()
+    for epoch in range(3):
+        plan = plan_epoch(
+            frames,
+            batch_size,
+            strategy,
+            seed=seed,
+            epoch=epoch,
+            local_randomization_factor=factor,
+            bucket_size=batch_size + 3,
+            num_bins=min(4, len(frames)),
+            num_buckets=3,
+            dynamic_batch_size=dynamic,
+            batch_capacity=capacity,
+        )
+        for batch in plan:
+            assert len(batch) <= most_clips
+            assert len(batch) * frames[batch].max() <= most_frames
+            if len(batch) == most_clips:
+                assert symbols[batch].max() <= widest
+
+
+@settings(deadline=None, max_examples=60)
+@given(corpus=corpora, batch_size=st.integers(1, 12))
+def test_with_the_default_capacity_the_longest_clips_are_rehearsed_with_the_longest_text(
+    corpus, batch_size
+):
+    """B0 x the longest clip, as far as there are B0 clips; and the largest batch."""
+    frames, symbols = map(np.array, zip(*corpus, strict=True))
+    for dynamic in (False, True):
+        hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
+        first, *others = costliest_shapes(frames, symbols, hparams)
+        if len(frames) >= batch_size:
+            assert first == (batch_size, frames.max(), symbols.max())
+        assert len(others) == dynamic
+
+
+def test_largest_batch_by_hand():
+    """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there."""
+    frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
+    hparams = create_hparams("batch_size=2,dynamic_batch_size=True")
+    assert costliest_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
+
+
+def test_explicit_capacity_that_shorter_clips_fill_better():
+    """150 frames hold one clip of 100, but three of 50."""
+    hparams = create_hparams("batch_size=2,dynamic_batch_size=True,batch_capacity=150")
+    assert costliest_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
+
+
+# ---------------------------------------------------------------------------- no trace
+
+
+def small_model(device: torch.device) -> Tacotron2:
+    torch.manual_seed(0)
+    return Tacotron2(create_hparams(SMALL)).to(device)
+
+
+def step(model):
+    def compute(batch: Batch) -> None:
+        Tacotron2Loss()(model(batch), batch).total.backward()
+
+    return compute
+
+
+@pytest.mark.parametrize("device", devices(), ids=str)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_gradients):
+    model, hparams = small_model(device), create_hparams(SMALL)
+    gradients = {}
+    if with_gradients:
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            gradients[name] = parameter.grad.clone()
+    before = copy.deepcopy(dict(model.state_dict()))
+    generator_before = torch.get_rng_state()
+    device_before = torch.cuda.get_rng_state() if device.type == "cuda" else None
+    seen = []
+
+    def compute(batch):
+        assert all(parameter.grad is None for parameter in model.parameters())
+        seen.append((tuple(batch.mel.shape), tuple(batch.text.shape)))
+        assert batch.mel.device.type == device.type
+        step(model)(batch)
+
+    frames, symbols = [9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1]
+    peak = rehearse(model, compute, frames, symbols, hparams, device, False)
+    assert seen == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
+    assert (peak > 0) == (device.type == "cuda")
+    assert_same(dict(model.state_dict()), before)
+    assert torch.equal(torch.get_rng_state(), generator_before)
+    if device_before is not None:
+        assert torch.equal(torch.cuda.get_rng_state(), device_before)
+    for name, parameter in model.named_parameters():
+        if with_gradients:
+            assert torch.equal(parameter.grad, gradients[name])
+        else:
+            assert parameter.grad is None
+
+
+@pytest.mark.parametrize("r", [1, 3])
+def test_rehearsed_batch_is_one_that_training_could_meet(r):
+    """Shapes, types and lengths as the collation makes them."""
+    hparams = create_hparams(f"{SMALL},n_frames_per_step={r},dynamic_batch_size=False")
+    batches = []
+    rehearse(small_model(CPU), batches.append, [20, 7, 9], [4, 6, 2], hparams, CPU, True)
+    [batch] = batches
+    steps = -(-20 // r)
+    assert batch.text.shape == (3, 6)
+    assert batch.text.dtype == torch.int64
+    assert batch.mel.shape == (3, 4, steps * r)
+    assert batch.gate.shape == (3, steps)
+    assert batch.mel_lengths.tolist() == [20] * 3
+    assert batch.text_lengths.tolist() == [6] * 3
+
+
+def test_everything_is_put_back_when_it_does_not_fit_either():
+    model, hparams = small_model(CPU), create_hparams(SMALL)
+    before, random = copy.deepcopy(dict(model.state_dict())), torch.get_rng_state()
+
+    def compute(batch):
+        step(model)(batch)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(DoesNotFit, match="not even one clip of 20 frames"):
+        rehearse(model, compute, [9, 20, 7], [4, 6, 2], hparams, CPU, False)
+    assert_same(dict(model.state_dict()), before)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    def fail(batch):
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        rehearse(small_model(CPU), fail, [9], [4], create_hparams(SMALL), CPU, False)
+
+
+# ---------------------------------------------------------------------------- the advice
+
+
+def advice(limit: int, frames: list[int], text: str) -> tuple[str, list[tuple[int, int]]]:
+    """The message where a step with more than `limit` padded frames runs out of memory."""
+    tried = []
+
+    def compute(batch):
+        tried.append((len(batch.mel), batch.mel.shape[2]))
+        if batch.mel.shape[0] * batch.mel.shape[2] > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hparams = create_hparams(f"{SMALL},{text}")
+    with pytest.raises(DoesNotFit) as refusal:
+        rehearse(small_model(CPU), compute, frames, [5] * len(frames), hparams, CPU, False)
+    return str(refusal.value), tried
+
+
+@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
+def test_largest_batch_size_that_fits_is_named(fitting):
+    text = "batch_size=64,dynamic_batch_size=False"
+    message, tried = advice(100 * fitting + 99, [100] * 70, text)
+    assert message.endswith(f"this fits: --hparams batch_size={fitting}")
+    assert "64 clips of 100 frames and 5 symbols" in message
+    assert len(tried) <= 8
+
+
+@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
+def test_largest_capacity_that_fits_is_named(fitting):
+    message, _ = advice(100 * fitting + 99, [100] * 70, "batch_size=64,dynamic_batch_size=True")
+    assert message.endswith(f"this fits: --hparams batch_capacity={fitting * 100}")
+
+
+def test_advice_starts_from_the_capacity_given():
+    """Fits: 10 longest clips of 100; given: 1050, which clips of 95 fill with 1045."""
+    frames = [100] * 12 + [95] * 30
+    text = "batch_size=64,dynamic_batch_size=True,batch_capacity=1050"
+    message, _ = advice(1000, frames, text)
+    assert message.endswith("this fits: --hparams batch_capacity=1000")
+
+
+def test_advice_names_no_more_clips_than_there_are():
+    message, _ = advice(450, [100] * 5, "batch_size=64,dynamic_batch_size=False")
+    assert message.endswith("this fits: --hparams batch_size=4")
+
+
+def test_what_is_advised_fits_when_it_is_tried():
+    rng = np.random.default_rng(0)
+    frames = rng.integers(10, 101, 300).tolist()
+    for limit in (150, 777, 3000):
+        message, _ = advice(limit, frames, "batch_size=64,dynamic_batch_size=True")
+        capacity = int(message.rpartition("=")[2])
+        plan = plan_epoch(frames, 64, "sorted", dynamic_batch_size=True, batch_capacity=capacity)
+        assert max(len(b) * max(frames[i] for i in b) for b in plan) <= limit
+        assert capacity + max(frames) > limit  # the next step of the search would not fit

@@ -1,0 +1,1428 @@
+"""The training loop: exact resumption, stops, failures, logs, validation, refusals."""
+
+import contextlib
+import copy
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    HOP,
+    ROOT,
+    Child,
+    act_at,
+    assert_same,
+    assert_same_run,
+    curves,
+    draw_quickly,
+    kill_self,
+    load,
+    metrics,
+    newest,
+    without_times,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import checkpoint
+import data_utils
+import files
+import model as model_module
+import train
+from audio import log_mel_spectrogram, mel_fingerprint, read_audio
+from batching import STRATEGIES, plan_epoch
+from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from hparams import create_hparams, hparams_from_dict
+from logger import RunLogger
+from model import Tacotron2
+
+# The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
+# inside epochs and between them, validation after the second and the fourth.
+LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2}
+
+
+@pytest.fixture(autouse=True)
+def _clean_process(monkeypatch):
+    """What `train.main` sets in its process, put back; one thread, and no GPU: the CPU's rules."""
+    threads, hook = torch.get_num_threads(), threading.excepthook
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    torch.set_num_threads(1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    draw_quickly(monkeypatch.setattr)
+    yield
+    torch.set_num_threads(threads)
+    threading.excepthook = hook
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def flags(out: Path, hparams: str, *more) -> list[str]:
+    return ["-o", str(out), "--hparams", hparams, *map(str, more)]
+
+
+def run(out: Path, corpus, *more, **overrides) -> None:
+    train.main(flags(out, corpus.hparams(**overrides), *more))
+
+
+def refused(arguments: list[str], capsys) -> str:
+    """The message with which `train.main` ends; neither a success nor a traceback."""
+    with pytest.raises(SystemExit) as stop:
+        train.main(arguments)
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory) -> Path:
+    """The shared run, uninterrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
+    return out
+
+
+@pytest.fixture
+def copied(whole, tmp_path) -> Path:
+    return shutil.copytree(whole, tmp_path / "copied")
+
+
+# ---------------------------------------------------------------------------- killed
+
+
+def half_of_a_checkpoint(call: int) -> None:
+    save, calls = torch.save, 0
+
+    def half(state, path):
+        nonlocal calls
+        calls += 1
+        save(state, path)
+        if calls == call:
+            os.truncate(path, os.path.getsize(path) // 2)
+            kill_self()
+
+    torch.save = half
+
+
+def half_of_a_log_line(kind: str) -> None:
+    def write(self, line_kind, record):
+        line = json.dumps({"kind": line_kind} | record) + "\n"
+        self.metrics.write(line[: len(line) // 2] if line_kind == kind else line)
+        self.metrics.flush()
+        if line_kind == kind:
+            kill_self()
+
+    RunLogger._write = write
+
+
+def kill_at(moment: str) -> None:
+    match moment:
+        case "before the first step":
+            act_at(train, "training_step", kill_self)
+        case "inside an epoch":
+            act_at(train, "training_step", kill_self, 8, after=True)
+        case "with half of a checkpoint written":
+            half_of_a_checkpoint(2)
+        case "before a checkpoint has its name":
+            act_at(files.os, "replace", kill_self, 3)  # lengths.csv is the first
+        case "before older checkpoints are removed":
+            act_at(checkpoint, "list_checkpoints", kill_self, 5)
+        case "before the best is marked":
+            act_at(checkpoint, "mark_best", kill_self)
+        case "after the last checkpoint, before it is marked best":
+            act_at(checkpoint, "mark_best", kill_self, 2)
+        case "with half of an epoch line written":
+            half_of_a_log_line("epoch")
+        case "after an epoch line":
+            act_at(RunLogger, "log_epoch", kill_self, 2, after=True)
+        case "in validation":
+            act_at(train, "example_of", kill_self, 2)
+        case "between validation and its checkpoint":
+            act_at(RunLogger, "log_validation", kill_self, after=True)
+        case "setting aside":
+            act_at(checkpoint, "set_aside_newer", kill_self, after=True)
+        case "cutting back":
+            act_at(RunLogger, "_cut_back", kill_self, after=True)
+        case "writing the run line":
+            half_of_a_log_line("run")
+        case "the second step":
+            act_at(train, "training_step", kill_self, 2, after=True)
+
+
+@pytest.mark.parametrize(
+    ("moment", "workers"),
+    [
+        ("before the first step", (0, 1)),
+        ("inside an epoch", (2, 0)),
+        ("with half of a checkpoint written", (0, 1)),
+        ("before a checkpoint has its name", (1, 0)),
+        ("before older checkpoints are removed", (0, 0)),
+        ("before the best is marked", (0, 0)),
+        ("after the last checkpoint, before it is marked best", (0, 0)),
+        ("with half of an epoch line written", (0, 2)),
+        ("after an epoch line", (1, 2)),
+        ("in validation", (2, 1)),
+        ("between validation and its checkpoint", (0, 0)),
+    ],
+)
+def test_killed_run_resumed_with_other_workers_ends_bitwise_the_same(
+    moment, workers, corpus, whole, tmp_path
+):
+    out = tmp_path / "out"
+    first = corpus.hparams(**LONG, num_workers=workers[0])
+    assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
+    second = Child(flags(out, f"num_workers={workers[1]}", "--resume")).end()
+    assert second.code == 0, second.output
+    assert_same_run(out, whole)
+    assert not list(out.glob(".*.tmp"))
+
+
+def test_run_killed_again_while_it_resumes_ends_bitwise_the_same(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped_inside_an_epoch(corpus, out)
+    for moment in ("setting aside", "cutting back", "writing the run line", "the second step"):
+        killed = Child(flags(out, "", "--resume"), kill_at, moment)
+        assert killed.end().code == -9
+    assert Child([*flags(out, ""), "--resume"]).end().code == 0
+    assert_same_run(out, whole)
+
+
+def slow_checkpoints() -> None:
+    save = torch.save
+
+    def slow(state, path):
+        save(state, path)
+        os.truncate(path, os.path.getsize(path) // 3)
+        time.sleep(60)
+
+    torch.save = slow
+
+
+def test_kill_9_from_outside_while_a_checkpoint_is_being_written(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    run(out, corpus, **LONG | {"epochs": 1})  # some checkpoints to lose
+    before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
+    child = Child(flags(out, corpus.hparams(**LONG), "--resume"), slow_checkpoints)
+    deadline = time.monotonic() + 60
+    while not list(out.glob(".*.tmp")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    child.process.kill()
+    assert child.end().code == -9
+    assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
+    assert Child(flags(out, "epochs=4", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+# ---------------------------------------------------------------------------- asked to stop
+
+
+def signal_at(number: int, name: str, call: int, to_group: bool, seconds: float = 0) -> None:
+    def send() -> None:
+        (os.killpg if to_group else os.kill)(os.getpid(), number)
+        time.sleep(seconds)  # in which the death of a loader's process would be noticed
+
+    act_at(train, name, send, call)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("place", "call"), [("training_step", 7), ("example_of", 1), ("finish_epoch", 3)]
+)
+def test_signal_saves_and_says_how_to_go_on(number, place, call, corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG)), signal_at, number, place, call, False).end()
+    assert stopped.code == 128 + number
+    assert f"python train.py -o {out} --resume" in stopped.output
+    assert "Traceback" not in stopped.output
+    if place == "training_step":
+        assert newest(out).name == "checkpoint_7.pt"  # the very step, though none was due
+    resumed = Child(flags(out, "", "--resume")).end()
+    assert resumed.code == 0, resumed.output
+    assert_same_run(out, whole)
+
+
+def session_members(leader: int) -> list[int]:
+    """Processes of a session, from /proc."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                members.append(int(stat.parent.name))
+    return members
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_whole_group_saves_and_leaves_no_traceback_and_no_orphan(
+    number, corpus, whole, tmp_path
+):
+    out = tmp_path / "out"
+    hparams = corpus.hparams(**LONG, num_workers=2)
+    child = Child(flags(out, hparams), signal_at, number, "training_step", 7, True, 0.5)
+    stopped = child.end()
+    assert stopped.code == 128 + number, stopped.output
+    assert "Traceback" not in stopped.output
+    assert session_members(child.process.pid) == []
+    resumed = Child(flags(out, "num_workers=0", "--resume")).end()
+    assert resumed.code == 0, resumed.output
+    assert_same_run(out, whole)
+
+
+def ctrl_c_twice() -> None:
+    act_at(train, "training_step", lambda: (os.kill(os.getpid(), signal.SIGINT),) * 2, 7)
+    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGINT), 7)
+
+
+def terminated_twice() -> None:
+    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
+    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
+
+
+def test_second_ctrl_c_stops_at_once_and_says_so(corpus, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG)), ctrl_c_twice).end()
+    assert stopped.code == 130
+    assert "stopped without saving" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert newest(out).name == "checkpoint_6.pt"
+
+
+def test_second_sigterm_lets_the_checkpoint_be_written(corpus, tmp_path):
+    out = tmp_path / "out"
+    assert Child(flags(out, corpus.hparams(**LONG)), terminated_twice).end().code == 143
+    assert newest(out).name == "checkpoint_7.pt"
+
+
+def test_ctrl_c_on_a_terminal_command_piped_into_another(corpus, tmp_path):
+    """The real program, its reader gone by the same Ctrl-C as with `| tee log`."""
+    out = tmp_path / "out"
+    hparams = corpus.hparams(**LONG | {"epochs": 10_000, "epochs_per_validation": 10_000})
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *flags(out, hparams)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        start_new_session=True,
+        text=True,
+    )
+    while not list(out.glob("checkpoint_[1-9]*.pt")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.stdout.close()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "SIGINT: saving after this step" in errors
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    assert load(newest(out))["loop"]["iteration"] > 3
+
+
+# ---------------------------------------------------------------------------- going on
+
+
+def test_resume_skips_a_truncated_newest_checkpoint_with_a_warning(copied, whole, capsys):
+    broken = newest(copied)
+    os.truncate(broken, 1000)  # best.pt is the same file, so it is damaged too
+    train.main([*flags(copied, ""), "--resume"])
+    assert f"warning: skipped {broken}: damaged" in capsys.readouterr().out
+    assert_same_run(copied, whole)
+    assert (copied / f"{broken.name}.superseded").stat().st_size == 1000
+
+
+def test_resume_with_only_damaged_checkpoints_starts_again_and_keeps_its_own(
+    copied, whole, corpus, capsys
+):
+    for path in copied.glob("*.pt"):
+        path.write_bytes(b"nothing")
+    run(copied, corpus, "--resume", **LONG)
+    assert "no good checkpoint" in capsys.readouterr().out
+    assert_same_run(copied, whole)
+
+
+def test_resume_falls_back_on_the_best_checkpoint(copied, whole, capsys):
+    for path in copied.glob("checkpoint_*.pt"):
+        path.unlink()
+    train.main([*flags(copied, ""), "--resume"])
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_resume_into_an_empty_folder_starts(corpus, whole, tmp_path):
+    run(tmp_path / "out", corpus, "--resume", **LONG)
+    assert_same_run(tmp_path / "out", whole)
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
+    }
+
+
+def test_resume_of_a_finished_run_says_so_and_changes_no_byte(copied, capsys):
+    before = snapshot(copied)
+    train.main([*flags(copied, ""), "--resume"])
+    assert "finished already: 4 epochs" in capsys.readouterr().out
+    assert snapshot(copied) == before
+
+
+def test_more_epochs_continue_as_if_they_had_been_asked_for_at_once(copied, corpus, tmp_path):
+    train.main([*flags(copied, "epochs=5"), "--resume"])
+    run(tmp_path / "out", corpus, **LONG | {"epochs": 5})
+    assert_same_run(copied, tmp_path / "out")
+
+
+def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
+    before = snapshot(copied)
+    arguments = flags(copied, corpus.hparams())
+    assert "holds a run: add --resume" in refused(arguments, capsys)
+    assert "holds a run" in refused([*arguments, "-c", str(newest(copied)), "--warm_start"], capsys)
+    assert snapshot(copied) == before
+
+
+def test_going_on_from_an_earlier_checkpoint_cuts_logs_and_sets_later_ones_aside(
+    corpus, whole, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    run(out, corpus, **LONG | {"keep_checkpoints": 20})
+    steps = [int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")]
+    middle = sorted(steps)[2]
+    arguments = flags(
+        out, "epochs=3,epochs_per_validation=20", "-c", out / f"checkpoint_{middle}.pt"
+    )
+    train.main(arguments)
+    printed = capsys.readouterr().out
+    aside = {path.name for path in out.glob("*.superseded")}
+    assert aside == {f"checkpoint_{s}.pt.superseded" for s in steps if s > middle} | {
+        "best.pt.superseded"
+    }
+    assert "set aside a later or damaged checkpoint" in printed
+    assert len(metrics(out, "epoch")) == 3
+    assert not metrics(out, "validation")  # that of epoch 2 was cut, no other was due
+    steps_drawn = [step for step, _ in curves(out)["training/loss"]]
+    assert steps_drawn == sorted(set(steps_drawn))
+    assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
+    assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
+
+
+def test_going_on_in_a_new_folder_leaves_the_old_one_alone(whole, corpus, tmp_path):
+    out, before = tmp_path / "new", snapshot(whole)
+    train.main(flags(out, "epochs=5", "-c", newest(whole)))
+    assert snapshot(whole) == before
+    assert [record["epoch"] for record in metrics(out, "epoch")] == [5]
+    other = shutil.copytree(whole, tmp_path / "other")
+    train.main([*flags(other, "epochs=5"), "--resume"])
+    assert_same(load(newest(out))["state_dict"], load(newest(other))["state_dict"])
+    assert metrics(out, "run")[0]["started_from"] == str(newest(whole))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_run_begun_from_a_checkpoint_and_killed_at_once_resumes_without_naming_it(
+    warm, whole, corpus, tmp_path
+):
+    more = ["-c", newest(whole), *(["--warm_start"] if warm else [])]
+    hparams = corpus.hparams(**LONG, seed=5) if warm else "epochs=6"
+    train.main(flags(tmp_path / "one", hparams, *more))
+    killed = Child(flags(tmp_path / "two", hparams, *more), kill_at, "before the first step")
+    assert killed.end().code == -9
+    train.main(flags(tmp_path / "two", "", "--resume"))
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def reference_style(path: Path, corpus) -> dict:
+    """A checkpoint as the reference writes them: no loop, no settings."""
+    torch.manual_seed(99)
+    other = Tacotron2(create_hparams(corpus.hparams()))
+    optimizer = torch.optim.Adam(other.parameters())
+    state = {
+        "iteration": 1500,
+        "state_dict": other.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "learning_rate": 1e-3,
+    }
+    torch.save(state, path)
+    return state["state_dict"]
+
+
+def test_reference_checkpoint_needs_warm_start_which_keeps_ignored_layers_fresh(
+    corpus, tmp_path, capsys
+):
+    path, out = tmp_path / "tacotron2.pt", tmp_path / "out"
+    theirs = reference_style(path, corpus)
+    arguments = flags(out, corpus.hparams(epochs=1), "-c", path)
+    assert "--warm_start" in refused(arguments, capsys)
+    assert not out.exists()
+    train.main([*arguments, "--warm_start"])
+    torch.manual_seed(create_hparams(corpus.hparams()).seed)
+    fresh = Tacotron2(create_hparams(corpus.hparams())).state_dict()
+    begun = load(out / "checkpoint_0.pt")["state_dict"]
+    for name, tensor in begun.items():
+        expected = fresh if name == "embedding.weight" else theirs
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_resume_finding_weights_of_another_recipe_says_so(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    reference_style(out / "checkpoint_1500.pt", corpus)
+    message = refused(flags(out, corpus.hparams(), "--resume"), capsys)
+    assert "weights of another recipe" in message
+
+
+def test_checkpoint_lacking_a_newer_hyper_parameter_takes_its_default(copied):
+    saved = load(newest(copied))
+    del saved["hparams"]["keep_checkpoints"], saved["hparams"]["grad_clip_thresh"]
+    torch.save(saved, newest(copied))
+    train.main([*flags(copied, "epochs=5"), "--resume"])
+    settings = load(newest(copied))["hparams"]
+    assert settings["keep_checkpoints"] == 3
+    assert settings["grad_clip_thresh"] == 1.0
+
+
+@pytest.mark.parametrize("change", ["text", "another clip", "fewer clips"])
+def test_changed_corpus_is_refused_and_nothing_is_touched(change, copied, corpus, tmp_path, capsys):
+    lines = corpus.train.read_text().splitlines()
+    match change:
+        case "text":
+            lines[3] = lines[3].replace("|", "|And ", 1)
+        case "another clip":
+            lines[3] = corpus.val.read_text().splitlines()[0]
+        case "fewer clips":
+            del lines[3]
+    filelist = tmp_path / "changed.txt"
+    filelist.write_text("\n".join(lines))
+    before = snapshot(copied)
+    arguments = flags(copied, f"epochs=9,training_files={filelist}", "--resume")
+    assert "trained on other clips" in refused(arguments, capsys)
+    assert snapshot(copied) == before
+
+
+def stopped_inside_an_epoch(corpus, out: Path) -> Path:
+    assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
+    assert load(newest(out))["loop"]["batches_trained"] > 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("batching_strategy=random", "batching options plan other batches"),
+        ("batch_size=4", "batching options plan other batches"),
+        ("seed=77", "batching options plan other batches"),
+        ("prepare_trainset_per_epoch=False", "prepare_trainset_per_epoch cannot change inside"),
+    ],
+)
+def test_changed_batching_inside_an_epoch_is_refused_and_nothing_is_touched(
+    change, message, corpus, tmp_path, capsys
+):
+    out = stopped_inside_an_epoch(corpus, tmp_path / "out")
+    before = snapshot(out)
+    assert message in refused(flags(out, change, "--resume"), capsys)
+    assert snapshot(out) == before
+
+
+def test_changed_batching_between_epochs_is_allowed_and_said(copied, capsys):
+    change = "epochs=5,batching_strategy=random,dynamic_batch_size=False,batch_size=7"
+    train.main(flags(copied, change, "--resume"))
+    assert "changed since the checkpoint: batch_size = 7, was 3" in capsys.readouterr().out
+    assert metrics(copied, "epoch")[-1]["num_batches"] == 2
+
+
+def test_changed_model_is_refused_naming_tensors_and_nothing_is_touched(copied, capsys):
+    before = snapshot(copied)
+    message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
+    assert (
+        "decoder.prenet.layers.0.linear_layer.weight is [8, 10], the model's is [9, 10]" in message
+    )
+    assert snapshot(copied) == before
+
+
+def test_precision_may_change_to_fp16_on_resume(copied):
+    train.main(flags(copied, "epochs=5,precision=fp16", "--resume"))
+    assert load(newest(copied))["scaler"]["scale"] > 1
+
+
+# ---------------------------------------------------------------------------- checkpoints kept
+
+
+def test_newest_checkpoints_and_the_best_are_kept(corpus, tmp_path, monkeypatch):
+    """iters_per_checkpoint=3, validation after epochs 1, 2, 3; the second is made the best."""
+    saved = []
+    save = checkpoint.save_checkpoint
+
+    def spy(directory, state, keep):
+        saved.append((state["iteration"], state["loop"]["epoch"], state["loop"]["batches_trained"]))
+        return save(directory, state, keep)
+
+    def order(run, loader, stop):
+        record, example = validate(run, loader, stop)
+        return record | {
+            "validation_loss_unpadded": {1: 3.0, 2: 1.0, 3: 2.0}[record["epoch"]]
+        }, example
+
+    validate = train.validate
+    monkeypatch.setattr(checkpoint, "save_checkpoint", spy)
+    monkeypatch.setattr(train, "validate", order)
+    out = tmp_path / "out"
+    run(out, corpus, epochs=3, epochs_per_validation=1, iters_per_checkpoint=3, keep_checkpoints=1)
+    ends = [record["iteration"] for record in metrics(out, "epoch")]
+    total = ends[-1]
+    due = {step for step in range(1, total + 1) if step % 3 == 0} | set(ends)
+    assert {iteration for iteration, _, _ in saved} == due | {0}
+    assert saved[-1] == (total, 4, 0)
+    assert [path.name for path in out.glob("checkpoint_*.pt")] == [f"checkpoint_{total}.pt"]
+    assert load(out / "best.pt")["iteration"] == ends[1]
+
+
+def test_checkpoints_are_written_at_the_end_without_validation(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    run(out, corpus, epochs=1, epochs_per_validation=9, iters_per_checkpoint=1000)
+    saved = load(newest(out))
+    assert saved["loop"]["epoch"] == 2
+    assert saved["iteration"] == metrics(out, "epoch")[0]["iteration"]
+    assert not (out / "best.pt").exists()
+    assert f"--checkpoint {newest(out)}" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------- not finite
+
+
+def poison_mel(monkeypatch, clip_name: str) -> None:
+    read = TextMelDataset._mel
+
+    def poisoned(self, path):
+        mel = read(self, path)
+        return mel.fill_(math.nan) if Path(path).name == clip_name else mel
+
+    monkeypatch.setattr(TextMelDataset, "_mel", poisoned)
+
+
+def test_loss_not_finite_stops_naming_the_clips_and_keeps_the_good_checkpoint(
+    copied, corpus, monkeypatch, capsys
+):
+    poison_mel(monkeypatch, "train09.wav")
+    batches = []
+    act_step = train.training_step
+
+    def step(run, batch):
+        batches.append(batch.clip_indices.tolist())
+        act_step(run, batch)
+
+    monkeypatch.setattr(train, "training_step", step)
+    arguments = flags(copied, "epochs=9,log_interval=1000", "--resume")
+    message = refused(arguments, capsys)
+    assert "the loss became nan in step" in message
+    [bad] = [batch for batch in batches if 9 in batch]
+    for i in bad:
+        assert f"{corpus.train}:{i + 1}: {corpus.folder / f'train{i:02d}.wav'}" in message
+    assert message.count(str(corpus.train)) == len(bad)
+    step_number = metrics(copied, "epoch")[-1]["iteration"] + batches.index(bad) + 1
+    assert f"in step {step_number}," in message
+    saved = load(newest(copied))
+    assert saved["iteration"] < step_number
+    assert all(torch.isfinite(tensor).all() for tensor in saved["state_dict"].values())
+
+
+def test_validation_loss_not_finite_names_the_clips(corpus, tmp_path, monkeypatch, capsys):
+    poison_mel(monkeypatch, "val02.wav")
+    message = refused(flags(tmp_path / "out", corpus.hparams(epochs_per_validation=1)), capsys)
+    assert "validation loss became nan" in message
+    assert f"{corpus.val}:3: " in message
+
+
+def state_of(run) -> dict:
+    return copy.deepcopy(
+        {"weights": dict(run.model.named_parameters()), "adam": run.optimizer.state_dict()["state"]}
+    )
+
+
+def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
+    """Make one gradient value infinite in those steps; (state before, after) of each step."""
+    compute, step, states = train.compute_gradients, train.training_step, []
+
+    def poisoned(run, batch):
+        losses = compute(run, batch)
+        if run.state.iteration in steps:
+            run.model.embedding.weight.grad[-1, -1] = value
+        return losses
+
+    def watched(run, batch):
+        before = state_of(run)
+        step(run, batch)
+        states.append((before, state_of(run)))
+
+    monkeypatch.setattr(train, "compute_gradients", poisoned)
+    monkeypatch.setattr(train, "training_step", watched)
+    return states
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_gradient_not_finite_skips_the_update_and_nothing_of_adam_moves(
+    value, corpus, tmp_path, monkeypatch
+):
+    states = poison_gradients(monkeypatch, {0, 3}, value)
+    run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=9)
+    assert float(states[0][1]["adam"][0]["step"]) == 0  # skipped, the very first
+    assert not states[0][1]["adam"][0]["exp_avg"].any()
+    assert_same(states[0][0]["weights"], states[0][1]["weights"])
+    assert_same(*states[3])
+    for before, after in (states[1], states[2]):
+        assert (
+            float(after["adam"][0]["step"]) == float(before["adam"].get(0, {"step": 0})["step"]) + 1
+        )
+        assert not torch.equal(
+            before["weights"]["encoder.lstm.weight_hh_l0"],
+            after["weights"]["encoder.lstm.weight_hh_l0"],
+        )
+    [record] = metrics(tmp_path / "out", "epoch")
+    assert record["skipped_updates"] == 2
+    assert math.isfinite(record["gradient_norm"])
+
+
+def test_20_skips_in_a_row_stop_the_run_and_19_do_not(corpus, tmp_path, monkeypatch, capsys):
+    options = {"batch_size": 1, "dynamic_batch_size": False, "epochs_per_validation": 9}
+    with monkeypatch.context() as patch:
+        poison_gradients(patch, range(1, 20))
+        run(tmp_path / "fine", corpus, **options)
+    assert sum(record["skipped_updates"] for record in metrics(tmp_path / "fine", "epoch")) == 19
+    poison_gradients(monkeypatch, range(1, 21))
+    message = refused(flags(tmp_path / "bad", corpus.hparams(**options)), capsys)
+    assert "gradients were not finite in 20 steps in a row, the last in step 21" in message
+    assert f"{corpus.train}:" in message
+
+
+def test_fp16_overflow_lowers_the_scale_and_skips(corpus, tmp_path, monkeypatch):
+    states = poison_gradients(monkeypatch, {1})
+    run(
+        tmp_path / "out",
+        corpus,
+        epochs=1,
+        precision="fp16",
+        iters_per_checkpoint=1,
+        keep_checkpoints=9,
+    )
+    scales = [load(tmp_path / "out" / f"checkpoint_{n}.pt")["scaler"]["scale"] for n in (1, 2, 3)]
+    assert scales[1:] == [scales[0] / 2] * 2
+    assert_same(*states[1])
+    assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
+
+
+# ---------------------------------------------------------------------------- disks and files
+
+
+def limit_file_size(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def test_disk_full_at_a_checkpoint_is_a_clear_error_and_loses_nothing(corpus, tmp_path):
+    """A file size limit stands for the full disk: the kernel refuses the write half-way."""
+    out = tmp_path / "out"
+    run(out, corpus, **LONG | {"epochs": 1})
+    before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
+    size = newest(out).stat().st_size
+    stopped = Child(flags(out, "epochs=4", "--resume"), limit_file_size, size // 2).end()
+    assert stopped.code == 1
+    assert "could not be written" in stopped.output
+    assert "--resume" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
+    assert not list(out.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("which", ["metrics.jsonl", "TensorBoard"])
+def test_disk_full_at_a_log_is_a_clear_error_and_loses_nothing(which, corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG)), full_disk, which).end()
+    assert stopped.code == 1, stopped.output
+    assert f"writing to {out} failed" in stopped.output
+    assert "No space left on device" in stopped.output
+    assert "--resume" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert "Exception ignored" not in stopped.output
+    resumed = Child(flags(out, "", "--resume")).end()
+    assert resumed.code == 0, resumed.output
+    assert_same_run(out, whole)
+
+
+def full_disk(which: str) -> None:
+    """From the second epoch line on."""
+
+    def fill() -> None:
+        if which == "metrics.jsonl":
+            opened[0].metrics = open("/dev/full", "a")  # noqa: SIM115
+        else:
+            from tensorboard.summary.writer.record_writer import RecordWriter
+
+            def fail(self, data):
+                raise OSError(28, "No space left on device")
+
+            RecordWriter.write = fail
+
+    opened, init = [], RunLogger.__init__
+
+    def remember(self, *args):
+        init(self, *args)
+        opened.append(self)
+
+    RunLogger.__init__ = remember
+    act_at(RunLogger, "log_epoch", fill, 2)
+
+
+def test_output_folder_that_cannot_be_made_is_a_clear_error(corpus, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    message = refused(flags(tmp_path / "file" / "out", corpus.hparams()), capsys)
+    assert str(tmp_path / "file") in message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
+def test_unwritable_output_folder_is_a_clear_error(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir(mode=0o500)
+    assert "Permission denied" in refused(flags(out, corpus.hparams()), capsys)
+
+
+def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    first = Child(flags(out, corpus.hparams(**LONG)), stop_at_the_epochs_end)
+    deadline = time.monotonic() + 60
+    while not (out / "checkpoint_3.pt").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    before = snapshot(out)  # TensorBoard writes when it likes: its file may still grow
+    second = Child([*flags(tmp_path / "log", ""), "-o", str(out), "--resume"]).end()
+    assert second.code == 1
+    assert "another process is training in this folder" in second.output
+    after = snapshot(out)
+    assert after.keys() == before.keys()
+    assert all(after[name] == before[name] for name in before if not name.startswith("logs"))
+    first.process.kill()
+    first.end()
+    train.main(flags(out, "epochs=1", "--resume"))  # the lock died with it
+
+
+def stop_at_the_epochs_end() -> None:
+    act_at(train, "finish_epoch", lambda: time.sleep(600))
+
+
+def kill_a_worker() -> None:
+    def kill() -> None:
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
+
+    act_at(train, "training_step", kill, 6)
+
+
+def test_death_of_a_process_that_reads_clips_is_told_and_loses_nothing(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=2)), kill_a_worker).end()
+    assert stopped.code == 1
+    assert "a process that reads clips died" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_clip_deleted_while_training_stops_with_a_checkpoint_and_names_it(
+    workers, corpus, whole, tmp_path
+):
+    folder = tmp_path / "clips"
+    moved = copied_corpus(corpus, folder)
+    out = tmp_path / "out"
+    hparams = corpus.hparams(**LONG, num_workers=workers, training_files=moved)
+    stopped = Child(flags(out, hparams), delete_clip, folder / "train05.wav").end()
+    assert stopped.code == 1, stopped.output
+    assert f"{moved}:6: {folder / 'train05.wav'}: no such file" in stopped.output
+    assert f"{newest(out)}" in stopped.output
+    assert "Traceback" not in stopped.output
+    shutil.copy(corpus.folder / "train05.wav", folder)
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+def copied_corpus(corpus, folder: Path) -> Path:
+    shutil.copytree(corpus.folder, folder)
+    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
+    (folder / "train.txt").write_text(text)
+    return folder / "train.txt"
+
+
+def delete_clip(path: Path) -> None:
+    act_at(train, "training_step", path.unlink, 6)
+
+
+def test_validation_clip_deleted_while_training_stops_with_a_checkpoint_and_names_it(
+    corpus, whole, tmp_path, capsys, monkeypatch
+):
+    folder, out = tmp_path / "clips", tmp_path / "out"
+    copied_corpus(corpus, folder)
+    text = corpus.val.read_text().replace(str(corpus.folder), str(folder))
+    (folder / "val.txt").write_text(text)
+    act_at_patched(monkeypatch, train, "training_step", (folder / "val03.wav").unlink, 6)
+    arguments = flags(out, corpus.hparams(**LONG, validation_files=folder / "val.txt"))
+    message = refused(arguments, capsys)
+    assert f"{folder / 'val.txt'}:4: {folder / 'val03.wav'}: no such file" in message
+    shutil.copy(corpus.folder / "val03.wav", folder)
+    monkeypatch.undo()
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+def act_at_patched(monkeypatch, owner, name, act, call) -> None:
+    monkeypatch.setattr(owner, name, getattr(owner, name))  # to be put back
+    act_at(owner, name, act, call)
+
+
+# ---------------------------------------------------------------------------- validation
+
+
+def recorded_validation(monkeypatch) -> list[tuple]:
+    """(clips, prenet masks) of every validation batch from here on."""
+    forward, seen = Tacotron2.forward, []
+
+    def spy(self, batch, dropout_masks=None):
+        if not self.training:
+            seen.append((batch.clip_indices.tolist(), dropout_masks.prenet))
+            assert dropout_masks.attention_hidden is dropout_masks.decoder_hidden is None
+        return forward(self, batch, dropout_masks)
+
+    monkeypatch.setattr(Tacotron2, "forward", spy)
+    return seen
+
+
+def test_validation_batches_and_masks_are_the_same_in_every_run(corpus, tmp_path, monkeypatch):
+    seen = recorded_validation(monkeypatch)
+    run(tmp_path / "one", corpus, epochs=2, epochs_per_validation=1)
+    run(
+        tmp_path / "two",
+        corpus,
+        epochs=1,
+        epochs_per_validation=1,
+        seed=5,
+        batching_strategy="random",
+        dynamic_batch_size=False,
+        batch_size=4,
+        num_workers=1,
+    )
+    assert len(seen) == 6  # three validations of 5 clips, 3 and 2 at a time
+    for later in (seen[2:4], seen[4:6]):
+        for (clips, masks), (later_clips, later_masks) in zip(seen[:2], later, strict=True):
+            assert clips == later_clips
+            assert all(torch.equal(*pair) for pair in zip(masks, later_masks, strict=True))
+    assert sorted(seen[0][0] + seen[1][0]) == [0, 1, 2, 3, 4]
+    assert [len(clips) for clips, _ in seen[:2]] == [3, 2]
+    assert seen[0][0] + seen[1][0] != [0, 1, 2, 3, 4]  # the list is sorted by length: it is mixed
+    assert 0.4 < seen[0][1][0].float().mean() < 0.6
+
+
+def test_validation_comes_after_every_so_many_epochs_counted_from_1(corpus, tmp_path):
+    run(tmp_path / "out", corpus, epochs=5, epochs_per_validation=2)
+    assert [record["epoch"] for record in metrics(tmp_path / "out", "validation")] == [2, 4]
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_validation_numbers_equal_those_of_the_saved_weights_by_hand(r, corpus, tmp_path):
+    """Clip by clip in float64, without the loss of model.py, for the batches of 3 and 2 clips."""
+    out = tmp_path / "out"
+    run(
+        out,
+        corpus,
+        epochs=1,
+        epochs_per_validation=1,
+        p_prenet_dropout=0,
+        n_frames_per_step=r,
+    )
+    saved = load(out / "best.pt")
+    hparams = hparams_from_dict(saved["hparams"])
+    trained = Tacotron2(hparams)
+    trained.load_state_dict(saved["state_dict"])
+    trained.eval()
+    clips = read_filelist(corpus.val, hparams)
+    data = TextMelDataset(clips, hparams)
+    padded, unpadded, sharpness, frames, steps = 0.0, 0.0, 0.0, 0, 0
+    plan = plan_epoch([clip.num_frames for clip in clips], 3, "random", seed=0)
+    for rows in plan:
+        batch = TextMelCollate(r)([data[i] for i in rows])
+        with torch.no_grad():
+            outputs = trained(batch)
+        all_mel, real_mel, all_gate, real_gate = [], [], [], []
+        for b, i in enumerate(rows):
+            length, num_steps = clips[i].num_frames, -(-clips[i].num_frames // r)
+            target = torch.zeros_like(batch.mel[b])
+            target[:, :length] = data[i][1]
+            for mel in (outputs.mel, outputs.mel_postnet):
+                error = (mel[b] - target).double() ** 2
+                all_mel.append(error)
+                real_mel.append(error[:, :length].sum())
+            stop = torch.zeros(len(outputs.gate[b]), dtype=torch.float64)
+            stop[num_steps - 1 :] = 1
+            p = torch.sigmoid(outputs.gate[b].double()).clamp(1e-300, 1)
+            error = torch.where(stop == 1, -p.log(), -(1 - p).clamp(1e-300).log())
+            all_gate.append(error)
+            real_gate.append(error[:num_steps].sum())
+            best = outputs.alignments[b, :num_steps, : batch.text_lengths[b]].max(dim=1).values
+            sharpness += float(best.sum())
+        batch_frames = sum(clips[i].num_frames for i in rows)
+        batch_steps = sum(-(-clips[i].num_frames // r) for i in rows)
+        padded += len(rows) * float(2 * torch.stack(all_mel).mean() + torch.stack(all_gate).mean())
+        unpadded += batch_frames * float(
+            sum(real_mel) / (batch_frames * hparams.n_mel_channels) + sum(real_gate) / batch_steps
+        )
+        frames, steps = frames + batch_frames, steps + batch_steps
+    [record] = metrics(out, "validation")
+    assert record["validation_loss"] == pytest.approx(padded / 5, rel=1e-5)
+    assert record["validation_loss_unpadded"] == pytest.approx(unpadded / frames, rel=1e-5)
+    assert record["alignment_sharpness"] == pytest.approx(sharpness / steps, rel=1e-5)
+    assert record["iteration"] == saved["iteration"]
+
+
+def test_validation_leaves_no_trace_in_what_is_trained(corpus, tmp_path):
+    for name, every in (("often", 1), ("never", 1000)):
+        run(tmp_path / name, corpus, epochs=3, epochs_per_validation=every)
+    often, never = (load(newest(tmp_path / name)) for name in ("often", "never"))
+    for part in ("state_dict", "optimizer", "rng"):
+        assert_same(often[part], never[part])
+    assert without_times(metrics(tmp_path / "often", "epoch")) == without_times(
+        metrics(tmp_path / "never", "epoch")
+    )
+
+
+# ---------------------------------------------------------------------------- what is trained
+
+
+class Steps:
+    """What every training step was given and made, recorded from outside."""
+
+    def __init__(self, monkeypatch):
+        self.clips, self.lengths, self.losses, self.norms, self.rates = [], [], [], [], []
+        compute, step = train.compute_gradients, train.training_step
+
+        def record_losses(run, batch):
+            losses = compute(run, batch)
+            self.losses.append(
+                (float(losses.total.detach()), float(losses.total_unpadded.detach()))
+            )
+            squares = [float(p.grad.double().square().sum()) for p in run.model.parameters()]
+            self.norms.append(math.sqrt(sum(squares)))
+            return losses
+
+        def record(run, batch):
+            step(run, batch)
+            self.clips.append(batch.clip_indices.tolist())
+            self.lengths.append(batch.mel_lengths.tolist())
+            self.rates.append(run.optimizer.param_groups[0]["lr"])
+
+        monkeypatch.setattr(train, "compute_gradients", record_losses)
+        monkeypatch.setattr(train, "training_step", record)
+
+
+def test_epoch_line_holds_the_numbers_of_the_batches_that_were_trained(
+    corpus, tmp_path, monkeypatch
+):
+    steps, out = Steps(monkeypatch), tmp_path / "out"
+    run(out, corpus, epochs=1)
+    [record] = metrics(out, "epoch")
+    sizes = np.array([len(lengths) for lengths in steps.lengths])
+    longest = np.array([max(lengths) for lengths in steps.lengths])
+    frames = np.array([sum(lengths) for lengths in steps.lengths])
+    losses = np.array(steps.losses)
+    zero_padding = [1 - n / (b * t) for n, b, t in zip(frames, sizes, longest, strict=True)]
+    assert sorted(itertools.chain(*steps.clips)) == list(range(14))
+    expected = {
+        "epoch": 1,
+        "iteration": len(sizes),
+        "num_batches": len(sizes),
+        "skipped_updates": 0,
+        "train_loss": losses[:, 0] @ sizes / 14,
+        "train_loss_unpadded": losses[:, 1] @ frames / frames.sum(),
+        "gradient_norm": np.mean(steps.norms),
+        "learning_rate": 1e-3,
+        "zero_padding_rate": np.average(zero_padding, weights=sizes),
+        "average_batch_length": np.average(longest, weights=sizes),
+        "decoder_steps": longest.sum(),
+        "padded_to_original_rate": (sizes * longest - frames).sum() / frames.sum(),
+        "padded_fraction": 1 - frames.sum() / (sizes * longest).sum(),
+        "largest_batch_size": sizes.max(),
+        "largest_batch_frames": (sizes * longest).max(),
+    }
+    assert {name: record[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    seconds = record["minutes"] * 60
+    assert record["frames_per_second"] * seconds == pytest.approx(frames.sum())
+    assert record["padded_frames_per_second"] * seconds == pytest.approx((sizes * longest).sum())
+    assert record["clips_per_second"] * seconds == pytest.approx(14)
+    assert 0 < record["prepare_seconds"] < seconds
+    assert 0 < record["data_wait_seconds"] < seconds
+    assert record["peak_memory_bytes"] > 1e8  # torch alone
+
+
+def test_minutes_are_planning_waiting_and_training_but_not_validation_and_checkpoints(
+    corpus, tmp_path, monkeypatch
+):
+    """A clock that only moves where it is told to."""
+    now = 0.0
+
+    def takes(owner, name, seconds):
+        original = getattr(owner, name)
+
+        def slow(*args, **kwargs):
+            nonlocal now
+            now += seconds
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slow)
+
+    monkeypatch.setattr(train.time, "perf_counter", lambda: now)
+    takes(train.LengthBatchSampler, "set_epoch", 0.001)
+    takes(TextMelDataset, "__getitem__", 0.01)
+    takes(train, "training_step", 1)
+    takes(train, "save", 1000)
+    takes(train, "validate", 1e6)
+    run(tmp_path / "out", corpus, epochs=2, epochs_per_validation=1, iters_per_checkpoint=2)
+    for record in metrics(tmp_path / "out", "epoch"):
+        assert record["prepare_seconds"] == pytest.approx(0.001)
+        assert record["data_wait_seconds"] == pytest.approx(0.14)
+        assert record["minutes"] * 60 == pytest.approx(0.141 + record["num_batches"])
+
+
+def test_loss_selects_what_is_trained_and_both_are_logged(corpus, tmp_path, monkeypatch):
+    """With mask_padding a batch's two gradients differ by a factor alone, its share of padding:
+    clipping both to one norm would make them equal."""
+    steps, options = Steps(monkeypatch), {"epochs_per_validation": 1, "grad_clip_thresh": 1000}
+    for loss in ("padded", "unpadded"):
+        run(tmp_path / loss, corpus, epochs=1, loss=loss, **options)
+    half = len(steps.losses) // 2
+    assert steps.losses[0] == steps.losses[half]  # before the first update
+    assert steps.norms[0] != steps.norms[half]
+    assert steps.losses[half - 1] != steps.losses[-1]
+    for loss in ("padded", "unpadded"):
+        [record] = metrics(tmp_path / loss, "epoch")
+        assert record["train_loss"] < record["train_loss_unpadded"]
+        [record] = metrics(tmp_path / loss, "validation")
+        assert record["validation_loss"] < record["validation_loss_unpadded"]
+
+
+def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
+    """The first step's gradient norm, against autograd on the loss written out."""
+    norms = []
+
+    def by_hand(run, batch):
+        state = torch.get_rng_state()
+        buffers = copy.deepcopy(dict(run.model.named_buffers()))
+        outputs = run.model(batch)
+        loss = 0.0
+        for b, length in enumerate(batch.mel_lengths.tolist()):
+            for mel in (outputs.mel, outputs.mel_postnet):
+                error = (mel[b, :, :length] - batch.mel[b, :, :length]) ** 2
+                loss = loss + error.sum() / (int(batch.mel_lengths.sum()) * 10)
+            gate = F.binary_cross_entropy_with_logits(
+                outputs.gate[b, :length], batch.gate[b, :length], reduction="sum"
+            )
+            loss = loss + gate / int(batch.mel_lengths.sum())
+        gradients = torch.autograd.grad(loss, list(run.model.parameters()))
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+        torch.set_rng_state(state)
+        for name, buffer in run.model.named_buffers():
+            buffer.copy_(buffers[name])
+        return compute(run, batch)
+
+    steps = Steps(monkeypatch)
+    compute = train.compute_gradients
+    monkeypatch.setattr(train, "compute_gradients", by_hand)
+    run(tmp_path / "out", corpus, epochs=1, loss="unpadded")
+    assert steps.norms == pytest.approx(norms, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ("", {0: 1e-3, 10**6: 1e-3}),
+        ("learning_rate_warmup_steps=4", {0: 2.5e-4, 1: 5e-4, 3: 1e-3, 4: 1e-3}),
+        (
+            "learning_rate_schedule=exponential,learning_rate_decay_start=10,"
+            "learning_rate_half_life=5",
+            {0: 1e-3, 10: 1e-3, 15: 5e-4, 20: 2.5e-4, 12: 1e-3 * 0.5**0.4, 10**6: 1e-5},
+        ),
+        (
+            "learning_rate_schedule=exponential,learning_rate_decay_start=0,"
+            "learning_rate_half_life=2,learning_rate_warmup_steps=4",
+            {0: 2.5e-4, 2: 0.75 * 5e-4, 4: 2.5e-4},
+        ),
+        (
+            "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
+            {0: 1e-6, 10**6: 1e-6},  # never up to learning_rate_final
+        ),
+    ],
+)
+def test_learning_rate_schedule_by_hand(settings, rates):
+    hparams = create_hparams(settings)
+    for iteration, rate in rates.items():
+        assert train.learning_rate_at(iteration, hparams) == pytest.approx(rate)
+
+
+def test_learning_rate_of_every_step_is_the_schedules(corpus, tmp_path, monkeypatch):
+    steps = Steps(monkeypatch)
+    run(tmp_path / "out", corpus, epochs=1, learning_rate_warmup_steps=4, log_interval=1)
+    assert steps.rates[:4] == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3])
+    drawn = curves(tmp_path / "out")["training/learning_rate"]
+    assert [step for step, _ in drawn] == list(range(1, len(steps.rates) + 1))
+    assert [rate for _, rate in drawn] == pytest.approx(steps.rates)
+
+
+def test_each_epoch_has_its_plan_and_dropout_unless_the_first_plan_is_to_repeat(
+    corpus, tmp_path, monkeypatch
+):
+    plans, masks = {}, []
+    draw = model_module.Decoder.draw_masks
+
+    def spy(self, *args):
+        drawn = draw(self, *args)
+        masks.append(drawn.prenet[0].flatten()[:200].tolist())
+        return drawn
+
+    monkeypatch.setattr(model_module.Decoder, "draw_masks", spy)
+    for again in (True, False):
+        with monkeypatch.context() as patch:
+            steps, out = Steps(patch), tmp_path / str(again)
+            run(out, corpus, epochs=3, epochs_per_validation=9, prepare_trainset_per_epoch=again)
+        ends = [0, *(record["iteration"] for record in metrics(out, "epoch"))]
+        plans[again] = [steps.clips[a:b] for a, b in itertools.pairwise(ends)]
+    first, second, third = plans[True]
+    assert first != second != third != first
+    assert plans[False] == [first, first, first]
+    assert len({tuple(mask) for mask in masks[-len(first) * 3 :]}) == len(first) * 3
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_trains_every_clip_once_an_epoch(strategy, corpus, tmp_path, monkeypatch):
+    steps = Steps(monkeypatch)
+    options = {"num_bins": 3, "num_buckets": 2, "bucket_size": 6, "epochs_per_validation": 9}
+    run(tmp_path / "out", corpus, batching_strategy=strategy, epochs=2, **options)
+    first = metrics(tmp_path / "out", "epoch")[0]["iteration"]
+    for epoch in (steps.clips[:first], steps.clips[first:]):
+        assert sorted(itertools.chain(*epoch)) == list(range(14))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_frames_per_step": 2},
+        {"precision": "bf16"},
+        {"win_time": 50, "filter_length": 2048},
+        {"mask_padding": False},
+        {"batch_size": 64},  # more than there are clips
+    ],
+)
+def test_settings_train_and_the_loss_falls(settings, corpus, tmp_path):
+    out = tmp_path / "out"
+    options = {"learning_rate": 0.01, "epochs": 4, "epochs_per_validation": 4}
+    run(out, corpus, **options | settings)
+    losses = [record["train_loss_unpadded"] for record in metrics(out, "epoch")]
+    assert losses[-1] < 0.97 * losses[0]
+    assert all(t.dtype != torch.bfloat16 for t in load(newest(out))["state_dict"].values())
+
+
+def test_times_in_milliseconds_set_window_and_hop(corpus, tmp_path):
+    text = corpus.hparams(epochs=1).replace("hop_length=800", "win_time=50,hop_time=12.5")
+    train.main(flags(tmp_path / "out", text))
+    rows = (tmp_path / "out" / "lengths.csv").read_text().split()
+    assert rows[0] == "id,frames"
+    assert rows[1] == f"train00,{1 + round(0.3 * 22050) // 276}"
+    assert rows[14] == f"train13,{1 + round(1.5 * 22050) // 276}"
+
+
+def test_cached_mels_train_bitwise_as_the_sound_does(corpus, whole, tmp_path):
+    hparams = create_hparams(corpus.hparams())
+    lists = {}
+    for name in ("train", "val"):
+        folder = tmp_path / name
+        folder.mkdir()
+        fingerprint = json.dumps(mel_fingerprint(hparams))
+        (folder / data_utils.MEL_SETTINGS_FILE).write_text(fingerprint)
+        lines = []
+        for line in (corpus.folder / f"{name}.txt").read_text().splitlines():
+            path, text, seconds = line.split("|")
+            mel = folder / f"{Path(path).stem}.npy"
+            np.save(mel, log_mel_spectrogram(read_audio(path, hparams), hparams).numpy())
+            lines.append(f"{mel}|{text}|{seconds}")
+        lists[name] = folder / f"{name}.txt"
+        lists[name].write_text("\n".join(lines))
+    run(
+        tmp_path / "out",
+        corpus,
+        **LONG,
+        load_mel_from_disk=True,
+        training_files=lists["train"],
+        validation_files=lists["val"],
+    )
+    assert_same_run(tmp_path / "out", whole)
+
+
+# ---------------------------------------------------------------------------- the device
+
+
+class Reads(TorchDispatchMode):
+    """Counts values that are read off floating and boolean tensors, which live on the device.
+    Lengths and indices are integers, and stay on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        reading = function in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten.nonzero.default,
+            torch.ops.aten.masked_select.default,
+            torch.ops.aten.equal.default,
+        )
+        self.count += reading and args[0].dtype != torch.int64
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_path, monkeypatch):
+    counts, tolists = [], []
+    step, tolist = train.training_step, torch.Tensor.tolist
+
+    def watched(run, batch):
+        with Reads() as reads:
+            step(run, batch)
+        counts.append(reads.count)
+
+    def spy(self):
+        tolists.append(self.dtype != torch.int64)
+        return tolist(self)
+
+    monkeypatch.setattr(train, "training_step", watched)
+    monkeypatch.setattr(torch.Tensor, "tolist", spy)
+    hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
+    run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
+    assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
+    assert sum(tolists) == math.ceil(len(counts) / 2)  # every log_interval steps, and at the end
+    with Reads() as reads:  # it does count
+        bool(torch.ones(1) > 0)
+        torch.ones(1).item()
+    assert reads.count == 2
+
+
+# ---------------------------------------------------------------------------- what is told
+
+
+def test_run_line_says_what_was_run_on_what(corpus, whole):
+    [record] = metrics(whole, "run")
+    assert create_hparams(corpus.hparams(**LONG)) == hparams_from_dict(record["hparams"])
+    assert record["corpus"]["training_clips"] == 14
+    assert record["corpus"]["validation_clips"] == 5
+    samples = np.round(np.linspace(0.3, 1.5, 14) * 22050).astype(int)
+    assert record["corpus"]["training_frames"] == int((1 + samples // HOP).sum())
+    assert len(record["corpus"]["fingerprint"]) == 64
+    assert record["machine"]["device"] == "cpu"
+    assert record["versions"]["torch"] == torch.__version__
+    assert "commit" in record
+
+
+def test_padding_and_its_cost_against_random_batches_are_told_before_the_first_step(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    printed = []
+    act_at_patched(
+        monkeypatch, train, "training_step", lambda: printed.append(capsys.readouterr().out), 1
+    )
+    run(tmp_path / "out", corpus, epochs=1)
+    lengths = [1 + round(s * 22050) // HOP for s in np.linspace(0.3, 1.5, 14)]
+    ours = plan_epoch(
+        lengths, 3, "semi_sorted", seed=1234, dynamic_batch_size=True, batch_randomization=True
+    )
+    rand = plan_epoch(lengths, 3, "random", seed=1234)
+    steps, frames = (
+        [sum(max(lengths[i] for i in b) * power(b) for b in plan) for plan in (ours, rand)]
+        for power in (lambda _: 1, len)
+    )
+    for name, (here, there) in (("decoder steps", steps), ("padded frames", frames)):
+        saving = 100 * (1 - here / there)
+        expected = f"{name} an epoch {here:,}, {saving:.1f} % fewer than random batches' {there:,}"
+        assert expected in printed[0]
+    assert "zero-padding rate" in printed[0]
+
+
+def test_checkpoint_holds_hyper_parameters_and_the_reference_names(corpus, whole):
+    saved = load(newest(whole))
+    assert {"iteration", "state_dict", "optimizer", "learning_rate"} <= saved.keys()
+    assert hparams_from_dict(saved["hparams"]) == create_hparams(corpus.hparams(**LONG))
+
+
+def test_tensorboard_holds_curves_pictures_and_sound(whole):
+    found = curves(whole)
+    assert {"training/loss", "training/loss_unpadded", "training/gradient_norm"} <= found.keys()
+    assert {"training/learning_rate", "epoch/train_loss", "epoch/zero_padding_rate"} <= found.keys()
+    assert [step for step, _ in found["training/loss"]] == [2, 4, 6, 8, 10, 12, 14, 16]
+    validations = [(record["iteration"],) for record in metrics(whole, "validation")]
+    for tag in ("alignment", "mel", "gate", "predicted"):
+        assert found[tag] == validations
+    for record in metrics(whole, "validation"):
+        value = dict(found["validation/loss"])[record["iteration"]]
+        assert value == pytest.approx(record["validation_loss"], rel=1e-6)
+
+
+# ---------------------------------------------------------------------------- refused at the start
+
+
+@pytest.mark.parametrize(
+    ("more", "hparams", "message"),
+    [
+        (["--n_gpus", "2"], {}, "--n_gpus 2"),
+        (["--rank", "1"], {}, "--rank 1"),
+        (["--warm_start"], {}, "name it with -c"),
+        (["-c", "x.pt", "--resume"], {}, "leave out -c"),
+        (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
+        (["-c", "nowhere.pt", "--warm_start"], {}, "nowhere.pt: no such checkpoint"),
+        (["-l", "../elsewhere"], {}, "must lie inside the output folder"),
+        (["--frobnicate"], {}, "--frobnicate"),
+        ([], {"batchsize": 3}, "did you mean batch_size?"),
+        ([], {"precision": "fp61"}, "did you mean fp16?"),
+        ([], {"training_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
+        ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
+        ([], {"batch_capacity": 40}, "batch_capacity=40: expected a finite number of at least 42"),
+        ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
+    ],
+)
+def test_wrong_settings_are_refused_and_no_folder_is_made(
+    more, hparams, message, corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "new" / "out"
+    assert message in refused(flags(out, corpus.hparams(**hparams), *more), capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_bad_clips_are_listed_together(corpus, tmp_path, capsys):
+    lines = corpus.train.read_text().splitlines()
+    lines[2] = lines[2].replace("train02", "train99")
+    lines[5] = lines[5].rpartition("|")[0] + "|9.5"
+    lines[7] = lines[7].split("|")[0] + "|~~~|1"
+    lines[9] = "only one field"
+    filelist = tmp_path / "bad.txt"
+    filelist.write_text("\n".join(lines))
+    arguments = flags(tmp_path / "out", corpus.hparams(training_files=filelist))
+    message = refused(arguments, capsys)
+    assert "4 of 14 lines refused" in message
+    for number in (3, 6, 8, 10):
+        assert f"{filelist}:{number}: " in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_validation_clips_that_are_trained_on_are_warned_of(corpus, tmp_path, capsys):
+    run(tmp_path / "out", corpus, epochs=1, validation_files=corpus.train)
+    assert "warning: 14 validation clips are trained on too" in capsys.readouterr().out
