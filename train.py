@@ -594,11 +594,21 @@ def resolve_hparams(overrides: str, saved: dict | None) -> HParams:
     return hparams
 
 
-def read_clips(filelist: str, hparams: HParams) -> list[Clip]:
-    def shown(lines: list) -> Iterable:
-        return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
+def read_clips(hparams: HParams) -> list[list[Clip]]:
+    """The training and the validation clips; ValueError names all that is wrong with either."""
+    lists, problems = [], []
+    for filelist in (hparams.training_files, hparams.validation_files):
 
-    return read_filelist(filelist, hparams, shown)
+        def shown(lines: list, filelist: str = filelist) -> Iterable:
+            return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
+
+        try:
+            lists.append(read_filelist(filelist, hparams, shown))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return lists
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -683,8 +693,7 @@ def set_up(
     torch.backends.cudnn.deterministic = True
     pin_memory = device.type == "cuda"
 
-    training_clips = read_clips(hparams.training_files, hparams)
-    validation_clips = read_clips(hparams.validation_files, hparams)
+    training_clips, validation_clips = read_clips(hparams)
     shared = {clip.path for clip in training_clips} & {clip.path for clip in validation_clips}
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
