@@ -370,17 +370,24 @@ class LengthBatchSampler(Sampler[list[int]]):
         return len(self.batches) - self.start
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A generator, so that this runs when the first batch is drawn: a DataLoader with workers
-        # calls iter() twice an epoch and draws from the second only.
+        self._refuse_second_pass()
+        return self._draw()
+
+    def _draw(self) -> Iterator[list[int]]:
+        # A pass begins when its first batch is drawn, not at iter(): a DataLoader with workers
+        # calls that twice an epoch and draws from the second only.
+        self._refuse_second_pass()
+        self._iterated = True
+        for batch in self.batches[self.start :]:
+            yield batch.tolist()
+
+    def _refuse_second_pass(self) -> None:
         if self._iterated:
             raise RuntimeError(
                 f"epoch {self.epoch} was iterated already, and again it would give the same "
                 f"batches in the same order: call set_epoch({self.epoch + 1}) before the next "
                 f"epoch, or set_epoch({self.epoch}) to repeat this one on purpose"
             )
-        self._iterated = True
-        for batch in self.batches[self.start :]:
-            yield batch.tolist()
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
         """Where to go on: `batches_trained` of this epoch, as the *trainer* counts them.

@@ -1039,3 +1039,13 @@ def test_hyper_parameters_offer_the_same_strategies_and_defaults():
         assert ours[name] == theirs[name], name
     recipe = (ours["batching_strategy"], ours["dynamic_batch_size"], ours["batch_randomization"])
     assert recipe == ("semi_sorted", True, True)  # the paper's best
+
+
+def test_a_second_iter_is_refused_at_once_and_so_is_drawing_from_two_at_a_time():
+    sampler = LengthBatchSampler([3, 1, 2], 2, "random")
+    first, second = iter(sampler), iter(sampler)  # as a DataLoader with workers does
+    next(first)
+    with pytest.raises(RuntimeError, match="set_epoch"):
+        next(second)
+    with pytest.raises(RuntimeError, match="set_epoch"):
+        iter(sampler)
