@@ -681,6 +681,8 @@ def test_sampler_refuses_a_second_pass_without_set_epoch_and_says_why():
         next(iter(sampler))
 
 
+# torch's loader with workers complains of its own half-made iterator besides.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loader_refuses_a_second_pass_without_set_epoch(num_workers):
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
