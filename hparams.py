@@ -116,9 +116,9 @@ class HParams:
 RETIRED = {
     "fp16_run": "use precision=fp16",
     "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
-    "distributed_run": "one process trains for now; leave it out",
-    "dist_backend": "one process trains for now; leave it out",
-    "dist_url": "one process trains for now; leave it out",
+    "distributed_run": "this version trains in one process; leave it out",
+    "dist_backend": "this version trains in one process; leave it out",
+    "dist_url": "this version trains in one process; leave it out",
     "cudnn_enabled": "leave it out",
     "cudnn_benchmark": "batches vary in length, so it only costs time; leave it out",
     "max_wav_value": "samples are read in [-1, 1]; leave it out",

@@ -522,8 +522,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
     add("--resume", action="store_true", help="go on from the newest good checkpoint in -o, if any")
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
-    add("--n_gpus", type=int, default=1, help="only 1 for now")
-    add("--rank", type=int, default=0, help="only 0 for now")
+    add("--n_gpus", type=int, default=1, help="only 1: this version trains on one GPU")
+    add("--rank", type=int, default=0, help="only 0")
     add("--group_name", default="", help="taken for compatibility, not used")
     args = parser.parse_args(arguments)
     if args.n_gpus != 1 or args.rank != 0:

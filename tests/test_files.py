@@ -1,70 +1,123 @@
-"""Atomic writes and the lock on a folder."""
+"""Atomic writing: whatever happens, a file is the old one or the whole new one."""
 
-import multiprocessing
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from files import lock, remove_leftovers, write_atomically
 
-
-def test_file_is_the_new_one_and_nothing_else_is_left(tmp_path):
-    path = tmp_path / "file.txt"
-    for text in ("old", "new"):
-        write_atomically(path, lambda temporary, text=text: temporary.write_text(text))
-    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
-    assert path.read_text() == "new"
+PROJECT = Path(__file__).parents[1]
 
 
-def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def fail(temporary):
-        temporary.write_text("half")
-        assert path.read_text() == "old"
-        raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        write_atomically(path, fail)
-    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
-    assert path.read_text() == "old"
+def test_a_file_is_written_and_nothing_else_left(tmp_path):
+    for content in ("old", "new"):
+        write_atomically(tmp_path / "a.txt", lambda p, content=content: p.write_text(content))
+        assert (tmp_path / "a.txt").read_text() == content
+        assert os.listdir(tmp_path) == ["a.txt"]
+    write_atomically(str(tmp_path / "a.txt"), lambda p: p.write_text("a path as a str"))
+    assert (tmp_path / "a.txt").read_text() == "a path as a str"
 
 
-def test_leftovers_of_killed_writes_are_removed_and_nothing_else(tmp_path):
-    for name in (".best.pt.77.tmp", ".checkpoint_3.pt.123.tmp", "mine.tmp", ".hidden", "best.pt"):
-        (tmp_path / name).write_text("")
+def test_nothing_is_seen_under_the_name_before_the_end(tmp_path):
+    target = tmp_path / "a.txt"
+
+    def write(path):
+        assert path.parent == target.parent  # so that the last step is a rename on one disk
+        path.write_text("half")
+        assert not target.exists()
+
+    write_atomically(target, write)
+    assert target.read_text() == "half"
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_the_old_file_stays_when_writing_fails(tmp_path, error):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def write(path):
+        path.write_text("half of the new")
+        raise error
+
+    with pytest.raises(type(error)):
+        write_atomically(target, write)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
+
+
+def test_no_file_appears_when_the_first_writing_fails(tmp_path):
+    def write(path):
+        path.write_text("half")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_atomically(tmp_path / "a.txt", write)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_old_file_stays_when_the_process_is_killed_in_the_middle(tmp_path):
+    target = tmp_path / "a file.txt"
+    target.write_text("old")
+    script = (
+        "import os, sys; from files import write_atomically\n"
+        "def write(path):\n"
+        "    path.write_text('half of the new'); os._exit(9)\n"
+        "write_atomically(sys.argv[1], write)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, target], cwd=PROJECT, check=False)
+    assert killed.returncode == 9
+    assert target.read_text() == "old"
+    (left,) = set(os.listdir(tmp_path)) - {"a file.txt"}
+    assert left.startswith(".")
+    assert left.endswith(".tmp")
     remove_leftovers(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"mine.tmp", ".hidden", "best.pt"}
+    assert os.listdir(tmp_path) == ["a file.txt"]
 
 
-def _try(directory, answers) -> None:
-    try:
-        lock(directory)
-        answers.put("got it")
-    except BlockingIOError as error:
-        answers.put(str(error))
+def test_only_leftovers_are_removed(tmp_path):
+    kept = ["a.tmp", ".hidden", "checkpoint_1", ".x.pt"]
+    for name in [*kept, ".a.pt.123.tmp"]:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
-def _ask(directory) -> str:
-    context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
-    process = context.Process(target=_try, args=(directory, answers))
-    process.start()
-    answer = answers.get()
-    process.join()
-    return answer
+def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "gone" / "a.txt", lambda path: path.write_text("new"))
+    assert os.listdir(tmp_path) == []
 
 
-def test_folder_is_locked_for_other_processes_until_the_lock_is_closed(tmp_path):
+def test_a_writer_that_writes_elsewhere_does_not_harm_the_old_file(tmp_path):
+    """`np.save(path)` adds a suffix of its own, for one."""
+    target = tmp_path / "a.npy"
+    target.write_text("old")
+    with pytest.raises(FileNotFoundError):
+        write_atomically(target, lambda path: (tmp_path / "other").write_text("new"))
+    assert target.read_text() == "old"
+
+
+def test_a_lock_keeps_other_processes_out_until_it_is_closed(tmp_path):
+    script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
+
+    def another_process():
+        command = [sys.executable, "-c", script, tmp_path]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
     held = lock(tmp_path)
-    assert "another process is training in this folder" in _ask(tmp_path)
+    refused = another_process()
+    assert refused.returncode == 1
+    assert f"{tmp_path}: another process is training in this folder" in refused.stderr
     held.close()
-    assert _ask(tmp_path) == "got it"
+    assert another_process().returncode == 0
+    lock(tmp_path).close()  # the other one is gone, and its lock with it
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
+def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
     """As when a run is killed and its loader's processes need some seconds to notice."""
     reader, writer = os.pipe()
     holder = os.fork()
@@ -77,5 +130,6 @@ def test_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
         os._exit(0)
     os.close(reader)
     os.waitpid(holder, 0)
-    assert _ask(tmp_path) == "got it"
+    script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", script, tmp_path], cwd=PROJECT, check=True)
     os.close(writer)

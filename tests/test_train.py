@@ -793,23 +793,25 @@ def test_unwritable_output_folder_is_a_clear_error(corpus, tmp_path, capsys):
     assert "Permission denied" in refused(flags(out, corpus.hparams()), capsys)
 
 
-def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, tmp_path, capsys):
+def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, tmp_path):
     out = tmp_path / "out"
     first = Child(flags(out, corpus.hparams(**LONG)), stop_at_the_epochs_end)
-    deadline = time.monotonic() + 60
-    while not (out / "checkpoint_3.pt").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    before = snapshot(out)  # TensorBoard writes when it likes: its file may still grow
-    second = Child([*flags(tmp_path / "log", ""), "-o", str(out), "--resume"]).end()
+    try:
+        deadline = time.monotonic() + 60
+        while not (out / "checkpoint_3.pt").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        before = snapshot(out)  # TensorBoard writes when it likes: its file may still grow
+        second = Child([*flags(tmp_path / "log", ""), "-o", str(out), "--resume"]).end()
+        after = snapshot(out)
+    finally:
+        first.process.kill()
+        first.end()
     assert second.code == 1
     assert "another process is training in this folder" in second.output
-    after = snapshot(out)
     assert after.keys() == before.keys()
     assert all(after[name] == before[name] for name in before if not name.startswith("logs"))
-    first.process.kill()
-    first.end()
-    train.main(flags(out, "epochs=1", "--resume"))  # the lock died with it
+    train.main(flags(out, "epochs=1", "--resume"))  # the lock died with the first
 
 
 def stop_at_the_epochs_end() -> None:
