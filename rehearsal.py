@@ -78,8 +78,10 @@ def rehearse(
                 model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
                 training_step(_made_up_batch(*shape, hparams).to(device))
             return True
-        except torch.OutOfMemoryError:
-            return False
+        except RuntimeError as error:  # cuBLAS and cuDNN say it in words of their own
+            if isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error):
+                return False
+            raise
         finally:
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()

@@ -173,13 +173,20 @@ def test_rehearsed_batch_is_one_that_training_could_meet(r):
     assert batch.text_lengths.tolist() == [6] * 3
 
 
-def test_everything_is_put_back_when_it_does_not_fit_either():
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_everything_is_put_back_when_it_does_not_fit_either(error):
     model, hparams = small_model(CPU), create_hparams(SMALL)
     before, random = copy.deepcopy(dict(model.state_dict())), torch.get_rng_state()
 
     def compute(batch):
         step(model)(batch)
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     with pytest.raises(DoesNotFit, match="not even one clip of 20 frames"):
         rehearse(model, compute, [9, 20, 7], [4, 6, 2], hparams, CPU, False)
