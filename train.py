@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import resource
+import shlex
 import signal
 import sys
 import time
@@ -45,6 +46,7 @@ from progress import duration, progress_bar
 from rehearsal import DoesNotFit, rehearse
 from text import text_to_sequence
 
+DEFAULT_LOGS = "logs"  # inside the output folder
 VALIDATION_SEED = 0  # batches and prenet masks of every run's validation
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
 AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -503,7 +505,10 @@ class StopRequest:
 
 
 def resume_command(run: Run) -> str:
-    return f"python train.py -o {run.output_directory} --resume"
+    """What to type to go on; the log folder is named where it is not the default."""
+    logs = os.path.relpath(run.logger.log_directory, run.output_directory)
+    named = "" if logs == DEFAULT_LOGS else f" -l {shlex.quote(logs)}"
+    return f"python train.py -o {shlex.quote(str(run.output_directory))}{named} --resume"
 
 
 # ---------------------------------------------------------------------------- before the loop
@@ -516,7 +521,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("-o", "--output_directory", type=Path, required=True, help="checkpoints and metrics.jsonl")
     add(
-        "-l", "--log_directory", default="logs", help="TensorBoard events, inside the output folder"
+        "-l",
+        "--log_directory",
+        default=DEFAULT_LOGS,
+        help="TensorBoard events, inside the output folder",
     )
     add("-c", "--checkpoint_path", type=Path, help="go on from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
@@ -816,7 +824,7 @@ def main(arguments: list[str] | None = None) -> None:
     again = f"go on with: {resume_command(run)}"
     try:
         print(f"checkpoints and {METRICS_FILE}: {directory}")
-        print(f"watch: tensorboard --logdir {directory}", flush=True)
+        print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
         train(run, validation_loader, StopRequest())
     except (RunStopped, CheckpointError) as error:
         sys.exit(f"train.py: {error}")
@@ -842,7 +850,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"finished: {hparams.epochs} epochs, {run.state.iteration} steps")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
-    print(f"speak: python synthesize.py --checkpoint {newest} ...")
+    print(f"speak: python synthesize.py --checkpoint {shlex.quote(str(newest))} --text ...")
 
 
 if __name__ == "__main__":

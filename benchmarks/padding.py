@@ -54,7 +54,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     args = parser.parse_args()
     frames = np.array([math.ceil(s * FRAMES_PER_SECOND) for s in read_seconds(args.filelist)])
-    print(f"{len(frames):,} clips, {frames.sum():,} frames, batch size {args.batch_size}\n")
+    capacity = args.batch_size * frames.max()
+    print(
+        f"{len(frames):,} clips, {frames.sum():,} frames, batch size {args.batch_size}; with DBS "
+        f"{capacity:,} frames a batch, so at least {math.ceil(frames.sum() / capacity)} batches "
+        "even without padding\n"
+    )
     print("| paper | strategy | DBS | ZPR % (published) | ABL (published) | batches | largest batch"
           " | decoder steps |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, strategy, options, published in ROWS:

@@ -190,10 +190,12 @@ def test_folder_may_be_moved_between_stop_and_resume(tmp_path):
     assert lines(tmp_path / "b") == [{"kind": "epoch"} | EPOCH]
 
 
-def test_closing_twice_is_fine(tmp_path):
+def test_closing_twice_is_fine_and_keeps_what_was_written(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_epoch(EPOCH)
     logger.close()
     logger.close()
+    assert lines(tmp_path) == [{"kind": "epoch"} | EPOCH]
 
 
 def test_full_disk_in_tensorboards_thread_is_raised_here_without_a_traceback(

@@ -296,6 +296,8 @@ def test_a_wav_that_was_written_to_a_pipe_is_not_taken_for_cut_off(tmp_path):
             path.read_bytes()[:4] + unknown.to_bytes(4, "little") + path.read_bytes()[8:]
         )
     prepare(corpus, tmp_path / "lists", HPARAMS)
+    train, val = read_lists(tmp_path / "lists")
+    assert {"c00", "c01"} <= ids_of(train) | ids_of(val)
 
 
 def test_sound_files_that_no_line_names_are_a_notice(tmp_path, capsys):

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -1428,3 +1430,14 @@ def test_several_bad_clips_are_listed_together(corpus, tmp_path, capsys):
 def test_validation_clips_that_are_trained_on_are_warned_of(corpus, tmp_path, capsys):
     run(tmp_path / "out", corpus, epochs=1, validation_files=corpus.train)
     assert "warning: 14 validation clips are trained on too" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("logs", ["logs", "my logs"])
+def test_the_command_to_go_on_names_the_folders_of_the_run_whatever_their_names(logs, tmp_path):
+    output = tmp_path / "a run; with signs"
+    folders = SimpleNamespace(log_directory=output / logs)
+    command = train.resume_command(SimpleNamespace(output_directory=output, logger=folders))
+    python, script, *arguments = shlex.split(command)
+    assert (python, script) == ("python", "train.py")
+    args = train.parse_arguments(arguments)
+    assert (args.output_directory, args.log_directory, args.resume) == (output, logs, True)
