@@ -32,6 +32,8 @@ STRATEGIES = (
     "random",
     "sorted",
     "semi_sorted",
+    "semi_sorted_rank",
+    "semi_sorted_exponential",
     "bucket",
     "bucket_by_width",
     "bucket_by_quantile",
@@ -72,6 +74,14 @@ def plan_epoch(
       batch holds clips of one class only, so each class ends with a short batch. Longest first.
     - `semi_sorted` (SSB, Ge21 eq. 2-3): sorted by length + U(-a/2, a/2),
       a = (longest - shortest) * `local_randomization_factor`. Larger: more random.
+    - `semi_sorted_rank` (ours): the same noise on the place in the sorted order, so clips of rare
+      lengths mix as widely as those of common ones: place + U(-a/2, a/2), a = number of clips *
+      `local_randomization_factor`.
+    - `semi_sorted_exponential` (ours): noise with mean a/2 that only moves clips up, among longer
+      ones. A clip shorter than its batch pays for its own padding, but one that is longer makes
+      all the others pay: so a few clips go far and none comes from above. Places count in
+      batches' worth: in frames before the clip with dynamic sizes (a = all frames * factor), else
+      in clips. At equal padding it mixes most of all; see README, "Which batching".
     - `sorted` (SB): sorted by length, shortest first.
 
     Args:
@@ -109,6 +119,16 @@ def plan_epoch(
         order = _sort_by(x, order)
     elif strategy == "semi_sorted":
         order = order[np.argsort(x[order] + noise_range * (rng.random(len(x)) - 0.5))]
+    elif strategy in ("semi_sorted_rank", "semi_sorted_exponential"):
+        order = _sort_by(x, order)
+        by_frames = strategy == "semi_sorted_exponential" and dynamic_batch_size
+        place = np.cumsum(x[order] if by_frames else np.ones(len(x)))
+        noise_range = place[-1] * local_randomization_factor  # a
+        if strategy == "semi_sorted_rank":
+            noise = noise_range * (rng.random(len(x)) - 0.5)
+        else:
+            noise = rng.exponential(noise_range / 2, len(x))
+        order = order[np.argsort(place + noise, kind="stable")]
     elif strategy == "bucket":
         order = _sort_by(-x, order)
         bucket = np.arange(len(x)) // bucket_size
@@ -285,6 +305,62 @@ def padding_stats(
         largest_batch_size=int(sizes.max()),
         largest_batch_frames=float((sizes * longest).max()),
     )
+
+
+# ---------------------------------------------------------------------------- how it mixes clips
+
+
+def pair_spread(
+    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+) -> float:
+    """How far apart in length the clips of a batch are: the mean over pairs that share a batch.
+
+    The distance of two clips is that of their ranks by length (equal lengths share their mean
+    rank), in units of the mean distance of any two clips: 1 is what random batches have on
+    average, and the least is what sorted batches of the same sizes have. 0 where no batch holds
+    two clips, or all clips are of one length.
+    """
+    x = check_lengths(lengths)
+    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count + 1) / 2)[label]
+    in_batches = _distances(rank, batches)
+    anywhere = _distances(rank, [np.arange(len(x))])
+    return in_batches / anywhere if anywhere else 0.0
+
+
+def _distances(rank: np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]) -> float:
+    """Mean |rank - rank| over the pairs inside batches, without going through the pairs."""
+    batch_of = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
+    laid_out = rank[np.concatenate([np.asarray(batch) for batch in batches])]
+    order = np.lexsort((laid_out, batch_of))
+    size = np.bincount(batch_of)
+    place = np.arange(len(batch_of)) - (np.cumsum(size) - size)[batch_of]
+    # Of B sorted values the one at place i (from 0) is the larger in i pairs, the smaller in the
+    # other B - 1 - i.
+    total = float(((2 * place - size[batch_of] + 1) * laid_out[order]).sum())
+    pairs = float((size * (size - 1) / 2).sum())
+    return total / pairs if pairs else 0.0
+
+
+def pair_novelty(
+    batches: Sequence[Sequence[int] | np.ndarray], before: Sequence[Sequence[int] | np.ndarray]
+) -> float:
+    """Of the pairs of clips that share one of `batches`, the share that shared none `before`.
+
+    Both are plans of the same clips, of an epoch and the one before it. 1 where no batch holds
+    two clips.
+    """
+    clips = np.concatenate([np.asarray(batch) for batch in batches])
+    before_clips = np.concatenate([np.asarray(batch) for batch in before])
+    if not np.array_equal(np.sort(clips), np.sort(before_clips)):
+        raise ValueError("batches, before: expected two plans of the same clips")
+    batch_before = np.empty(clips.max() + 1, dtype=np.int64)
+    batch_before[before_clips] = np.repeat(np.arange(len(before)), [len(b) for b in before])
+    batch_now = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
+    size = np.bincount(batch_now)
+    _, together = np.unique(batch_now * len(before) + batch_before[clips], return_counts=True)
+    pairs = (size * (size - 1) // 2).sum()
+    return 1 - float((together * (together - 1) // 2).sum() / pairs) if pairs else 1.0
 
 
 # ---------------------------------------------------------------------------- the batch sampler

@@ -18,6 +18,8 @@ STRATEGIES = (
     "random",
     "sorted",
     "semi_sorted",
+    "semi_sorted_rank",
+    "semi_sorted_exponential",
     "bucket",
     "bucket_by_width",
     "bucket_by_quantile",
@@ -60,7 +62,7 @@ class HParams:
     # --- batching (batching.py, the arguments of plan_epoch)
     batch_size: int = 64  # clips a batch; with dynamic sizes, clips a batch of the longest ones
     batching_strategy: str = "semi_sorted"  # which clips share a batch
-    local_randomization_factor: float = 0.1  # semi_sorted: noise on the length, in length ranges
+    local_randomization_factor: float = 0.1  # semi_sorted*: range of the noise; larger pads more
     bucket_size: int = 1024  # bucket: clips a bucket; larger is more random and pads more
     num_bins: int = 58  # alternated_sort: sorted runs an epoch; more are more random and pad more
     num_buckets: int = 10  # bucket_by_width, bucket_by_quantile: length classes
