@@ -77,11 +77,11 @@ def plan_epoch(
     - `semi_sorted_rank` (ours): the same noise on the place in the sorted order, so clips of rare
       lengths mix as widely as those of common ones: place + U(-a/2, a/2), a = number of clips *
       `local_randomization_factor`.
-    - `semi_sorted_exponential` (ours): noise with mean a/2 that only moves clips up, among longer
-      ones. A clip shorter than its batch pays for its own padding, but one that is longer makes
-      all the others pay: so a few clips go far and none comes from above. Places count in
-      batches' worth: in frames before the clip with dynamic sizes (a = all frames * factor), else
-      in clips. At equal padding it mixes most of all; see README, "Which batching".
+    - `semi_sorted_exponential` (ours): place + exponential noise of mean a/2, so clips only move
+      up, among longer ones, and a few of them far. A clip shorter than the rest of its batch pads
+      itself, a longer one pads all the rest: so this mixes most of all at equal padding. With
+      dynamic sizes a place counts in frames (a = all frames * factor), which gives batches of
+      many short clips the same share of new company as those of few long ones.
     - `sorted` (SB): sorted by length, shortest first.
 
     Args:
@@ -114,21 +114,22 @@ def plan_epoch(
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
     order = rng.permutation(len(x))
     class_starts = [0]  # where a batch must begin: only the two by-class bucketings have several
-    noise_range = (x.max() - x.min()) * local_randomization_factor  # a
-    if strategy == "sorted" or (strategy == "semi_sorted" and noise_range == 0):
+    factor = local_randomization_factor
+    if strategy == "sorted" or (strategy.startswith("semi_sorted") and factor == 0):
         order = _sort_by(x, order)
     elif strategy == "semi_sorted":
+        noise_range = (x.max() - x.min()) * factor  # a
         order = order[np.argsort(x[order] + noise_range * (rng.random(len(x)) - 0.5))]
-    elif strategy in ("semi_sorted_rank", "semi_sorted_exponential"):
+    elif strategy == "semi_sorted_rank":
         order = _sort_by(x, order)
-        by_frames = strategy == "semi_sorted_exponential" and dynamic_batch_size
-        place = np.cumsum(x[order] if by_frames else np.ones(len(x)))
-        noise_range = place[-1] * local_randomization_factor  # a
-        if strategy == "semi_sorted_rank":
-            noise = noise_range * (rng.random(len(x)) - 0.5)
-        else:
-            noise = rng.exponential(noise_range / 2, len(x))
-        order = order[np.argsort(place + noise, kind="stable")]
+        noise_range = len(x) * factor
+        place = np.arange(len(x))
+        order = order[np.argsort(place + noise_range * (rng.random(len(x)) - 0.5))]
+    elif strategy == "semi_sorted_exponential":
+        order = _sort_by(x, order)
+        place = np.cumsum(x[order]) if dynamic_batch_size else np.arange(1, len(x) + 1)
+        mean_noise = place[-1] * factor / 2
+        order = order[np.argsort(place + rng.exponential(mean_noise, len(x)))]
     elif strategy == "bucket":
         order = _sort_by(-x, order)
         bucket = np.arange(len(x)) // bucket_size

@@ -12,7 +12,7 @@ import textwrap
 from collections import Counter
 from dataclasses import asdict, fields
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,18 @@ from torch.utils.data import DataLoader
 
 import batching
 import hparams
-from batching import STRATEGIES, LengthBatchSampler, padding_stats, plan_epoch
+from batching import (
+    STRATEGIES,
+    LengthBatchSampler,
+    padding_stats,
+    pair_novelty,
+    pair_spread,
+    plan_epoch,
+)
 
 LENGTHS_CSV = Path(__file__).parents[2] / "shared" / "ljspeech" / "lengths.csv"
 BY_CLASS = ("bucket_by_width", "bucket_by_quantile")
+SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "given capacity")
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -54,7 +62,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
     }
     if mode == "given capacity":
         options["batch_capacity"] = max(lengths) * data.draw(st.floats(1, 6), "capacity factor")
-    if strategy == "semi_sorted":
+    if strategy in SEMI_SORTED:
         options["local_randomization_factor"] = data.draw(st.floats(0, 3), "factor")
     elif strategy == "bucket":
         options["bucket_size"] = data.draw(st.integers(batch_size, 30), "bucket_size")
@@ -277,13 +285,14 @@ def test_sorted_is_sorted(data):
     assert [lengths[i] for i in order] == sorted(lengths)
 
 
+@pytest.mark.parametrize("strategy", SEMI_SORTED)
 @every_mode
 @with_and_without_randomization
 @few
 @given(data=data)
-def test_semi_sorted_without_noise_equals_sorted(mode, randomize, data):
+def test_semi_sorted_without_noise_equals_sorted(strategy, mode, randomize, data):
     lengths, batch_size, options = draw_case(data, "sorted", mode, randomize)
-    semi = plan_epoch(lengths, batch_size, "semi_sorted", local_randomization_factor=0, **options)
+    semi = plan_epoch(lengths, batch_size, strategy, local_randomization_factor=0, **options)
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
@@ -304,6 +313,134 @@ def test_semi_sorted_uses_the_whole_noise_range():
     order = laid_out(plan_epoch(lengths, 16, "semi_sorted", local_randomization_factor=0.1))
     displaced = np.maximum.accumulate(lengths[order]) - lengths[order]
     assert 0.85 * 499.9 < displaced.max() <= 499.9  # e_i reaches from -a/2 to +a/2
+
+
+@few
+@given(data=data)
+def test_semi_sorted_rank_moves_no_clip_before_one_whose_place_is_lower_by_the_noise_range(data):
+    lengths, batch_size, options = draw_case(data, "semi_sorted_rank")
+    order = laid_out(plan_epoch(lengths, batch_size, "semi_sorted_rank", **options))
+    noise_range = len(lengths) * options["local_randomization_factor"]
+    ranked = sorted(lengths)
+    highest = 0  # of the clips so far, the place that even a lucky order of equals gives
+    for i in order:
+        highest = max(highest, ranked.index(lengths[i]))
+        last = len(ranked) - 1 - ranked[::-1].index(lengths[i])
+        assert highest - last <= noise_range * (1 + 1e-9)
+
+
+def test_semi_sorted_rank_mixes_rare_lengths_as_widely_as_common_ones():
+    """Nine of ten lengths are common, within 1 of 100; noise on the length would hardly mix the
+    rest, spread from 200 to 2000."""
+    lengths = np.concatenate([np.linspace(99, 101, 9000), np.linspace(200, 2000, 1000)])
+    order = np.array(laid_out(plan_epoch(lengths, 16, "semi_sorted_rank")))
+    moved = np.abs(order - np.arange(10000))  # clips lie in order of length
+    assert moved[1000:8000].mean() == pytest.approx(250, rel=0.1)  # |U(-500, 500)|
+    assert moved[9200:9500].mean() == pytest.approx(250, rel=0.2)
+
+
+# Of two clips moved by independent noise, the distance of their places is distributed as the
+# difference of two draws: triangular for uniform noise of range a, with mean a / 3 and integral of
+# the squared density 2 / (3 a); Laplace for exponential noise of mean m, with mean m and 1 / (4 m).
+# A pair at distance d shares a batch with probability (B - 1) f(d), in this epoch as in the last.
+@pytest.mark.parametrize(
+    ("strategy", "distance", "squared_density"),
+    [
+        ("semi_sorted_rank", 1000 / 3, 2 / (3 * 1000)),
+        ("semi_sorted_exponential", 1000 / 2, 1 / (4 * 1000 / 2)),
+    ],
+)
+def test_noise_on_the_place_mixes_as_its_closed_form_says(strategy, distance, squared_density):
+    lengths = np.linspace(50, 800, 20_000)
+    options = {"local_randomization_factor": 0.05, "batch_randomization": True}  # a = 1000 places
+    before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
+    assert pair_spread(lengths, now) == pytest.approx(distance / (20_001 / 3), rel=0.05)
+    assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
+
+
+def test_semi_sorted_exponential_gives_short_and_long_dynamic_batches_the_same_share_of_new_pairs():
+    lengths = np.concatenate([np.linspace(1, 1.01, 8000), np.linspace(10, 10.1, 2000)])
+    options = {"dynamic_batch_size": True, "local_randomization_factor": 0.05}
+    before, now = (
+        plan_epoch(lengths, 16, "semi_sorted_exponential", epoch=e, **options) for e in (0, 1)
+    )
+    repeated = {"short": [0, 0], "long": [0, 0]}
+    together = {frozenset(pair) for batch in as_lists(before) for pair in combinations(batch, 2)}
+    for batch in as_lists(now):
+        if (min(batch) > 1000 and max(batch) < 7000) or min(batch) > 8300:
+            counts = repeated["short" if max(batch) < 8000 else "long"]
+            pairs = [frozenset(pair) for pair in combinations(batch, 2)]
+            counts[0] += sum(pair in together for pair in pairs)
+            counts[1] += len(pairs)
+    short, long = (part / whole for part, whole in repeated.values())
+    # Squared density 1 / (4 m) with m = 28,000 frames * 0.05 / 2, times a batch's 160 frames
+    assert short == pytest.approx(160 / (4 * 700), rel=0.1)
+    assert long == pytest.approx(160 / (4 * 700), rel=0.2)
+
+
+def test_semi_sorted_exponential_moves_clips_up_only():
+    """So a batch's longest clip is where sorting would have it, and the shorter ones came to it."""
+    lengths = np.arange(1, 10_001)
+    plan = plan_epoch(lengths, 100, "semi_sorted_exponential", local_randomization_factor=0.1)
+    longest = np.array([lengths[batch].max() for batch in plan])
+    assert np.all(np.diff(longest[5:-8]) > 0)
+    shortest = np.array([lengths[batch].min() for batch in plan])
+    below = (longest - shortest)[30:-8]  # the largest of 99 exponentials: mean 500 * H_99
+    assert below.mean() == pytest.approx(500 * sum(1 / k for k in range(1, 100)), rel=0.1)
+
+
+# --- how a plan mixes
+
+
+def naive_spread(lengths, batches):
+    ranked = sorted(lengths)
+    rank = [np.mean([r for r, y in enumerate(ranked) if y == x]) for x in lengths]
+
+    def mean_distance(groups):
+        distances = [abs(rank[i] - rank[j]) for group in groups for i, j in combinations(group, 2)]
+        return np.mean(distances) if distances else 0.0
+
+    anywhere = mean_distance([range(len(lengths))])
+    return mean_distance(batches) / anywhere if anywhere else 0.0
+
+
+@every_strategy
+@pytest.mark.parametrize("mode", MODES[:2])
+@few
+@given(data=data)
+def test_pair_spread_and_pair_novelty_equal_going_through_all_pairs(strategy, mode, data):
+    lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
+    now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
+    options["epoch"] += 1
+    before = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
+    assert pair_spread(lengths, now) == pytest.approx(naive_spread(lengths, now), abs=1e-12)
+    together = {frozenset(pair) for batch in before for pair in combinations(batch, 2)}
+    new = [frozenset(pair) not in together for batch in now for pair in combinations(batch, 2)]
+    assert pair_novelty(now, before) == pytest.approx(np.mean(new) if new else 1.0, abs=1e-12)
+
+
+def test_pair_spread_and_pair_novelty_of_hand_worked_plans():
+    # Ranks of 10, 20, 20, 50 are 0, 1.5, 1.5, 3: the six distances sum to 9.
+    assert pair_spread([10, 20, 20, 50], [[0, 1], [2, 3]]) == pytest.approx(1.5 / (9 / 6))
+    assert pair_spread([10, 20, 20, 50], [[1, 2], [0, 3]]) == pytest.approx(1.5 / (9 / 6))
+    assert pair_spread([10, 20, 20, 50], [[0, 3], [1], [2]]) == pytest.approx(3 / (9 / 6))
+    assert pair_spread([7, 7, 7], [[0, 1, 2]]) == 0
+    assert pair_novelty([[0, 1, 2], [3]], [[2, 0], [1, 3]]) == pytest.approx(2 / 3)
+    assert pair_novelty([[3, 2], [1, 0]], [[0, 1], [2, 3]]) == 0
+    assert pair_novelty([[0], [1]], [[0, 1]]) == 1
+
+
+def test_random_batches_spread_as_any_pairs_and_repeat_as_chance_has_it():
+    lengths = lengths_like_speech()
+    plans = [plan_epoch(lengths, 16, "random", epoch=e) for e in range(20)]
+    assert np.mean([pair_spread(lengths, plan) for plan in plans]) == pytest.approx(1, abs=0.01)
+    repeated = [1 - pair_novelty(now, before) for before, now in pairwise(plans)]
+    assert np.mean(repeated) == pytest.approx(15 / 1999, rel=0.05)
+
+
+def test_pair_novelty_refuses_plans_of_other_clips():
+    with pytest.raises(ValueError, match="two plans of the same clips"):
+        pair_novelty([[0, 1]], [[0], [2]])
 
 
 def bucket_members(lengths, bucket_size):
