@@ -1,0 +1,117 @@
+"""What the quick modes of all.sh scale down: the corpus, the settings and the model.
+
+python scripts/table2/quick.py corpus CORPUS OUT        OUT becomes a part of CORPUS
+python scripts/table2/quick.py overrides MODE FILELIST  prints the overrides for train.py
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.demo import SMALL_MODEL
+from scripts.prepare_ljspeech import read_metadata
+from scripts.published import SETTINGS, TRAINING_CLIPS
+
+MOST_CLIPS = 100  # of a corpus, validation included
+SOURCE = "source.txt"  # in the part: which corpus it was taken from
+FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes smaller batches
+
+
+def take_part(corpus: Path, out: Path) -> str:
+    """Make `out` a corpus of at most MOST_CLIPS random clips of `corpus`, linked; says what it did.
+
+    Raises:
+        ValueError: if `corpus` is not in LJSpeech's layout or `out` is taken by something else.
+        OSError: if `out` cannot be written.
+    """
+    corpus, out = corpus.resolve(), out.absolute()
+    if out.exists():
+        source = out / SOURCE
+        name = source.read_text(encoding="utf-8") if source.exists() else "another corpus"
+        if name != str(corpus):
+            raise ValueError(f"{out} holds clips of {name}, and CORPUS is {corpus}: another OUT")
+        return f"{out} holds clips of {corpus} already"
+    entries, problems = read_metadata(corpus)
+    if problems:
+        raise ValueError("\n".join(problems))
+    chosen = entries
+    if len(entries) > MOST_CLIPS:
+        chosen = sorted(random.Random(0).sample(entries, MOST_CLIPS))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as building:
+        folder = Path(building) / out.name
+        (folder / "wavs").mkdir(parents=True)
+        lines = []
+        for _, clip, text in chosen:
+            lines.append(f"{clip}|{text}|{text}\n")
+            for path in (corpus / "wavs" / f"{clip}.wav", corpus / "wavs" / f"{clip}.flac"):
+                if path.exists():  # what is missing, prepare_ljspeech.py will name
+                    (folder / "wavs" / path.name).symlink_to(path)
+        (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
+        (folder / SOURCE).write_text(str(corpus), encoding="utf-8")
+        os.replace(folder, out)
+    return f"{out}: {len(chosen)} of the {len(entries):,} clips of {corpus}"
+
+
+def scaled_batching(training_clips: int) -> dict[str, int]:
+    """Batch size, bucket size and bins that keep the paper's proportions on a smaller corpus.
+
+    Clips a bucket to clips, and bins to batches, are as in Ge et al., Table 1; a bucket and a bin
+    hold at least two batches, or they would be random batches under another name.
+
+    Raises:
+        ValueError: if the corpus is too small for two buckets of two batches of two clips.
+    """
+    if training_clips < 8:
+        raise ValueError(f"{training_clips} training clips: expected at least 8")
+    batch_size = max(2, min(SETTINGS["batch_size"], training_clips // FEWEST_BATCHES))
+    batches = -(-training_clips // batch_size)
+    all_batches = -(-TRAINING_CLIPS // SETTINGS["batch_size"])
+    share = training_clips / TRAINING_CLIPS
+    bucket_batches = round(SETTINGS["bucket_size"] * share / batch_size)
+    return {
+        "batch_size": batch_size,
+        "bucket_size": batch_size * max(2, bucket_batches),
+        "num_bins": max(2, min(round(SETTINGS["num_bins"] * batches / all_batches), batches // 2)),
+    }
+
+
+def overrides(mode: str, filelist: Path) -> str:
+    """The settings of a quick mode, as train.py's --hparams takes them."""
+    lines = filelist.read_text(encoding="utf-8").splitlines()
+    scaled = scaled_batching(sum(bool(line.strip()) for line in lines))
+    settings = [f"{name}={value}" for name, value in scaled.items()]
+    settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
+    if mode == "quick":
+        settings += [SMALL_MODEL, "num_workers=0"]  # starting a process takes longer than it saves
+    return ",".join(settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    part = commands.add_parser("corpus")
+    part.add_argument("corpus", type=Path)
+    part.add_argument("out", type=Path)
+    settings = commands.add_parser("overrides")
+    settings.add_argument("mode", choices=("quick", "quick-gpu"))
+    settings.add_argument("filelist", type=Path)
+    args = parser.parse_args()
+    try:
+        if args.command == "corpus":
+            print(take_part(args.corpus, args.out))
+        else:
+            print(overrides(args.mode, args.filelist))
+    except (ValueError, OSError) as error:
+        sys.exit(f"quick.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

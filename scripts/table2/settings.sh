@@ -1,0 +1,44 @@
+# What all ten experiments share; each of them sources this file. From the environment:
+#
+#   CORPUS   folder in LJSpeech's layout                   (data/LJSpeech-1.1)
+#   OUT      where filelists, mels, runs and report go     (runs/table2)
+#   EPOCHS   222: the loss at epoch 220 is smoothed with the validation after it
+#   SEEDS    0; several, "0 1 2" say, give means and standard errors in the report
+#   EXTRA    overrides that have the last word, "precision=bf16,num_workers=8" say
+#   PYTHON   the Python of the environment that requirements.txt was installed into (python)
+#
+# A run that is there is gone on with; a finished one says so and is left alone.
+
+set -euo pipefail
+CORPUS=$(realpath -m "${CORPUS:-data/LJSpeech-1.1}")
+OUT=$(realpath -m "${OUT:-runs/table2}")
+EPOCHS=${EPOCHS:-222}
+SEEDS=${SEEDS:-0}
+EXTRA=${EXTRA:-}
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+python() { command "${PYTHON:-python}" "$@"; }
+
+AUDIO=win_time=50,hop_time=12.5 # ms
+LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelists/val_mel.txt"
+SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,batch_size=16,precision=fp32,loss=padded"
+SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True"
+SETTINGS+=",local_randomization_factor=0.1,bucket_size=1024,num_bins=58"
+
+prepare() { # once for all ten
+  mkdir -p "$OUT"
+  if [ -e "$OUT/corpus.txt" ] && [ "$(cat "$OUT/corpus.txt")" != "$CORPUS" ]; then
+    echo "$OUT holds runs on $(cat "$OUT/corpus.txt"), and CORPUS is $CORPUS: choose another OUT" >&2
+    exit 1
+  fi
+  [ -e "$OUT/corpus.txt" ] && return
+  python scripts/prepare_ljspeech.py "$CORPUS" --out "$OUT/filelists" --cache-mels "$OUT/mels" \
+    --hparams "$AUDIO${EXTRA:+,$EXTRA}"
+  echo "$CORPUS" >"$OUT/.corpus.tmp"
+  mv "$OUT/.corpus.tmp" "$OUT/corpus.txt" # written last: what was interrupted is done again
+}
+
+exec 9>>"$(mkdir -p "$OUT" && echo "$OUT")/.prepare.lock"
+flock 9 # two experiments may be started at once, on two GPUs
+prepare
+exec 9>&-

@@ -1,0 +1,122 @@
+"""scripts/batching_figures.py: what is drawn, counted from the drawing itself."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from batching import STRATEGIES
+from scripts import published
+from scripts.batching_figures import (
+    STYLES,
+    batching_name,
+    draw_length_against_position,
+    draw_padded_batches,
+    draw_padding_against_randomness,
+    draw_parameter_sweeps,
+    write_figure,
+)
+from scripts.batching_survey import survey, sweep
+
+LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
+
+
+def test_every_strategy_looks_different_without_colour_too():
+    assert set(STYLES) == set(STRATEGIES)
+    assert len({style.name for style in STYLES.values()}) == len(STRATEGIES)
+    assert len({style.marker for style in STYLES.values()}) == len(STRATEGIES)
+
+
+def test_names_are_those_of_the_paper():
+    short = {"RAND": "random", "SB": "sorted", "SSB": "semi_sorted"}
+    short |= {"BKT": "bucket", "ATS": "alternated_sort"}
+    for name in published.TABLE_2:
+        first, *rest = name.split("-")
+        assert batching_name(short[first], "DBS" in rest, "BR" in rest) == name
+    assert batching_name("random", True, True) == "RAND-DBS"
+    assert batching_name("semi_sorted_exponential", True, True) == "SSB-exp-DBS-BR"
+
+
+@pytest.mark.parametrize(("count", "dynamic"), [(120, False), (120, True), (5, False), (1, True)])
+def test_bars_are_the_real_frames_and_the_padding(count, dynamic):
+    figure = draw_padded_batches(LENGTHS[:count], dynamic=dynamic)
+    for axes in figure.axes:
+        real = np.array([bar.get_height() for bar in axes.patches if not bar.get_hatch()])
+        padding = np.array([bar.get_height() for bar in axes.patches if bar.get_hatch()])
+        assert len(real) == len(padding) == min(count, 48)
+        assert set(real) <= set(LENGTHS)
+        # Each clip's bar and its padding end at its batch's length, so this is Ge21 eq. 1.
+        tops = [(b.get_x(), b.get_y() + b.get_height()) for b in axes.patches if b.get_hatch()]
+        assert sorted(top for _, top in tops)[-1] == real.max()
+        rate = np.mean(padding / np.array([top for _, top in tops]))
+        assert f"ZPR {rate:.1%}" in axes.get_title(loc="left")
+    clips = [sorted(b.get_height() for b in a.patches if not b.get_hatch()) for a in figure.axes]
+    assert clips[0] == clips[1] == clips[2]  # the same clips under all three
+
+
+def test_the_value_in_use_is_ringed_in_the_sweeps():
+    figure = draw_parameter_sweeps(
+        LENGTHS, 4, local_randomization_factor=0.2, bucket_size=20, num_bins=6
+    )
+    upper, middle = figure.axes[:3], figure.axes[3:6]
+    chosen = {"semi_sorted": 0.2, "bucket": 20, "alternated_sort": 6}
+    for zpr, abl, (strategy, value) in zip(upper, middle, chosen.items(), strict=True):
+        one = sweep(LENGTHS, 4, strategy, [value], epochs=3)[0]
+        for axes, expected in ((zpr, 100 * one.zero_padding_rate), (abl, one.average_batch_length)):
+            curve, ring = axes.lines
+            assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (value, pytest.approx(expected))
+            assert value in curve.get_xdata()
+    for axes in figure.axes[6:]:
+        planned, ordered = (line.get_ydata() for line in axes.lines)
+        assert sorted(planned) == list(ordered)
+
+
+def test_every_strategy_has_its_panel_with_every_clip_in_it():
+    figure = draw_length_against_position(LENGTHS, 4, num_bins=6, bucket_size=20)
+    assert [axes.get_title().split(" (")[0] for axes in figure.axes] == [
+        STYLES[strategy].name for strategy in STRATEGIES
+    ]
+    for axes in figure.axes:
+        (dots,) = axes.lines
+        assert sorted(dots.get_ydata()) == sorted(LENGTHS)
+    impossible = draw_length_against_position(LENGTHS[:5], 4, num_bins=6, bucket_size=20)
+    assert "num_bins=6" in impossible.axes[-1].texts[0].get_text()
+
+
+def test_the_trade_off_shows_each_curve_among_its_own_sizes():
+    fixed = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5])
+    dynamic = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)
+    curves = {("semi_sorted", False): fixed, ("semi_sorted", True): dynamic}
+    figure = draw_padding_against_randomness(curves, {("semi_sorted", True): dynamic[0]})
+    assert [len(axes.lines) for axes in figure.axes] == [1, 2, 1, 2]
+    line = figure.axes[1].lines[0]
+    assert line.get_xdata() == pytest.approx([1 - one.novelty for one in dynamic])
+    assert line.get_ydata() == pytest.approx([100 * one.padded_fraction for one in dynamic])
+
+
+@pytest.mark.parametrize("lengths", [[100], [90, 100, 200], [100] * 30])
+def test_odd_corpora_are_drawn_without_a_warning(lengths, tmp_path):
+    curves = {("random", d): [survey(lengths, 4, "random")] for d in (False, True)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for figure in (
+            draw_padded_batches(lengths, dynamic=True),
+            draw_parameter_sweeps(lengths, 4, num_bins=1),
+            draw_length_against_position(lengths, 4),
+            draw_padding_against_randomness(curves),
+        ):
+            write_figure(figure, tmp_path / "figure")
+
+
+def test_the_same_data_writes_the_same_bytes_with_text_as_text(tmp_path):
+    written = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        figure = draw_padded_batches(LENGTHS, dynamic=True)
+        paths = write_figure(figure, tmp_path / folder / "figure_3")
+        assert [path.name for path in paths] == ["figure_3.svg", "figure_3.png"]
+        written.append([path.read_bytes() for path in paths])
+    assert written[0] == written[1]
+    assert b">SSB-DBS: ZPR" in written[0][0]
+    assert written[0][1].startswith(b"\x89PNG")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["figure_3.png", "figure_3.svg"]

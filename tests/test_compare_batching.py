@@ -1,0 +1,336 @@
+"""scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
+
+import csv
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cost_model import TERMS, Measurement, fit, term_amounts, write_costs
+from hparams import create_hparams
+from scripts import compare_batching as program
+from scripts import published
+from scripts.batching_survey import mean_survey, survey
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "ljspeech"
+HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples
+SAMPLES = np.random.default_rng(0).integers(22_050, 220_500, 40)
+
+
+def write_csv(path, samples=SAMPLES):
+    lines = ["id,samples", *(f"clip{i},{n}" for i, n in enumerate(samples))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_filelist(path, samples=SAMPLES):
+    path.write_text("".join(f"no/such/{n}.wav|Go on.|{n / 22050:.6f}\n" for n in samples))
+    return path
+
+
+def write_known_costs(path, hparams=HPARAMS, memory=True):
+    """A GPU-like machine: 1 ms a decoder step, 1 kB a padded frame, whatever the batch."""
+    seconds = np.array([1e-3 if term == "per decoder step" else 0.0 for term in TERMS])
+    size = np.array([1000.0 if term == "per clip and decoder step" else 0.0 for term in TERMS])
+    measurements = []
+    for clips in (1, 2, 8, 32):
+        for frames in (50, 200, 800):
+            for symbols in (5, 40, 160):
+                amounts = term_amounts([clips], [frames], [symbols], 1)[0]
+                used = round(amounts @ size) if memory else None
+                measurements.append(
+                    Measurement(clips, frames, symbols, float(amounts @ seconds), used, 1)
+                )
+    write_costs(fit(measurements, asdict(hparams), {}, "a machine made up for a test"), path)
+    return path
+
+
+def run(capsys, *arguments):
+    program.main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        program.main([str(argument) for argument in arguments])
+    code = stopped.value.code
+    return code if isinstance(code, str) else capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+def test_samples_frames_and_seconds_become_frames_without_the_sound(tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("\ufeffid,samples\r\na,22050\r\n\r\nb,276\r\nc,275\r\n")
+    corpus = program.read_corpus(path, HPARAMS)
+    assert corpus.frames.tolist() == [80, 2, 1]  # 1 + samples // 276
+    assert corpus.ids == ["a", "b", "c"]
+    path.write_text("id,frames\na,7\n")
+    assert program.read_corpus(path, HPARAMS).frames.tolist() == [7]
+    path.write_text("no/such/a.wav|Go on.|1.000000\nno/such/b.npy | A dog. | 0.012517\n")
+    corpus = program.read_corpus(path, HPARAMS)
+    assert corpus.frames.tolist() == [80, 2]
+    assert corpus.texts == ["Go on.", "A dog."]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "empty"),
+        ("id,samples\n", "no clip under it"),
+        ("hello\n", ":1: 'hello' is neither"),
+        ("id,samples\na,5\nb,x\n", ":3: samples 'x', expected a whole number"),
+        ("id,frames\na,0\n", ":2: frames '0'"),
+        ("id,samples\na\n", ":2: 1 fields, expected id,samples"),
+        ("a.wav|Go on.\n", "scripts/prepare_ljspeech.py"),
+        ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: seconds 'nan'"),
+        ("a.wav|Go on.|1|2\n", ":1: 4 fields"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line_and_what_was_expected(
+    tmp_path, capsys, content, expected
+):
+    path = tmp_path / "list"
+    path.write_text(content)
+    message = refused(capsys, path, "-o", tmp_path / "out")
+    assert expected in message
+    assert str(path) in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_bad_lines_are_listed_up_to_twenty(tmp_path, capsys):
+    path = write_csv(tmp_path / "lengths.csv", [-1] * 30)
+    message = refused(capsys, path)
+    assert "30 of 30 lines refused" in message
+    assert ":21:" in message
+    assert ":22:" not in message
+    assert "and 10 more" in message
+
+
+def test_files_and_options_that_cannot_be_used_are_refused(tmp_path, capsys):
+    path = write_csv(tmp_path / "lengths.csv")
+    out = ["-o", tmp_path / "out"]
+    assert "no such file" in refused(capsys, tmp_path / "none.csv")
+    assert "a folder" in refused(capsys, tmp_path)
+    assert "has 40 clips" in refused(capsys, path, "--clips", 41, *out)
+    assert "batch_sise" in refused(capsys, path, "--hparams", "batch_sise=3", *out)
+    assert "longest clip" in refused(capsys, path, "--hparams", "batch_capacity=9", *out)
+    message = refused(capsys, path, "--recommend", "--max-memory", 8, *out)
+    assert "benchmarks/step_cost.py" in message
+    assert "add it" in refused(capsys, path, "--min-novelty", 0.5, *out)
+    assert "from 0 to 1" in refused(capsys, path, "--recommend", "--min-novelty", 2, *out)
+    costs = write_known_costs(tmp_path / "costs.json", memory=False)
+    message = refused(capsys, path, "--cost", costs, "--recommend", "--max-memory", 8, *out)
+    assert "no memory was measured" in message
+    (tmp_path / "out").write_text("in the way")
+    assert "out" in refused(capsys, path, *out)
+
+
+# ---------------------------------------------------------------------------- the tables
+
+
+def test_tables_and_pictures_are_written_and_fit_a_terminal(tmp_path, capsys):
+    out = tmp_path / "out"
+    shown = run(
+        capsys,
+        *(write_csv(tmp_path / "lengths.csv"), "-o", out, "--epochs", 3, "--seconds", "2,16,32"),
+        *("--hparams", "batch_size=4,bucket_size=8,num_bins=5"),
+    )
+    lines = [line for line in shown.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 120
+    names = {path.name for path in out.iterdir()}
+    pictures = {"padding_against_randomness", "parameter_sweeps", "length_against_position"}
+    assert names == {"comparison.md", "comparison.csv", "sweeps.csv"} | {
+        f"{name}.{suffix}" for name in pictures for suffix in ("svg", "png")
+    }
+    for path in out.iterdir():
+        assert str(path) in shown
+    with open(out / "comparison.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 18  # nine strategies, fixed and dynamic
+    lengths = np.sort(1 + SAMPLES // 276)
+    row = next(r for r in rows if (r["strategy"], r["dynamic_batch_size"]) == ("sorted", "False"))
+    longest = lengths[3::4]
+    assert float(row["decoder_steps"]) == longest.sum()
+    assert float(row["padded_fraction"]) == pytest.approx(1 - lengths.sum() / (4 * longest.sum()))
+    with open(out / "sweeps.csv") as file:
+        varied = [r["varied"] for r in csv.DictReader(file)]
+    assert varied.count("batch_size") == 9 * 8
+    assert varied.count("capacity") == 9 * 2
+    assert "Refused: batches of 2 s" in shown  # the longest clip has almost 10
+
+
+def test_the_longest_clip_is_named_when_a_capacity_is_refused():
+    corpus = program.Corpus(["a", "b"], np.array([80, 160]), None)
+    allowed, (note,) = program.capacities_in_frames([1.5, 3], corpus, HPARAMS)
+    assert allowed == {3: 239}  # 3 s of 276 samples at 22,050 Hz
+    assert "1.5 s" in note
+    assert "b alone has 2.00 s" in note
+
+
+@pytest.mark.parametrize("samples", [[22_050], [22_050, 44_100, 60_000], [22_050] * 30])
+def test_one_clip_three_clips_and_clips_of_one_length_are_compared(tmp_path, capsys, samples):
+    path = write_csv(tmp_path / "lengths.csv", samples)
+    shown = run(
+        capsys, path, "-o", tmp_path / "out", "--recommend", "--match-zpr", "semi_sorted",
+        "--epochs", 2,
+    )  # fmt: skip
+    assert "train.py --hparams" in shown
+    assert "ATS: not possible (num_bins=58" in shown
+    assert "nan" not in shown
+
+
+def test_parameters_that_make_a_strategy_random_are_pointed_out():
+    notes = program.too_small_for(HPARAMS, 66)
+    assert len(notes) == 2
+    assert "bucket_size=1024" in notes[0]
+    assert "num_bins=58 for 5 batches" in notes[1]
+    assert program.too_small_for(HPARAMS, 10_480) == []
+
+
+def test_published_figures_stand_only_beside_the_papers_setting():
+    one = survey([10, 20, 30], 2, "sorted")
+    assert program.published_table([one], HPARAMS, 13_100) is None
+    other = create_hparams("local_randomization_factor=0.2", base=HPARAMS)
+    assert program.published_table([one], other, published.TRAINING_CLIPS) is None
+    table = program.published_table([one], HPARAMS, published.TRAINING_CLIPS)
+    assert table.rows == [["SB", "0.16", "16.67", "+16.51", "526.43", "23.33", "-503.10"]]
+
+
+def test_ljspeech_meets_every_published_padding_and_length():
+    if not (SHARED / "lengths.csv").exists():
+        pytest.skip("LJSpeech's lengths are not here")
+    corpus = program.read_corpus(SHARED / "lengths.csv", HPARAMS)
+    found = {}
+    for name, theirs in published.TABLE_2.items():
+        strategies = {"RAND": "random", "SB": "sorted", "SSB": "semi_sorted"}
+        strategies |= {"BKT": "bucket", "ATS": "alternated_sort"}
+        key = strategies[name.split("-")[0]], "DBS" in name
+        if key not in found:
+            found[key] = mean_survey(
+                [
+                    survey(
+                        corpus.frames[np.random.default_rng(seed).permutation(13_100)[:10_480]],
+                        16,
+                        key[0],
+                        epochs=2,
+                        seed=seed,
+                        dynamic_batch_size=key[1],
+                    )
+                    for seed in range(4)
+                ]
+            )
+        assert 100 * found[key].zero_padding_rate == pytest.approx(
+            theirs.zero_padding_rate, abs=0.1
+        ), name
+        assert found[key].average_batch_length == pytest.approx(
+            theirs.average_batch_length, abs=1
+        ), name
+
+
+# ---------------------------------------------------------------------------- costs and advice
+
+
+def test_symbols_are_counted_in_texts_and_assumed_without_them(tmp_path):
+    corpus = program.read_corpus(write_filelist(tmp_path / "list.txt"), HPARAMS)
+    counted, note = program.with_symbols(corpus, HPARAMS)
+    assert set(counted.symbols.tolist()) == {len("go on.")}
+    assert note == ""
+    bare = program.Corpus(["a"], np.array([160]), None)  # 2.003 s of 276 samples a frame
+    assumed, note = program.with_symbols(bare, HPARAMS)
+    assert assumed.symbols.tolist() == [31]
+    assert "15.2 symbols a second are assumed" in note
+
+
+def test_the_assumed_symbols_are_those_of_ljspeech():
+    if not (SHARED / "metadata.csv").exists():
+        pytest.skip("LJSpeech's texts are not here")
+    with open(SHARED / "lengths.csv") as file:
+        seconds = sum(int(row["samples"]) for row in csv.DictReader(file)) / 22_050
+    lines = (SHARED / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    texts = [line.split("|")[2] for line in lines]
+    symbols = sum(len(program.text_to_sequence(t, ["english_cleaners"])) for t in texts)
+    assert symbols / seconds == pytest.approx(program.SYMBOLS_PER_SECOND, abs=0.05)
+
+
+def test_costs_add_predicted_minutes_and_memory(tmp_path, capsys):
+    costs = write_known_costs(tmp_path / "costs.json")
+    out = tmp_path / "out"
+    shown = run(
+        capsys, write_csv(tmp_path / "lengths.csv"), "-o", out, "--cost", costs, "--epochs", 2
+    )
+    assert "a machine made up for a test" in shown
+    assert "15.2 symbols a second are assumed" in shown
+    with open(out / "comparison.csv") as file:
+        for row in csv.DictReader(file):
+            assert float(row["seconds_per_epoch"]) == pytest.approx(
+                float(row["decoder_steps"]) / 1000, rel=1e-3
+            )
+            assert float(row["peak_bytes"]) == pytest.approx(
+                1000 * float(row["largest_batch_frames"]), rel=1e-3
+            )
+    shown = run(
+        capsys,
+        *(write_filelist(tmp_path / "list.txt"), "-o", out, "--cost", costs, "--epochs", 2),
+        *("--hparams", "decoder_rnn_dim=512"),
+    )
+    assert "decoder_rnn_dim=512, measured with 1024" in shown
+    assert "are assumed" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "batch_size=8,text_cleaners=[basic_cleaners]",
+        "win_time=None,win_length=800,hop_length=200,precision=bf16",
+        "filter_length=4096,batching_strategy=bucket,bucket_size=64",
+        "dynamic_batch_size=True,batch_capacity=20000,num_bins=7",
+    ],
+)
+def test_overrides_give_the_settings_back(text):
+    hparams = create_hparams(text, base=HPARAMS)
+    assert create_hparams(program.overrides(hparams)) == hparams
+
+
+def recommended_line(shown):
+    (line,) = [line for line in shown.splitlines() if line.startswith("train.py --hparams ")]
+    return create_hparams(line.removeprefix("train.py --hparams "))
+
+
+def test_the_recommendation_can_be_pasted_and_mixes_as_asked(tmp_path, capsys):
+    path, out = write_csv(tmp_path / "lengths.csv"), tmp_path / "out"
+    common = (path, "-o", out, "--epochs", 4, "--recommend", "--hparams", "batch_size=4")
+    hparams = recommended_line(run(capsys, *common, "--min-novelty", 0.7))
+    assert hparams.hop_length == 276
+    assert hparams.batch_size == 4
+    assert hparams.batch_randomization
+    options = program.batching_options(hparams, hparams.dynamic_batch_size)
+    lengths = 1 + SAMPLES // 276
+    found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **options)
+    assert found.novelty >= 0.7
+    paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)
+    shown = run(capsys, *common)
+    assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
+    recommended = recommended_line(shown)
+    options = program.batching_options(recommended, recommended.dynamic_batch_size)
+    usual = survey(lengths, 4, recommended.batching_strategy, epochs=4, **options)
+    assert usual.novelty >= paper.novelty
+    assert usual.decoder_steps <= paper.decoder_steps
+
+
+def test_memory_buys_a_capacity_and_too_little_is_said_plainly(tmp_path, capsys):
+    path, out = write_csv(tmp_path / "lengths.csv"), tmp_path / "out"
+    costs = write_known_costs(tmp_path / "costs.json")
+    common = (path, "-o", out, "--epochs", 2, "--recommend", "--cost", costs)
+    common = (*common, "--hparams", "batch_size=4", "--min-novelty", 0.3)
+    longest = int((1 + SAMPLES // 276).max())
+    hparams = recommended_line(run(capsys, *common, "--max-memory", 8 * longest * 1000 / 1e9))
+    assert 4 * longest < hparams.batch_capacity <= 8 * longest
+    shown = run(capsys, *common, "--max-memory", 1e-6)
+    assert "no batching fits into 1e-06 GB: the least is" in shown
+    assert "train.py" not in shown
+    shown = run(capsys, *common[:-1], 1.0)
+    assert "no batching reaches novelty 1: the most is" in shown

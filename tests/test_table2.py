@@ -1,0 +1,385 @@
+"""scripts/table2: what each experiment trains, in which order, and how stopping and failing end."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from hparams import HParams, create_hparams
+from scripts.published import SETTINGS, TABLE_2
+from scripts.table2 import quick
+from tests.helpers import TINY
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE2 = ROOT / "scripts" / "table2"
+ROWS = [name.lower().replace("-", "_") for name in TABLE_2]
+STRATEGY = {
+    "RAND": "random",
+    "SB": "sorted",
+    "SSB": "semi_sorted",
+    "BKT": "bucket",
+    "ATS": "alternated_sort",
+}
+
+# Stands in for Python: writes down how it was called. A training leaves its metrics behind, takes
+# $SECONDS_A_RUN, and 15 s and 7 s an epoch on the clock that `date` reads here, and ends with the
+# status that the file $OUT/status.<experiment> holds, if any.
+STAND_IN = """#!/usr/bin/env bash
+printf '%s\\n' "$(printf '%s\\t' "$@")" >>"$CALLS"
+case $1 in
+  train.py)
+    mkdir -p "$3" && name=$(basename "$(dirname "$3")")
+    sleep "${SECONDS_A_RUN:-0}"
+    [[ $6 =~ epochs=([0-9]+) ]]
+    trained=$(cat "$3/epochs" 2>/dev/null || echo 0)
+    new=$((BASH_REMATCH[1] > trained ? BASH_REMATCH[1] - trained : 0))
+    echo $((trained + new)) >"$3/epochs"
+    echo $(($(cat "$CLOCK") + 15 + 7 * new)) >"$CLOCK"
+    status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
+    [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
+    exit "$status" ;;
+  */quick.py)
+    exec REAL "$@" ;;
+  scripts/prepare_ljspeech.py)
+    [ -d "$2" ] || { echo "no such folder: $2" >&2; exit 1; }
+    mkdir -p "$4" && yes 'a|b|1.0' | head -n 200 >"$4/train_mel.txt" ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script of scripts/table2 from a folder with a space in its name."""
+    stand_in = tmp_path / "stand-in"
+    stand_in.write_text(STAND_IN.replace("REAL", f'"{sys.executable}"'), encoding="utf-8")
+    stand_in.chmod(0o755)
+    clock = tmp_path / "clock"
+    clock.write_text("1000", encoding="utf-8")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "date").write_text('#!/bin/sh\ncat "$CLOCK"\n', encoding="utf-8")
+    (tmp_path / "bin" / "date").chmod(0o755)
+    here = tmp_path / "a folder"
+    (here / "corpus" / "wavs").mkdir(parents=True)
+    (here / "corpus" / "metadata.csv").write_text(
+        "".join(f"C{i}|Text.|Text.\n" for i in range(250)), encoding="utf-8"
+    )
+
+    def start(script, *options, wait=True, **environment):
+        given = {"PYTHON": stand_in, "CALLS": tmp_path / "calls", "CLOCK": clock}
+        given |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        given |= {"CORPUS": "corpus", "OUT": "out"}
+        env = {**os.environ, **{k: str(v) for k, v in (given | environment).items()}}
+        process = subprocess.Popen(
+            ["bash", str(TABLE2 / script), *options],
+            cwd=here,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        if not wait:
+            return process
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    start.here, start.calls, start.clock = here, tmp_path / "calls", clock
+    return start
+
+
+def calls(run, program):
+    """Arguments of every call of a program so far."""
+    lines = run.calls.read_text(encoding="utf-8").splitlines() if run.calls.exists() else []
+    split = [line.rstrip("\t").split("\t") for line in lines]
+    return [call for call in split if call[0] == program]
+
+
+def trained(run):
+    """(experiment, seed folder, hparams) of every training started so far."""
+    found = []
+    for call in calls(run, "train.py"):
+        assert call[1] == "-o"
+        assert call[3:5] == ["--resume", "--hparams"]
+        folder = Path(call[2])
+        found.append((folder.parent.name, folder.name, create_hparams(call[5])))
+    return found
+
+
+def test_there_is_a_script_for_every_row_of_the_papers_table():
+    assert {path.stem for path in TABLE2.glob("*.sh")} == {*ROWS, "all", "settings"}
+    assert all(os.access(path, os.X_OK) for path in TABLE2.glob("*.sh") if path.stem != "settings")
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_an_experiment_trains_what_its_row_says_under_the_papers_settings(run, name):
+    row = name.lower().replace("-", "_")
+    status, output = run(f"{row}.sh")
+    assert status == 0, output
+    [(experiment, folder, hparams)] = trained(run)
+    assert (experiment, folder) == (row, "seed_0")
+    assert hparams.batching_strategy == STRATEGY[name.split("-")[0]]
+    assert hparams.dynamic_batch_size == ("DBS" in name)
+    assert hparams.batch_randomization == name.endswith("BR")
+    assert {key: getattr(hparams, key) for key in SETTINGS} == SETTINGS
+    assert (hparams.epochs, hparams.seed, hparams.load_mel_from_disk) == (222, 0, True)
+    model = ("encoder_embedding_dim", "decoder_rnn_dim", "attention_rnn_dim", "prenet_dim")
+    assert all(getattr(hparams, key) == getattr(HParams(), key) for key in model)
+    lists = run.here / "out" / "filelists"
+    assert hparams.training_files == str(lists / "train_mel.txt")
+    assert hparams.validation_files == str(lists / "val_mel.txt")
+
+
+def test_seeds_epochs_and_extra_come_from_the_environment_and_extra_has_the_last_word(run):
+    status, output = run("sb.sh", SEEDS="3 5", EPOCHS=10, EXTRA="batch_size=8,precision=bf16")
+    assert status == 0, output
+    runs = trained(run)
+    assert [(folder, h.seed) for _, folder, h in runs] == [("seed_3", 3), ("seed_5", 5)]
+    assert {(h.epochs, h.batch_size, h.precision) for _, _, h in runs} == {(10, 8, "bf16")}
+
+
+def test_the_corpus_is_prepared_once_and_again_if_that_was_interrupted(run):
+    for script in ("rand.sh", "sb.sh"):
+        assert run(script)[0] == 0
+    assert len(calls(run, "scripts/prepare_ljspeech.py")) == 1
+    (run.here / "out" / "corpus.txt").unlink()
+    assert run("sb.sh")[0] == 0
+    assert len(calls(run, "scripts/prepare_ljspeech.py")) == 2
+
+
+def test_a_missing_corpus_stops_an_experiment_before_training(run):
+    status, output = run("rand.sh", CORPUS="nowhere")
+    assert status == 1
+    assert "no such folder" in output
+    assert trained(run) == []
+    status, output = run("all.sh", CORPUS="nowhere")
+    assert status == 1
+    assert trained(run) == []
+
+
+def test_another_corpus_in_the_same_output_is_refused(run):
+    assert run("rand.sh")[0] == 0
+    (run.here / "other").mkdir()
+    status, output = run("rand.sh", CORPUS="other")
+    assert status == 1
+    assert "choose another OUT" in output
+    assert "corpus" in output
+    assert "other" in output
+    assert len(trained(run)) == 1
+
+
+def test_all_trains_the_ten_rows_once_and_then_reports(run):
+    status, output = run("all.sh", EPOCHS=4)
+    assert status == 0, output
+    assert [row for row, _, _ in trained(run)] == ROWS
+    out = run.here / "out"
+    assert calls(run, "scripts/report.py") == [
+        ["scripts/report.py", str(out), "-o", str(out / "report")]
+    ]
+    assert "10 of 10, ssb_dbs_br" in output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--quik"], ["--minutes", "3"], ["--quick-gpu"], ["--quick-gpu", "--minutes", "soon"],
+     ["--quick-gpu", "--minutes"], ["--quick-gpu", "--minutes", "0"]],
+)  # fmt: skip
+def test_all_refuses_what_it_does_not_take(run, options):
+    status, output = run("all.sh", *options)
+    assert status == 2
+    assert output.startswith("all.sh: ")
+    assert not run.calls.exists()
+
+
+def test_a_run_that_breaks_leaves_the_others_going_and_is_named(run):
+    (run.here / "out").mkdir()
+    (run.here / "out" / "status.sb").write_text("1")
+    status, output = run("all.sh")
+    assert status == 1
+    assert [row for row, _, _ in trained(run)] == ROWS
+    assert len(calls(run, "scripts/report.py")) == 1
+    assert output.splitlines()[-1].endswith("left out of the report: sb")
+
+
+@pytest.mark.parametrize("status", [2, 130, 143])  # settings refused, Ctrl-C, SIGTERM
+def test_a_signal_or_a_mistake_before_training_stops_all(run, status):
+    (run.here / "out").mkdir()
+    (run.here / "out" / "status.ssb_br").write_text(str(status))
+    got, output = run("all.sh")
+    assert got == status
+    assert [row for row, _, _ in trained(run)] == ROWS[:3]
+    assert calls(run, "scripts/report.py") == []
+    assert "the same command goes on" in output
+
+
+def test_ctrl_c_ends_all_of_it(run):
+    process = run("all.sh", wait=False, SECONDS_A_RUN=30)
+    deadline = time.monotonic() + 60
+    while not calls(run, "train.py") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert len(trained(run)) == 1
+
+
+def test_quick_takes_part_of_a_large_corpus_and_scales_the_batching(run):
+    status, output = run("all.sh", "--quick", EXTRA="seed=7")
+    assert status == 0, output
+    runs = trained(run)
+    assert [row for row, _, _ in runs] == ROWS
+    part = run.here / "out" / "corpus"
+    assert len((part / "metadata.csv").read_text().splitlines()) == quick.MOST_CLIPS
+    h = runs[0][2]
+    scaled = {name: getattr(h, name) for name in ("batch_size", "bucket_size", "num_bins")}
+    assert scaled == quick.scaled_batching(200)  # the stand-in's filelist
+    assert (h.epochs, h.seed, h.decoder_rnn_dim) == (6, 7, 128)
+    assert re.search(r"reproduces no figure of the paper: batch_size=12,", output)
+
+
+@pytest.mark.parametrize("minutes", [5, 20, 60, 600])
+def test_quick_gpu_reaches_the_same_epoch_in_all_rows_and_uses_the_minutes_given(run, minutes):
+    status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))
+    assert status == 0, output
+    runs = trained(run)
+    rounds = [runs[i : i + 10] for i in range(0, len(runs), 10)]
+    assert all([row for row, _, _ in one] == ROWS for one in rounds)
+    assert all(len({h.epochs for _, _, h in one}) == 1 for one in rounds)
+    epochs = [one[0][2].epochs for one in rounds]
+    assert epochs[0] == 1
+    assert epochs == sorted(set(epochs))
+    spent = int(run.clock.read_text()) - 1000
+    assert spent <= 60 * minutes or len(rounds) == 1
+    assert 60 * minutes - spent <= 2 * 10 * (15 + 7)  # or more had fitted
+    assert (run.here / "out" / "epochs").read_text().strip() == str(epochs[-1])
+    assert runs[0][2].decoder_rnn_dim == HParams().decoder_rnn_dim  # the full-size model
+
+
+@pytest.mark.parametrize(("minutes", "epochs"), [(1, [4] * 10), (10, [4] * 10 + [5] * 10)])
+def test_quick_gpu_levels_an_interrupted_round_first(run, minutes, epochs):
+    (run.here / "out").mkdir()
+    (run.here / "out" / "epochs").write_text("4\n")
+    assert run("all.sh", "--quick-gpu", "--minutes", str(minutes))[0] == 0
+    assert [h.epochs for _, _, h in trained(run)] == epochs
+
+
+# --- what quick.py scales
+
+
+def test_the_papers_corpus_keeps_the_papers_batching():
+    assert quick.scaled_batching(10_480) == {
+        "batch_size": 16, "bucket_size": 1024, "num_bins": 58,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("clips", [8, 9, 15, 33, 66, 80, 192, 1600, 5000])
+def test_a_small_corpus_keeps_two_batches_a_bucket_and_a_bin_and_the_proportions(clips):
+    scaled = quick.scaled_batching(clips)
+    batches = clips / scaled["batch_size"]
+    assert scaled["bucket_size"] % scaled["batch_size"] == 0
+    assert scaled["bucket_size"] >= 2 * scaled["batch_size"]
+    assert 2 <= scaled["num_bins"] <= -(-batches // 2)
+    if clips >= 1600:
+        assert scaled["bucket_size"] / clips == pytest.approx(1024 / 10_480, rel=0.05)
+        assert scaled["num_bins"] / batches == pytest.approx(58 / 655, rel=0.05)
+    settings = ",".join(f"{name}={value}" for name, value in scaled.items())
+    assert create_hparams(f"batching_strategy=bucket,{settings}")
+
+
+def test_too_small_a_corpus_is_refused():
+    with pytest.raises(ValueError, match="7 training clips: expected at least 8"):
+        quick.scaled_batching(7)
+
+
+def corpus_of(folder, clips):
+    (folder / "wavs").mkdir(parents=True)
+    for i in range(clips):
+        (folder / "wavs" / f"C{i}.wav").write_bytes(b"sound")
+    rows = [f"C{i}|Text {i}.|Text number {i}.\n" for i in range(clips)]
+    (folder / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
+def test_a_part_of_a_corpus_is_a_corpus_of_linked_clips(tmp_path):
+    corpus = corpus_of(tmp_path / "all", 250)
+    quick.take_part(corpus, tmp_path / "out" / "part")
+    part = tmp_path / "out" / "part"
+    lines = (part / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(set(lines)) == 100
+    for line in lines:
+        clip, _, text = line.split("|")
+        assert text == f"Text number {clip[1:]}."
+        assert (part / "wavs" / f"{clip}.wav").read_bytes() == b"sound"
+    assert len(list((part / "wavs").iterdir())) == 100
+    again = quick.take_part(corpus, part)
+    assert "already" in again
+    quick.take_part(corpus, tmp_path / "another")
+    assert (tmp_path / "another" / "metadata.csv").read_text() == "\n".join(lines) + "\n"
+
+
+def test_a_small_corpus_is_taken_whole(tmp_path):
+    quick.take_part(corpus_of(tmp_path / "all", 12), tmp_path / "part")
+    assert len((tmp_path / "part" / "metadata.csv").read_text().splitlines()) == 12
+
+
+def test_a_part_is_never_taken_for_one_of_another_corpus(tmp_path):
+    quick.take_part(corpus_of(tmp_path / "one", 12), tmp_path / "part")
+    with pytest.raises(ValueError, match=r"holds clips of .*one, and CORPUS is .*two"):
+        quick.take_part(corpus_of(tmp_path / "two", 12), tmp_path / "part")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="holds clips of another corpus"):
+        quick.take_part(tmp_path / "one", tmp_path / "mine")
+
+
+# --- with the real train.py
+
+
+def test_two_experiments_train_say_so_when_finished_and_are_reported(tmp_path):
+    corpus = tmp_path / "a corpus"
+    (corpus / "wavs").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for i in range(20):
+        samples = 0.1 * rng.standard_normal(8000 + 900 * i)
+        soundfile.write(corpus / "wavs" / f"T-{i}.wav", samples, 22050)
+    rows = [f"T-{i}|Text {i}.|Text number {i}.\n" for i in range(20)]
+    (corpus / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    left_out = ("sampling_rate", "hop_length", "epochs", "epochs_per_validation")
+    tiny = ",".join(f"{k}={v}" for k, v in TINY.items() if k not in left_out)
+    env = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "CORPUS": str(corpus),
+        "OUT": str(tmp_path / "out"),
+        "EPOCHS": "2",
+        "EXTRA": f"{tiny},bucket_size=6",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def call(*command):
+        return subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    for script in ("rand.sh", "ssb_dbs_br.sh"):
+        result = call("bash", str(TABLE2 / script))
+        assert result.returncode == 0, result.stdout + result.stderr
+    metrics = tmp_path / "out" / "rand" / "seed_0" / "metrics.jsonl"
+    before = metrics.read_bytes()
+    lines = [json.loads(line) for line in before.splitlines()]
+    assert [line["kind"] for line in lines] == ["run", "epoch", "epoch", "validation"]
+    again = call("bash", str(TABLE2 / "rand.sh"))
+    assert "finished already" in again.stdout
+    assert metrics.read_bytes() == before
+    out = tmp_path / "out"
+    report = call(sys.executable, str(ROOT / "scripts" / "report.py"), str(out), "-o", "report")
+    assert report.returncode == 0, report.stdout + report.stderr
+    table = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "SSB-DBS-BR" in table
+    assert "not a reproduction" in table
