@@ -25,6 +25,7 @@ TABLE = {
     "decoder_kernels": ("", "torch triton"),
     "fast_decoder": ("layers decoder_kernels", "torch"),
     "checkpoint": ("hparams files", "torch"),
+    "cost_model": ("files", "numpy scipy"),
     "logger": ("pictures hparams files", "torch numpy"),
     "rehearsal": ("data_utils hparams", "torch numpy"),
     "train": (
