@@ -112,9 +112,43 @@ def plan_epoch(
     _check_count("seed", seed, 0)
     _check_count("epoch", epoch, 0)
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
+    order, class_starts = _order(
+        x,
+        strategy,
+        rng,
+        local_randomization_factor,
+        bucket_size,
+        num_bins,
+        num_buckets,
+        dynamic_batch_size,
+    )
+    if dynamic_batch_size:
+        capacity = batch_size * x.max() if batch_capacity is None else batch_capacity
+        starts = _dynamic_starts(x[order], capacity, class_starts)
+    else:
+        ends = [*class_starts[1:], len(x)]
+        starts = [
+            s for a, b in zip(class_starts, ends, strict=True) for s in range(a, b, batch_size)
+        ]
+    batches = [order[a:b] for a, b in zip(starts, [*starts[1:], len(x)], strict=True)]
+    if batch_randomization:
+        batches = [batches[i] for i in rng.permutation(len(batches)).tolist()]
+    return batches
+
+
+def _order(
+    x: np.ndarray,
+    strategy: str,
+    rng: np.random.Generator,
+    factor: float,
+    bucket_size: int,
+    num_bins: int,
+    num_buckets: int,
+    dynamic_batch_size: bool,
+) -> tuple[np.ndarray, list[int]]:
+    """The clips in the strategy's order, and the places where a batch must begin."""
     order = rng.permutation(len(x))
-    class_starts = [0]  # where a batch must begin: only the two by-class bucketings have several
-    factor = local_randomization_factor
+    class_starts = [0]  # only the two bucketings by class have several
     if strategy == "sorted" or (strategy.startswith("semi_sorted") and factor == 0):
         order = _sort_by(x, order)
     elif strategy == "semi_sorted":
@@ -143,19 +177,7 @@ def plan_epoch(
         bin_index = np.arange(len(x)) * num_bins // len(x)
         signed = np.where(bin_index % 2 == 0, x[order], -x[order])
         order = order[np.lexsort((signed, bin_index))]
-
-    if dynamic_batch_size:
-        capacity = batch_size * x.max() if batch_capacity is None else batch_capacity
-        starts = _dynamic_starts(x[order], capacity, class_starts)
-    else:
-        ends = [*class_starts[1:], len(x)]
-        starts = [
-            s for a, b in zip(class_starts, ends, strict=True) for s in range(a, b, batch_size)
-        ]
-    batches = [order[a:b] for a, b in zip(starts, [*starts[1:], len(x)], strict=True)]
-    if batch_randomization:
-        batches = [batches[i] for i in rng.permutation(len(batches)).tolist()]
-    return batches
+    return order, class_starts
 
 
 def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -203,6 +203,24 @@ def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
     )
 
 
+def batching_options(hparams: HParams) -> dict[str, typing.Any]:
+    """What `batching.plan_epoch` takes beside the lengths and the epoch."""
+    names = (
+        "batch_size",
+        "seed",
+        "local_randomization_factor",
+        "bucket_size",
+        "num_bins",
+        "num_buckets",
+        "dynamic_batch_size",
+        "batch_capacity",
+        "batch_randomization",
+    )
+    return {"strategy": hparams.batching_strategy} | {
+        name: getattr(hparams, name) for name in names
+    }
+
+
 def describe(hparams: HParams) -> str:
     """All settings, a `name = value` line each; those that differ from the default are starred."""
     default = HParams()

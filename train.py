@@ -39,7 +39,7 @@ from data_utils import (
     write_lengths,
 )
 from files import lock, remove_leftovers
-from hparams import HParams, create_hparams, describe, hparams_from_dict
+from hparams import HParams, batching_options, create_hparams, describe, hparams_from_dict
 from logger import METRICS_FILE, RunLogger, describe_environment
 from model import Losses, Tacotron2, Tacotron2Loss
 from progress import duration, progress_bar
@@ -625,22 +625,6 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
-    return LengthBatchSampler(
-        [clip.num_frames for clip in clips],
-        hparams.batch_size,
-        hparams.batching_strategy,
-        seed=hparams.seed,
-        local_randomization_factor=hparams.local_randomization_factor,
-        bucket_size=hparams.bucket_size,
-        num_bins=hparams.num_bins,
-        num_buckets=hparams.num_buckets,
-        dynamic_batch_size=hparams.dynamic_batch_size,
-        batch_capacity=hparams.batch_capacity,
-        batch_randomization=hparams.batch_randomization,
-    )
-
-
 def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
     """The first epoch's padding, and its cost against random batches of the same corpus."""
     ours = padding_stats(sampler.lengths, sampler.plan)
@@ -706,7 +690,8 @@ def set_up(
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
     mel_filters(hparams)  # imports librosa once, here: forked workers need not, nor the first epoch
-    sampler = make_sampler(training_clips, hparams)
+    lengths = [clip.num_frames for clip in training_clips]
+    sampler = LengthBatchSampler(lengths, **batching_options(hparams))
     validation_plan = plan_epoch(
         [clip.num_frames for clip in validation_clips],
         hparams.validation_batch_size,

@@ -34,7 +34,7 @@ from audio import frame_count  # noqa: E402
 from batching import plan_epoch  # noqa: E402
 from cost_model import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs  # noqa: E402
 from data_utils import Batch, TextMelCollate  # noqa: E402
-from hparams import HParams, create_hparams, hparams_from_dict  # noqa: E402
+from hparams import HParams, batching_options, create_hparams, hparams_from_dict  # noqa: E402
 from logger import METRICS_FILE, describe_environment  # noqa: E402
 from model import Tacotron2, Tacotron2Loss  # noqa: E402
 from progress import duration, progress_bar  # noqa: E402
@@ -465,20 +465,8 @@ def epoch_shapes(
     frames: np.ndarray, symbols: np.ndarray, hparams: HParams, epoch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Clips, padded frames and padded symbols of every batch of a run's epoch, counted from 1."""
-    plan = plan_epoch(
-        frames,
-        hparams.batch_size,
-        hparams.batching_strategy,
-        seed=hparams.seed,
-        epoch=epoch - 1 if hparams.prepare_trainset_per_epoch else 0,
-        local_randomization_factor=hparams.local_randomization_factor,
-        bucket_size=hparams.bucket_size,
-        num_bins=hparams.num_bins,
-        num_buckets=hparams.num_buckets,
-        dynamic_batch_size=hparams.dynamic_batch_size,
-        batch_capacity=hparams.batch_capacity,
-        batch_randomization=hparams.batch_randomization,
-    )
+    number = epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+    plan = plan_epoch(frames, epoch=number, **batching_options(hparams))
     shapes = [(len(batch), frames[batch].max(), symbols[batch].max()) for batch in plan]
     return tuple(np.array(shapes).T)
 

@@ -12,8 +12,10 @@ batching that mixes enough, as overrides for train.py. benchmarks/step_cost.py m
 
 import argparse
 import csv
+import datetime
 import io
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -192,7 +194,7 @@ def with_symbols(corpus: Corpus, hparams: HParams) -> tuple[Corpus, str]:
 # ---------------------------------------------------------------------------- surveying
 
 
-def batching_options(hparams: HParams, dynamic: bool) -> dict:
+def common_options(hparams: HParams, dynamic: bool) -> dict:
     """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
     options = {name: getattr(hparams, name) for name in set(PARAMETERS.values())}
     options["dynamic_batch_size"] = dynamic
@@ -216,7 +218,7 @@ def plan_jobs(corpus: Corpus, hparams: HParams, draws: int, capacities: dict[flo
     jobs = []
     for strategy in STRATEGIES:
         for dynamic in (False, True):
-            options = batching_options(hparams, dynamic)
+            options = common_options(hparams, dynamic)
             jobs.append(Job("comparison", strategy, hparams.batch_size, options, draws))
             name = PARAMETERS.get(strategy)
             include = [options[name]] if name else []
@@ -224,9 +226,9 @@ def plan_jobs(corpus: Corpus, hparams: HParams, draws: int, capacities: dict[flo
             for value in values:
                 varied = options | ({name: value} if name else {})
                 jobs.append(Job("parameter", strategy, hparams.batch_size, varied))
-        options = batching_options(hparams, dynamic=False)
+        options = common_options(hparams, dynamic=False)
         jobs += [Job("batch_size", strategy, size, options) for size in BATCH_SIZES]
-        options = batching_options(hparams, dynamic=True)
+        options = common_options(hparams, dynamic=True)
         for capacity in capacities.values():
             sizes = {"batch_capacity": capacity}
             jobs.append(Job("capacity", strategy, hparams.batch_size, options | sizes))
@@ -598,7 +600,7 @@ def draw_all(out: Path, corpus: Corpus, hparams: HParams, tables: dict) -> list[
         for one in tables["parameter"]
         if one.parameter and one.value == getattr(hparams, one.parameter)
     }
-    options = batching_options(hparams, dynamic=False)
+    options = common_options(hparams, dynamic=False)
     figures = {
         "padding_against_randomness": draw_padding_against_randomness(curves, marked),
         "parameter_sweeps": draw_parameter_sweeps(
@@ -778,7 +780,8 @@ def show(lines, sections, closing) -> None:
 
 def write_all(out: Path, lines, sections, closing, tables, corpus, hparams) -> list[Path]:
     pictures = draw_all(out, corpus, hparams, tables)
-    parts = ["# Batchings compared", "\n".join(f"- {line}" for line in lines)]
+    made = f"{datetime.date.today()}: python {shlex.join(sys.argv)}"
+    parts = ["# Batchings compared", "\n".join(f"- {line}" for line in [made, *lines])]
     for title, table, note in sections:
         parts += [f"## {title or 'Every strategy, fixed and dynamic sizes'}"]
         parts += [markdown_table(*table), note]
