@@ -99,29 +99,16 @@ def plan_epoch(
     """
     x = check_lengths(lengths)
     _check_options(
-        x,
-        batch_size,
-        strategy,
-        local_randomization_factor,
-        bucket_size,
-        num_bins,
-        num_buckets,
-        dynamic_batch_size,
-        batch_capacity,
-    )
+        x, batch_size, strategy, local_randomization_factor, bucket_size, num_bins, num_buckets,
+        dynamic_batch_size, batch_capacity,
+    )  # fmt: skip
     _check_count("seed", seed, 0)
     _check_count("epoch", epoch, 0)
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
     order, class_starts = _order(
-        x,
-        strategy,
-        rng,
-        local_randomization_factor,
-        bucket_size,
-        num_bins,
-        num_buckets,
+        x, strategy, rng, local_randomization_factor, bucket_size, num_bins, num_buckets,
         dynamic_batch_size,
-    )
+    )  # fmt: skip
     if dynamic_batch_size:
         capacity = batch_size * x.max() if batch_capacity is None else batch_capacity
         starts = _dynamic_starts(x[order], capacity, class_starts)

@@ -307,7 +307,7 @@ def test_the_recommendation_can_be_pasted_and_mixes_as_asked(tmp_path, capsys):
     assert hparams.hop_length == 276
     assert hparams.batch_size == 4
     assert hparams.batch_randomization
-    options = program.batching_options(hparams, hparams.dynamic_batch_size)
+    options = program.common_options(hparams, hparams.dynamic_batch_size)
     lengths = 1 + SAMPLES // 276
     found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **options)
     assert found.novelty >= 0.7
@@ -315,7 +315,7 @@ def test_the_recommendation_can_be_pasted_and_mixes_as_asked(tmp_path, capsys):
     shown = run(capsys, *common)
     assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
     recommended = recommended_line(shown)
-    options = program.batching_options(recommended, recommended.dynamic_batch_size)
+    options = program.common_options(recommended, recommended.dynamic_batch_size)
     usual = survey(lengths, 4, recommended.batching_strategy, epochs=4, **options)
     assert usual.novelty >= paper.novelty
     assert usual.decoder_steps <= paper.decoder_steps
