@@ -114,8 +114,10 @@ def trained(run):
 
 
 def test_there_is_a_script_for_every_row_of_the_papers_table():
-    assert {path.stem for path in TABLE2.glob("*.sh")} == {*ROWS, "all", "settings"}
-    assert all(os.access(path, os.X_OK) for path in TABLE2.glob("*.sh") if path.stem != "settings")
+    assert {path.stem for path in TABLE2.glob("*.sh")} == {*ROWS, "all", "settings", "python"}
+    assert all(
+        os.access(path, os.X_OK) for path in TABLE2.glob("*.sh") if path.stem in (*ROWS, "all")
+    )
 
 
 @pytest.mark.parametrize("name", TABLE_2)
@@ -172,6 +174,25 @@ def test_another_corpus_in_the_same_output_is_refused(run):
     assert "choose another OUT" in output
     assert "corpus" in output
     assert "other" in output
+    assert len(trained(run)) == 1
+
+
+@pytest.mark.parametrize("script", ["rand.sh", "all.sh"])
+def test_a_missing_or_bare_python_is_refused_with_the_way_out(run, script, tmp_path):
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    for python in (tmp_path / "no-such", bare, "no-such-python"):
+        status, output = run(script, PYTHON=python)
+        assert status == 1
+        assert output.count("\n") == 1
+        assert f"{python}: not a Python with torch" in output
+        assert "PYTHON=.venv/bin/python" in output
+
+
+def test_python_may_be_named_from_the_folder_one_is_in(run, tmp_path):
+    status, output = run("rand.sh", PYTHON=Path("..") / "stand-in")
+    assert status == 0, output
     assert len(trained(run)) == 1
 
 

@@ -28,20 +28,20 @@ elif [ -n "$minutes" ]; then
   refuse "--minutes goes with --quick-gpu"
 fi
 
+source "$here/python.sh"
 if [ $mode != full ]; then
-  run() { "${PYTHON:-python}" "$here/$@"; }
   OUT=${OUT:-runs/table2-$mode} EPOCHS=${EPOCHS:-6}
   if [ -z "${CORPUS:-}" ]; then
     CORPUS=$OUT/corpus
-    run ../make_demo_corpus.py "$CORPUS" --clips 100
+    python "$here/../make_demo_corpus.py" "$CORPUS" --clips 100
   elif [ $mode = quick ]; then
-    run quick.py corpus "$CORPUS" "$OUT/corpus"
+    python "$here/quick.py" corpus "$CORPUS" "$OUT/corpus"
     CORPUS=$OUT/corpus
   fi
 fi
 source "$here/settings.sh" # prepares the filelists
 if [ $mode != full ]; then
-  scaled=$(run quick.py overrides $mode "$OUT/filelists/train_mel.txt")
+  scaled=$(python "$here/quick.py" overrides $mode "$OUT/filelists/train_mel.txt")
   echo "Scaled down, so it reproduces no figure of the paper: $scaled"
   EXTRA="$scaled,$EXTRA"
   [ $mode = quick-gpu ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # fastest for a small model

@@ -10,14 +10,13 @@
 # A run that is there is gone on with; a finished one says so and is left alone.
 
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
 CORPUS=$(realpath -m "${CORPUS:-data/LJSpeech-1.1}")
 OUT=$(realpath -m "${OUT:-runs/table2}")
 EPOCHS=${EPOCHS:-222}
 SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-
-python() { command "${PYTHON:-python}" "$@"; }
 
 AUDIO=win_time=50,hop_time=12.5 # ms
 LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelists/val_mel.txt"
