@@ -33,7 +33,7 @@ if [ $mode != full ]; then
   OUT=${OUT:-runs/table2-$mode} EPOCHS=${EPOCHS:-6}
   if [ -z "${CORPUS:-}" ]; then
     CORPUS=$OUT/corpus
-    python "$here/../make_demo_corpus.py" "$CORPUS" --clips 100
+    python "$here/../make_demo_corpus.py" "$CORPUS" --clips 85
   elif [ $mode = quick ]; then
     python "$here/quick.py" corpus "$CORPUS" "$OUT/corpus"
     CORPUS=$OUT/corpus
