@@ -285,7 +285,7 @@ def to_markdown(blocks: list[Block]) -> str:
         elif block.kind == "table":
             parts.append(_table_markdown(content))
         elif block.kind == "figure":
-            parts.append(f"![{_md(block.title)}]({content}.png)\n\n{_md(block.title)}")
+            parts.append(f"![{_md(block.title)}]({content}.svg)\n\n{_md(block.title)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -759,7 +759,7 @@ def test_the_head_names_date_machine_versions_seeds_and_the_command(made):
     ):
         assert part in text
     for stem in report.FIGURES:
-        assert f"]({stem}.png)" in text
+        assert f"]({stem}.svg)" in text
 
 
 @pytest.mark.usefixtures("printed")
