@@ -148,7 +148,7 @@ def _facts(runs, rows: list[Row], command: str, date: datetime) -> list[tuple[st
     def machine(run) -> str:
         m = run.record["machine"]
         return (
-            f"{m.get('processor')}, {m.get('cores')} cores, {m.get('threads')} threads, "
+            f"{m.get('processor')}, cores: {m.get('cores')}, threads: {m.get('threads')}, "
             f"{m.get('system')}"
         )
 
