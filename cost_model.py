@@ -44,6 +44,7 @@ TERMS = (
 # The settings that a step's cost depends on, beside the batch's shape.
 COST_SETTINGS = (
     "precision",
+    "decoder",
     "mask_padding",
     "n_mel_channels",
     "n_symbols",

@@ -40,6 +40,7 @@ class HParams:
     seed: int = 1234  # with the epoch's number it decides everything random
     num_workers: int = 2  # processes that read clips; 0 reads in the training process
     precision: str = "fp32"  # fp32, bf16, or fp16 with loss scaling
+    decoder: str = "reference"  # in training: fast has the same results sooner, reference is simple
     ignore_layers: tuple[str, ...] = ("embedding.weight",)  # --warm_start leaves these as they are
 
     # --- data
@@ -130,6 +131,7 @@ RETIRED = {
 _CHOICES = {
     "batching_strategy": STRATEGIES,
     "precision": ("fp32", "bf16", "fp16"),
+    "decoder": ("reference", "fast"),
     "learning_rate_schedule": ("constant", "exponential"),
     "loss": ("padded", "unpadded"),
 }

@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import checkpoint
+import fast_decoder
 from audio import griffin_lim, mel_filters
 from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from checkpoint import CheckpointError
@@ -41,7 +42,7 @@ from data_utils import (
 from files import lock, remove_leftovers
 from hparams import HParams, batching_options, create_hparams, describe, hparams_from_dict
 from logger import METRICS_FILE, RunLogger, describe_environment
-from model import Losses, Tacotron2, Tacotron2Loss
+from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
 from progress import duration, progress_bar
 from rehearsal import DoesNotFit, rehearse
 from text import text_to_sequence
@@ -49,6 +50,7 @@ from text import text_to_sequence
 DEFAULT_LOGS = "logs"  # inside the output folder
 VALIDATION_SEED = 0  # batches and prenet masks of every run's validation
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+DECODERS = {"reference": teacher_forced, "fast": fast_decoder.teacher_forced}
 AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -699,7 +701,7 @@ def set_up(
         seed=VALIDATION_SEED,
     )
     torch.manual_seed(hparams.seed)
-    model = Tacotron2(hparams)
+    model = Tacotron2(hparams, DECODERS[hparams.decoder])
     if args.warm_start and found is None:
         weights = checkpoint.load_checkpoint(args.checkpoint_path)
         checkpoint.load_weights(model, weights, args.checkpoint_path, hparams.ignore_layers)

@@ -30,17 +30,19 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
 
+import fast_decoder  # noqa: E402
 from audio import frame_count  # noqa: E402
 from batching import plan_epoch  # noqa: E402
 from cost_model import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs  # noqa: E402
 from data_utils import Batch, TextMelCollate  # noqa: E402
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict  # noqa: E402
 from logger import METRICS_FILE, describe_environment  # noqa: E402
-from model import Tacotron2, Tacotron2Loss  # noqa: E402
+from model import Tacotron2, Tacotron2Loss, teacher_forced  # noqa: E402
 from progress import duration, progress_bar  # noqa: E402
 from text import text_to_sequence  # noqa: E402
 
 PROGRAM = "step_cost.py"
+DECODERS = {"reference": teacher_forced, "fast": fast_decoder.teacher_forced}
 AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # LJSpeech has clips of 1.1 to 10.1 s, with texts of 12 to 187 characters.
 SECONDS_OF_CLIPS = (1.0, 2.5, 5.0, 10.2)
@@ -118,7 +120,7 @@ class Trainer:
         torch.backends.cudnn.deterministic = True
         torch.manual_seed(hparams.seed)
         self.hparams, self.device = hparams, device
-        self.model = Tacotron2(hparams).to(device)
+        self.model = Tacotron2(hparams, DECODERS[hparams.decoder]).to(device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(),
             lr=hparams.learning_rate,

@@ -63,6 +63,8 @@ def run(command: str, clone: Path) -> subprocess.CompletedProcess:
             arguments[at] = re.sub(r"batch_size=16,", "", arguments[at])
     if arguments[1] == "benchmarks/batching.py":
         arguments.append("--quick")
+    if arguments[1] == "benchmarks/decoder.py":
+        arguments += "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0".split()
     if arguments[1] == "benchmarks/step_cost.py" and "--hparams" in arguments:
         arguments[arguments.index("--hparams") + 1] += f",{TINY}"
         arguments += "--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4".split()

@@ -200,6 +200,20 @@ def test_run_killed_again_while_it_resumes_ends_bitwise_the_same(corpus, whole, 
     assert_same_run(out, whole)
 
 
+def test_the_fast_decoder_trains_like_the_reference_and_resumes_bitwise(corpus, whole, tmp_path):
+    fast, killed = tmp_path / "fast", tmp_path / "killed"
+    hparams = corpus.hparams(**LONG, decoder="fast")
+    assert Child(flags(fast, hparams)).end().code == 0
+    assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
+    assert Child([*flags(killed, ""), "--resume"]).end().code == 0
+    assert_same_run(killed, fast)
+    losses = [
+        [line["train_loss"] for line in metrics(out) if line["kind"] == "epoch"]
+        for out in (fast, whole)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def slow_checkpoints() -> None:
     save = torch.save
 

@@ -1,0 +1,433 @@
+"""The fast decoder against the readable one: outputs, every gradient, precision, memory."""
+
+import copy
+import dataclasses
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_model import MELS, seeded, tiny_batch, tiny_model
+
+import fast_decoder
+import model
+from data_utils import Batch
+from hparams import HParams
+from model import Tacotron2, Tacotron2Loss
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
+DIM = 8  # encoder_embedding_dim of the tiny model
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Layers this small only wait for one another on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_buffers(monkeypatch):
+    """What is read before it is written must show."""
+
+    def poisoned(*shape, **options):
+        return torch.full(shape, torch.nan, **options)
+
+    monkeypatch.setattr(fast_decoder, "_empty", poisoned)
+
+
+@pytest.fixture(params=["oneDNN", "plain"])
+def products(request, monkeypatch):
+    """Both ways to multiply: without oneDNN is what a GPU does."""
+    if request.param == "plain":
+        monkeypatch.setattr(fast_decoder, "_onednn_multiplies", lambda *_: False)
+    elif not fast_decoder._onednn_multiplies("cpu", torch.float32):
+        pytest.skip("this torch has no oneDNN")
+
+
+@dataclasses.dataclass
+class Problem:
+    """A decoder and what it is given."""
+
+    decoder: torch.nn.Module
+    memory: torch.Tensor
+    mask: torch.Tensor
+    mel: torch.Tensor
+    dropout_masks: model.DropoutMasks
+    seed: int
+
+    def run(self, function, weights=(1.0, 1.0, 1.0), precision=None):
+        """Outputs and all gradients, by name, of a random weighting of the outputs."""
+        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
+        self.decoder.zero_grad()
+        with torch.autocast("cpu", precision, enabled=precision is not None):
+            outputs = function(self.decoder, memory, self.mask, mel, self.dropout_masks)
+        generator, loss = seeded(self.seed), 0.0
+        for output, weight in zip(outputs, weights, strict=True):
+            noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+            if weight:
+                loss = loss + weight * (output.to(memory.dtype) * noise.to(memory.dtype)).sum()
+        loss.backward()
+        results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
+        results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
+        results |= {f"grad {n}": p.grad for n, p in self.decoder.named_parameters()}
+        return {n: None if x is None else x.detach().clone() for n, x in results.items()}
+
+
+def problem(
+    lengths=((7, 9), (2, 4), (5, 12)), dtype=torch.float32, training=True, seed=0, **changes
+):
+    """Clips of (symbols, frames) for a tiny decoder."""
+    decoder = tiny_model(seed, training, **changes).to(dtype).decoder
+    symbols, frames = (torch.tensor(x) for x in zip(*lengths, strict=True))
+    num_symbols, r = int(symbols.max()), decoder.n_frames_per_step
+    num_steps, generator = -(-int(frames.max()) // r), seeded(seed + 1)
+    return Problem(
+        decoder,
+        torch.randn(len(lengths), num_symbols, DIM, generator=generator, dtype=dtype),
+        torch.arange(num_symbols) >= symbols[:, None],
+        torch.randn(len(lengths), MELS, num_steps * r, generator=generator, dtype=dtype),
+        decoder.draw_masks(num_steps, len(lengths), generator),
+        seed,
+    )
+
+
+def relative_errors(actual, expected):
+    """max|a - b| / max|b| by name; every tensor must have the same shape, or both none."""
+    assert actual.keys() == expected.keys()
+    errors = {}
+    for name, wanted in expected.items():
+        if wanted is None:
+            assert actual[name] is None or not actual[name].any(), name
+            continue
+        assert actual[name].shape == wanted.shape, name
+        assert torch.isfinite(actual[name]).all(), name
+        difference = (actual[name].double() - wanted.double()).abs().max().item()
+        largest = wanted.abs().max().item()
+        errors[name] = difference / largest if largest else difference
+    return errors
+
+
+def forward(case, memory=None):
+    memory = case.memory if memory is None else memory
+    return fast_decoder.teacher_forced(
+        case.decoder, memory, case.mask, case.mel, case.dropout_masks
+    )
+
+
+def assert_parity(case, weights=(1.0, 1.0, 1.0)):
+    expected = case.run(model.teacher_forced, weights)
+    actual = case.run(fast_decoder.teacher_forced, weights)
+    for name, wanted in expected.items():
+        if wanted is not None:
+            assert actual[name].dtype == wanted.dtype, name
+    errors = relative_errors(actual, expected)
+    worst = max(errors, key=errors.get)
+    assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
+
+
+# ---------------------------------------------------------------------------- the same results
+
+SIZES = {
+    "usual": ((7, 9), (2, 4), (5, 12)),
+    "one clip": ((6, 10),),
+    "one frame": ((3, 1), (5, 1)),
+    "one symbol": ((1, 11), (1, 3)),
+    "one of all": ((1, 1),),
+    "equal": ((6, 8), (6, 8), (6, 8), (6, 8)),
+    "very unequal": ((40, 35), (1, 1), (2, 3)),
+    "fewer symbols than the filter is wide": ((2, 17), (1, 5)),
+    "one step more than a chunk": ((5, fast_decoder.CHUNK + 1), (3, 8)),
+    "three chunks": ((5, 3 * fast_decoder.CHUNK), (3, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", SIZES)
+def test_outputs_and_every_gradient_are_those_of_the_reference(name, dtype, products):
+    assert_parity(problem(SIZES[name], dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("r", [2, 3])
+@pytest.mark.parametrize("lengths", [((7, 9), (2, 4), (5, 13)), ((3, 1),)])
+def test_several_frames_a_step_change_nothing(lengths, r, dtype, products):
+    assert_parity(problem(lengths, dtype, n_frames_per_step=r))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_location_kernel_size": 1},
+        {"attention_location_kernel_size": 31},
+        {"p_attention_dropout": 0.0},
+        {"p_decoder_dropout": 0.6, "p_attention_dropout": 0.3},
+        WITHOUT_DROPOUT,
+        {"training": False},
+        {"training": False, **WITHOUT_DROPOUT},
+        {"attention_rnn_dim": 64, "decoder_rnn_dim": 48, "attention_dim": 16, "prenet_dim": 32},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_sizes_and_dropout_change_nothing(changes, dtype, products):
+    assert_parity(problem(dtype=dtype, **changes))
+
+
+def test_a_sum_over_many_rows_keeps_its_precision():
+    """The gradient of v sums terms that cancel over the symbols: in one go that costs a digit."""
+    case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
+    exact = case.run(model.teacher_forced)
+    case.decoder.float()
+    case.memory, case.mel = case.memory.float(), case.mel.float()
+    name = "grad attention_layer.v.linear_layer.weight"
+    ours, reference = (
+        relative_errors(case.run(function), exact)[name]
+        for function in (fast_decoder.teacher_forced, model.teacher_forced)
+    )
+    assert ours <= 3 * reference
+
+
+@pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
+def test_a_loss_of_some_outputs_only_has_the_gradients_of_the_reference(weights):
+    """Alignments too: guided-attention losses need their gradient."""
+    assert_parity(problem(dtype=torch.float64), weights)
+
+
+class Repeated(torch.autograd.Function):
+    """A function that runs anew for every backward pass: gradcheck makes several a graph."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.function, ctx.inputs = function, inputs
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in ctx.inputs]
+            outputs = ctx.function(*inputs)
+        return None, *torch.autograd.grad(outputs, inputs, gradients)
+
+
+def test_gradients_are_those_of_finite_differences():
+    sizes = {"attention_rnn_dim": 3, "decoder_rnn_dim": 2, "prenet_dim": 2, "attention_dim": 2}
+    case = problem(((3, 4), (2, 3)), torch.float64, **sizes)
+    names = [name for name, _ in case.decoder.named_parameters()]
+
+    def outputs(memory, mel, *parameters):
+        decoder = copy.deepcopy(case.decoder)
+        for name, parameter in zip(names, parameters, strict=True):
+            owner, _, last = name.rpartition(".")
+            delattr(decoder.get_submodule(owner), last)
+            setattr(decoder.get_submodule(owner), last, parameter)
+        return fast_decoder.teacher_forced(decoder, memory, case.mask, mel, case.dropout_masks)
+
+    inputs = [case.memory, case.mel, *case.decoder.parameters()]
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(lambda *x: Repeated.apply(outputs, *x), inputs)
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="golden arrays (../shared) are not here")
+def test_golden_outputs_and_gradients_are_met():
+    with np.load(GOLDEN, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    config = json.loads(str(arrays["meta/json"]))["config"]
+    golden = {k: torch.from_numpy(v) for k, v in arrays.items() if v.dtype.kind in "fib"}
+    fast = Tacotron2(HParams(**config, p_prenet_dropout=0.0), fast_decoder.teacher_forced).eval()
+    fast.load_state_dict(
+        {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
+    )
+    names = ("text_padded", "input_lengths", "mel_padded", "gate_padded", "output_lengths")
+    batch = Batch(*(golden[f"input/{name}"] for name in names))
+    outputs = fast(batch)
+    for ours, name, tolerance in (
+        (outputs.mel, "mel_outputs", 2e-5),
+        (outputs.mel_postnet, "mel_outputs_postnet", 2e-5),
+        (outputs.gate, "gate_outputs", 2e-5),
+        (outputs.alignments, "alignments", 1e-4),
+    ):
+        assert (ours - golden[f"output/{name}"]).abs().max() < tolerance, name
+    Tacotron2Loss()(outputs, batch).total.backward()
+    gradients = {n: p.grad for n, p in fast.named_parameters() if n.startswith("decoder.")}
+    assert len(gradients) == 19
+    for name, gradient in gradients.items():
+        expected = golden[f"grad/{name}"]
+        assert (gradient - expected).abs().max() < 1e-3 * expected.abs().max(), name
+
+
+def train(training_decoder, steps=50):
+    tacotron = tiny_model(training=True, training_decoder=training_decoder)
+    batch = tiny_batch(((7, 20), (3, 9), (5, 14)))
+    optimizer = torch.optim.Adam(tacotron.parameters(), lr=1e-2)
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = Tacotron2Loss()(tacotron(batch), batch).total
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(tacotron.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_fifty_steps_of_training_have_the_loss_curve_of_the_reference():
+    reference, fast = train(model.teacher_forced), train(fast_decoder.teacher_forced)
+    assert reference[-1] < 0.7 * reference[0]
+    assert fast == pytest.approx(reference, rel=1e-4)
+    assert train(fast_decoder.teacher_forced) == fast  # bitwise
+
+
+def test_without_gradients_the_outputs_are_the_same():
+    case = problem(training=False)
+    expected = model.teacher_forced(
+        case.decoder, case.memory, case.mask, case.mel, case.dropout_masks
+    )
+    with torch.no_grad():
+        validation = forward(case)
+    with torch.inference_mode():
+        inference = forward(case)
+    for one, two, three in zip(expected, validation, inference, strict=True):
+        assert torch.allclose(two, one, atol=1e-5)
+        assert torch.equal(two, three)
+        assert not two.requires_grad
+
+
+def refused(*_):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
+def test_onednn_is_used_only_where_its_products_are_right(multiply, monkeypatch):
+    """Its operators are private: they may go, or change what they do."""
+    check = fast_decoder._onednn_multiplies.__wrapped__
+    assert not check("cuda", torch.float32)
+    assert not check("cpu", torch.float64)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", multiply)
+    assert not check("cpu", torch.float32)
+
+
+# ---------------------------------------------------------------------------- mixed precision
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision, products):
+    """The usual error against float64: in some draws attention magnifies either one's errors."""
+    changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
+    ours, reference = {}, {}
+    for draw in range(12):
+        case = problem(((9, 30), (4, 11), (7, 26)), torch.float64, seed=draw, **changes)
+        exact = case.run(model.teacher_forced)
+        case.decoder.float()
+        case.memory, case.mel = case.memory.float(), case.mel.float()
+        for errors, function in (
+            (ours, fast_decoder.teacher_forced),
+            (reference, model.teacher_forced),
+        ):
+            results = case.run(function, precision=precision)
+            assert results["mel"].dtype == results["gate"].dtype == precision
+            for name, x in results.items():
+                error = (x.double() - exact[name]).norm() / exact[name].norm()
+                errors.setdefault(name, []).append(error.item())
+    for name, errors in ours.items():
+        assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
+
+
+def test_autocast_does_not_reach_into_the_hand_written_backward_pass():
+    """Of alignments alone, the gradient of v comes from there and from nowhere else."""
+    case = problem()
+    weight = case.decoder.attention_layer.v.linear_layer.weight
+    gradients = []
+    for enabled in (False, True):
+        alignments = forward(case)[2]
+        loss = (alignments * torch.randn(alignments.shape, generator=seeded())).sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            gradients.append(torch.autograd.grad(loss, weight)[0])
+    assert torch.equal(*gradients)
+
+
+# ---------------------------------------------------------------------------- safety
+
+
+def test_two_forward_passes_before_their_backward_passes_do_not_meet():
+    one, two = problem(), problem(((4, 6), (6, 9), (3, 12)))
+    two.decoder = one.decoder
+    expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in (one, two)]
+    for first, second in ((0, 1), (1, 0)):
+        memories, losses = [], []
+        for case in (one, two):
+            memories.append(case.memory.clone().requires_grad_())
+            generator = seeded(case.seed)
+            losses.append(
+                sum(
+                    (
+                        x * torch.randn(x.shape, generator=generator, dtype=torch.float64).float()
+                    ).sum()
+                    for x in forward(case, memories[-1])
+                )
+            )
+            with torch.no_grad():  # validation between
+                forward(case)
+        losses[first].backward()
+        losses[second].backward()
+        for memory, wanted in zip(memories, expected, strict=True):
+            assert torch.equal(memory.grad, wanted)
+
+
+def loss_of(case):
+    return sum(output.sum() for output in forward(case))
+
+
+def test_a_second_backward_pass_through_one_graph_is_refused():
+    loss = loss_of(problem())
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match=r"runs once.*decoder=reference"):
+        loss.backward()
+
+
+def test_a_second_derivative_is_refused():
+    case = problem()
+    with pytest.raises(RuntimeError, match=r"no second derivative.*decoder=reference"):
+        torch.autograd.grad(loss_of(case), list(case.decoder.parameters()), create_graph=True)
+
+
+def test_an_output_changed_before_the_backward_pass_is_refused():
+    mel, _, alignments = forward(problem())
+    with torch.no_grad():
+        alignments.mul_(2)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation"):
+        mel.sum().backward()
+
+
+def test_two_runs_are_bitwise_the_same():
+    case = problem()
+    one, two = (case.run(fast_decoder.teacher_forced) for _ in range(2))
+    for name, tensor in one.items():
+        assert torch.equal(tensor, two[name]), name
+
+
+def test_frozen_parameters_get_no_gradient_and_the_others_theirs():
+    case = problem()
+    expected = case.run(model.teacher_forced)
+    for name, parameter in case.decoder.named_parameters():
+        parameter.requires_grad_("decoder_rnn" not in name and "query" not in name)
+    actual = case.run(fast_decoder.teacher_forced)
+    for name, wanted in expected.items():
+        if "decoder_rnn" in name or "query" in name:
+            assert actual[name] is None
+        else:
+            assert (actual[name] - wanted).abs().max() <= 1e-5 * wanted.abs().max(), name
+
+
+def test_a_mel_of_no_whole_number_of_steps_is_refused():
+    case = problem(((4, 8),), n_frames_per_step=2)
+    case.mel = case.mel[:, :, :7]
+    with pytest.raises(ValueError, match="mel of 7 frames: expected a multiple of n_frames_per"):
+        case.run(fast_decoder.teacher_forced)
