@@ -82,16 +82,20 @@ def read_filelist(
         except ValueError as error:
             problems.append(f"{where}: {error}")
     if problems:
-        shown = problems[:MOST_PROBLEMS_SHOWN]
-        if len(problems) > len(shown):
-            shown.append(f"... and {len(problems) - len(shown)} more")
-        raise ValueError(
-            f"{filelist}: {len(problems)} of {len(numbered)} lines refused:\n  "
-            + "\n  ".join(shown)
-        )
+        raise lines_refused(filelist, problems, len(numbered))
     if not clips:
         raise ValueError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return clips
+
+
+def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> ValueError:
+    """One message about all the bad lines of a file, to be raised."""
+    shown = problems[:MOST_PROBLEMS_SHOWN]
+    if len(problems) > len(shown):
+        shown.append(f"... and {len(problems) - len(shown)} more")
+    return ValueError(
+        f"{path}: {len(problems)} of {num_lines} lines refused:\n  " + "\n  ".join(shown)
+    )
 
 
 def _split_line(line: str) -> tuple[str, str, float | None]:

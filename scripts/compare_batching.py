@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from audio import frame_count  # noqa: E402
 from batching import STRATEGIES  # noqa: E402
 from cost_model import StepCosts, read_costs  # noqa: E402
-from data_utils import MOST_PROBLEMS_SHOWN  # noqa: E402
+from data_utils import lines_refused  # noqa: E402
 from files import write_atomically  # noqa: E402
 from hparams import HParams, create_hparams  # noqa: E402
 from progress import progress_bar  # noqa: E402
@@ -129,12 +129,7 @@ def _parsed(path: Path, numbered: list[tuple[int, str]], parse: Callable) -> Cor
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
     if problems:
-        shown = problems[:MOST_PROBLEMS_SHOWN]
-        if len(problems) > len(shown):
-            shown.append(f"... and {len(problems) - len(shown)} more")
-        raise ValueError(
-            f"{path}: {len(problems)} of {len(numbered)} lines refused:\n  " + "\n  ".join(shown)
-        )
+        raise lines_refused(path, problems, len(numbered))
     if not clips:
         raise ValueError(f"{path}: a header and no clip under it")
     ids, frames, texts = zip(*clips, strict=True)

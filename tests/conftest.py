@@ -1,7 +1,17 @@
 import pytest
+import torch
 from helpers import Corpus, make_corpus
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def one_thread():
+    """Layers as small as the tests' only wait for one another on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

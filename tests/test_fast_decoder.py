@@ -17,19 +17,12 @@ from data_utils import Batch
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
 DIM = 8  # encoder_embedding_dim of the tiny model
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Layers this small only wait for one another on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

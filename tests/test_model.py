@@ -15,6 +15,8 @@ from data_utils import Batch, TextMelCollate
 from hparams import HParams
 from model import DropoutMasks, Encoder, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="golden arrays (../shared) are not here"
@@ -76,15 +78,6 @@ def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float
 def assert_close(actual, expected, tolerance, what=""):
     difference = (actual - torch.as_tensor(expected)).abs().max().item()
     assert difference <= tolerance, f"{what}: {difference:g} > {tolerance:g}"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Layers this small only wait for one another on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------------------- golden arrays
