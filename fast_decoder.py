@@ -19,7 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 
-CHUNK = 8  # steps whose derivatives are worked out together in the backward loops
+import decoder_graphs
+
+CHUNK = 8  # steps whose derivatives are worked out together in the backward loops, without kernels
 
 
 def teacher_forced(
@@ -251,10 +253,10 @@ def _scale(keep: torch.Tensor, p_dropout: float, dtype: torch.dtype) -> torch.Te
     return keep.to(dtype).div_(1 - p_dropout)
 
 
-def _chunks_backwards(num_steps: int):
-    """(start, stop) of runs of CHUNK steps, the last run first."""
-    for start in reversed(range(0, num_steps, CHUNK)):
-        yield start, min(start + CHUNK, num_steps)
+def _chunks_backwards(num_steps: int, chunk: int):
+    """(start, stop) of runs of at most `chunk` steps, the last run first."""
+    for stop in range(num_steps, 0, -chunk):
+        yield max(stop - chunk, 0), stop
 
 
 def _once(backward: Callable) -> Callable:
@@ -308,14 +310,12 @@ class _DecoderLSTM(Function):
         cells = _empty(num_steps, batch_size, size, **options)
         outputs = _empty(num_steps, batch_size, size + context_size, **options)
         outputs[:, :, size:] = states[:, :, -context_size:]
-        scale = [None] * num_steps if keep is None else _scale(keep, p_dropout, states.dtype)
-        multiply = _product_by(hidden_weight, batch_size, dtype)
-        hidden, cell = _empty(batch_size, size, **options), states.new_zeros(batch_size, size)
-        for t in range(num_steps):
-            total = gates[t] if t == 0 else multiply(hidden, gates[t])
-            _cell_forward(total, cell, gates[t], cells[t], hidden, scale[t])
-            cell = cells[t]
-            outputs[t, :, :size] = hidden
+        ctx.kernels = decoder_graphs.problem(states.device, states.dtype) is None
+        steps = (dtype, keep, p_dropout, hidden_weight, gates, cells, outputs)
+        if ctx.kernels:
+            decoder_graphs.decoder_forward(*steps, any(ctx.needs_input_grad))
+        else:
+            _decoder_steps(*steps)
         ctx.save_for_backward(states, input_weight, hidden_weight, gates, cells, outputs, keep)
         ctx.dtype, ctx.p_dropout = dtype, p_dropout
         return outputs
@@ -324,16 +324,12 @@ class _DecoderLSTM(Function):
     @_once
     def backward(ctx, grad_outputs: torch.Tensor):
         states, input_weight, hidden_weight, gates, cells, outputs, keep = ctx.saved_tensors
-        num_steps, batch_size, size = cells.shape
-        cell = _CellBackward(gates, cells, keep, ctx.p_dropout)
-        multiply = _product_by(hidden_weight.T, batch_size, ctx.dtype)
-        for start, stop in _chunks_backwards(num_steps):
-            cell.prepare(start, stop)
-            for t in reversed(range(start, stop)):
-                dhidden = grad_outputs[t, :, :size]
-                if t + 1 < num_steps:
-                    dhidden = multiply(gates[t + 1], dhidden)
-                cell.step(t, dhidden)
+        size = cells.shape[2]
+        steps = (ctx.dtype, keep, ctx.p_dropout, hidden_weight, gates, cells, grad_outputs)
+        if ctx.kernels:
+            decoder_graphs.decoder_backward(*steps)
+        else:
+            _decoder_steps_backwards(*steps)
         dgates = _flat(gates)
         dstates = _product(dgates, input_weight.T, ctx.dtype).view_as(states)
         dcontexts = grad_outputs[:, :, size:]
@@ -348,6 +344,35 @@ class _DecoderLSTM(Function):
             _weight_gradient(_flat(gates[1:]), _flat(outputs[:-1, :, :size]), ctx.dtype),
             None,
         )
+
+
+def _decoder_steps(dtype, keep, p_dropout, hidden_weight, gates, cells, outputs) -> None:
+    """`decoder_graphs.decoder_forward` in plain operations."""
+    num_steps, batch_size, size = cells.shape
+    scale = [None] * num_steps if keep is None else _scale(keep, p_dropout, cells.dtype)
+    multiply = _product_by(hidden_weight, batch_size, dtype)
+    hidden, cell = torch.empty_like(cells[0]), torch.zeros_like(cells[0])
+    for t in range(num_steps):
+        total = gates[t] if t == 0 else multiply(hidden, gates[t])
+        _cell_forward(total, cell, gates[t], cells[t], hidden, scale[t])
+        cell = cells[t]
+        outputs[t, :, :size] = hidden
+
+
+def _decoder_steps_backwards(
+    dtype, keep, p_dropout, hidden_weight, gates, cells, grad_outputs
+) -> None:
+    """`decoder_graphs.decoder_backward` in plain operations."""
+    num_steps, batch_size, size = cells.shape
+    cell = _CellBackward(gates, cells, keep, p_dropout)
+    multiply = _product_by(hidden_weight.T, batch_size, dtype)
+    for start, stop in _chunks_backwards(num_steps, CHUNK):
+        cell.prepare(start, stop)
+        for t in reversed(range(start, stop)):
+            dhidden = grad_outputs[t, :, :size]
+            if t + 1 < num_steps:
+                dhidden = multiply(gates[t + 1], dhidden)
+            cell.step(t, dhidden)
 
 
 # ---------------------------------------------------------------------------- attention
@@ -402,27 +427,14 @@ class _AttentionRecurrence(Function):
         half = location_weight.shape[1] // 4
         # What each step looks back at, with the convolution's zeros at either end.
         past = torch.zeros(num_steps, batch_size, 2, num_symbols + 2 * half, **options)
-        middle = slice(half, half + num_symbols)
-        windows = _empty(batch_size, num_symbols, 2, 2 * half + 1, **options)
-        scale = [None] * num_steps if keep is None else _scale(keep, p_dropout, inputs.dtype)
-        multiply = _product_by(state_weight, batch_size, dtype)
-        locate = _product_by(location_weight, batch_size * num_symbols, inputs.dtype)
-        keys = processed_memory.reshape(-1, len(v))
-        cell = inputs.new_zeros(batch_size, size)
-        for t in range(num_steps):
-            total = gates[t] if t == 0 else multiply(states[t - 1], gates[t])
-            hidden, context = states[t, :, :size], states[t, :, size:]
-            _cell_forward(total, cell, gates[t], cells[t], hidden, scale[t])
-            cell = cells[t]
-            windows.copy_(_windows(past[t], half))
-            pre = locate(windows.view(len(keys), -1), keys).view_as(processed_memory)
-            pre.add_(F.linear(hidden, query_weight).unsqueeze(1)).tanh_()
-            energies = torch.mv(pre.view_as(keys), v).view_as(mask).masked_fill_(mask, -torch.inf)
-            alignment = torch.softmax(energies, dim=1, out=alignments[t])
-            torch.bmm(alignment.unsqueeze(1), memory, out=context.unsqueeze(1))
-            if t + 1 < num_steps:
-                past[t + 1, :, 0, middle] = alignment
-                torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
+        ctx.kernels = decoder_graphs.problem(inputs.device, inputs.dtype) is None
+        steps = (dtype, keep, p_dropout, mask, memory, processed_memory)
+        steps += (state_weight, query_weight, location_weight, v)
+        steps += (gates, cells, states, alignments, past)
+        if ctx.kernels:
+            decoder_graphs.attention_forward(*steps, any(ctx.needs_input_grad))
+        else:
+            _attention_steps(*steps)
         ctx.save_for_backward(
             *(inputs, memory, processed_memory, input_weight, state_weight, query_weight),
             *(location_weight, v, gates, cells, states, alignments, past, keep),
@@ -443,39 +455,24 @@ class _AttentionRecurrence(Function):
         options = {"dtype": inputs.dtype, "device": inputs.device}
         if grad_states is None:
             grad_states = torch.zeros_like(states)
-        middle = slice(half, half + num_symbols)
         dcontexts = _empty(num_steps, batch_size, memory.shape[2], **options)
         dqueries = _empty(num_steps, batch_size, len(v), **options)
         dprocessed_memory = torch.zeros_like(processed_memory)
         dlocation_weight, dv = torch.zeros_like(location_weight), torch.zeros_like(v)
-        denergies = _empty(CHUNK, batch_size, num_symbols, **options)
-        dcumulative = memory.new_zeros(batch_size, num_symbols)
-        dalignment = memory.new_zeros(batch_size, num_symbols)
-        attention = _AttentionSlopes(processed_memory, query_weight, location_weight, v)
-        cell = _CellBackward(gates, cells, keep, ctx.p_dropout)
-        multiply = _product_by(state_weight.T, batch_size, ctx.dtype)
-        for start, stop in _chunks_backwards(num_steps):
-            cell.prepare(start, stop)
-            slopes, band = attention.prepare(states[start:stop, :, :size], past[start:stop])
-            for t in reversed(range(start, stop)):
-                dstate = grad_states[t]
-                if t + 1 < num_steps:
-                    dstate = multiply(gates[t + 1], dstate)
-                dcontext = dcontexts[t].copy_(dstate[:, size:])
-                if grad_alignments is not None:
-                    dalignment = dalignment + grad_alignments[t]
-                # memory times a column would take MKL twelve times as long
-                by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
-                dalignment = by_context.add_(dalignment)
-                denergy = torch.ops.aten._softmax_backward_data(
-                    dalignment, alignments[t], 1, inputs.dtype
-                ).unsqueeze(1)
-                denergies[t - start] = denergy.squeeze(1)
-                dquery = torch.bmm(denergy, slopes[t - start], out=dqueries[t].unsqueeze(1))
-                cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), query_weight))
-                dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
-                dcumulative += dpast[:, 1]
-                dalignment = dpast[:, 0] + dcumulative
+        chunk = decoder_graphs.CHUNK if ctx.kernels else CHUNK
+        denergies = _empty(chunk, batch_size, num_symbols, **options)
+        attention = _AttentionSlopes(
+            *(processed_memory, query_weight, location_weight, v, chunk, not ctx.kernels)
+        )
+        backwards = decoder_graphs.AttentionBackward if ctx.kernels else _AttentionStepsBackwards
+        backwards = backwards(
+            *(ctx.dtype, keep, ctx.p_dropout, memory, state_weight, query_weight),
+            *(2 * half + 1, gates, cells, states, alignments, grad_states, grad_alignments),
+            *(dcontexts, dqueries),
+        )
+        for start, stop in _chunks_backwards(num_steps, chunk):
+            slopes, filters = attention.prepare(states[start:stop, :, :size], past[start:stop])
+            backwards.run(start, stop, slopes, filters, denergies[: stop - start])
             attention.finish(denergies[: stop - start], dprocessed_memory, dlocation_weight, dv)
         dgates = _flat(gates)
         return (
@@ -495,6 +492,107 @@ class _AttentionRecurrence(Function):
         )
 
 
+def _attention_steps(
+    dtype,
+    keep,
+    p_dropout,
+    mask,
+    memory,
+    processed_memory,
+    state_weight,
+    query_weight,
+    location_weight,
+    v,
+    gates,
+    cells,
+    states,
+    alignments,
+    past,
+) -> None:
+    """`decoder_graphs.attention_forward` in plain operations."""
+    num_steps, batch_size, size = cells.shape
+    num_symbols, half = memory.shape[1], location_weight.shape[1] // 4
+    middle = slice(half, half + num_symbols)
+    keys = processed_memory.reshape(-1, len(v))
+    windows = _empty(
+        *(batch_size, num_symbols, 2, 2 * half + 1), dtype=memory.dtype, device=memory.device
+    )
+    scale = [None] * num_steps if keep is None else _scale(keep, p_dropout, cells.dtype)
+    multiply = _product_by(state_weight, batch_size, dtype)
+    locate = _product_by(location_weight, len(keys), memory.dtype)
+    cell = torch.zeros_like(cells[0])
+    for t in range(num_steps):
+        total = gates[t] if t == 0 else multiply(states[t - 1], gates[t])
+        hidden, context = states[t, :, :size], states[t, :, size:]
+        _cell_forward(total, cell, gates[t], cells[t], hidden, scale[t])
+        cell = cells[t]
+        windows.copy_(_windows(past[t], half))
+        pre = locate(windows.view(len(keys), -1), keys).view_as(processed_memory)
+        pre.add_(F.linear(hidden, query_weight).unsqueeze(1)).tanh_()
+        energies = torch.mv(pre.view_as(keys), v).view_as(mask).masked_fill_(mask, -torch.inf)
+        alignment = torch.softmax(energies, dim=1, out=alignments[t])
+        torch.bmm(alignment.unsqueeze(1), memory, out=context.unsqueeze(1))
+        if t + 1 < num_steps:
+            past[t + 1, :, 0, middle] = alignment
+            torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
+
+
+class _AttentionStepsBackwards:
+    """`decoder_graphs.AttentionBackward` in plain operations; `filters` are the band matrices."""
+
+    def __init__(
+        self,
+        dtype,
+        keep,
+        p_dropout,
+        memory,
+        state_weight,
+        query_weight,
+        kernel_size,
+        gates,
+        cells,
+        states,
+        alignments,
+        grad_states,
+        grad_alignments,
+        dcontexts,
+        dqueries,
+    ):
+        self.memory, self.query_weight, self.half = memory, query_weight, kernel_size // 2
+        self.gates, self.alignments = gates, alignments
+        self.grad_states, self.grad_alignments = grad_states, grad_alignments
+        self.dcontexts, self.dqueries = dcontexts, dqueries
+        self.cell = _CellBackward(gates, cells, keep, p_dropout)
+        self.multiply = _product_by(state_weight.T, len(memory), dtype)
+        self.dcumulative = torch.zeros_like(alignments[0])
+        self.dalignment = torch.zeros_like(alignments[0])
+
+    def run(self, start: int, stop: int, slopes, band, denergies) -> None:
+        size, num_steps = self.query_weight.shape[1], len(self.gates)
+        middle = slice(self.half, self.half + self.memory.shape[1])
+        self.cell.prepare(start, stop)
+        for t in reversed(range(start, stop)):
+            dstate = self.grad_states[t]
+            if t + 1 < num_steps:
+                dstate = self.multiply(self.gates[t + 1], dstate)
+            dcontext = self.dcontexts[t].copy_(dstate[:, size:])
+            dalignment = self.dalignment
+            if self.grad_alignments is not None:
+                dalignment = dalignment + self.grad_alignments[t]
+            # memory times a column would take MKL twelve times as long
+            by_context = torch.bmm(dcontext.unsqueeze(1), self.memory.transpose(1, 2)).squeeze(1)
+            denergy = torch.ops.aten._softmax_backward_data(
+                by_context.add_(dalignment), self.alignments[t], 1, dstate.dtype
+            ).unsqueeze(1)
+            denergies[t - start] = denergy.squeeze(1)
+            dquery = torch.bmm(denergy, slopes[t - start], out=self.dqueries[t].unsqueeze(1))
+            self.cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), self.query_weight))
+            dpast = torch.bmm(denergy, band[t - start])
+            dpast = dpast.view(len(dstate), 2, -1)[:, :, middle]
+            self.dcumulative += dpast[:, 1]
+            self.dalignment = dpast[:, 0] + self.dcumulative
+
+
 def _windows(past: torch.Tensor, half: int) -> torch.Tensor:
     """[..., 2, N + 2 * half] -> a view [..., N, 2, K] of the K = 2 * half + 1 around each."""
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
@@ -509,29 +607,35 @@ class _AttentionSlopes:
         query_weight: torch.Tensor,  # [D, A]
         location_weight: torch.Tensor,  # [D, 2 * K]
         v: torch.Tensor,  # [D]
+        chunk: int,  # the most steps to be prepared at once
+        banded: bool,
     ):
         self.processed_memory, self.query_weight = processed_memory, query_weight
-        self.location_weight, self.v = location_weight, v
+        self.location_weight, self.v, self.banded = location_weight, v, banded
         batch_size, num_symbols, _ = processed_memory.shape
         self.half = location_weight.shape[1] // 4
         width = num_symbols + 2 * self.half
-        # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
-        self.band = v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
-        self.diagonals = self.band.as_strided(
-            (CHUNK, batch_size, num_symbols, 2, 2 * self.half + 1),
-            (*self.band.stride()[:2], 2 * width + 1, width, 1),
-        )
+        if banded:
+            # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
+            self.band = v.new_zeros(chunk, batch_size, num_symbols, 2 * width)
+            self.diagonals = self.band.as_strided(
+                (chunk, batch_size, num_symbols, 2, 2 * self.half + 1),
+                (*self.band.stride()[:2], 2 * width + 1, width, 1),
+            )
 
     def prepare(
         self, hidden: torch.Tensor, past: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[C, B, A] and [C, B, 2, N + 2 * half] -> slopes [C, B, N, D] and the band matrices."""
+        """[C, B, A] and [C, B, 2, N + 2 * half] -> slopes [C, B, N, D] and, from location_weight,
+        the band matrices [C, B, N, 2 * (N + 2 * half)] or the filters [C, B, 2 * K, N]."""
         windows = _windows(past, self.half)
         self.windows = windows.reshape(-1, self.location_weight.shape[1])
         pre = _product(self.windows, self.location_weight, self.v.dtype)
         pre = pre.view(*windows.shape[:3], -1).add_(self.processed_memory)
         self.tanh = pre.add_((hidden @ self.query_weight.T).unsqueeze(2)).tanh_()
         self.slopes = torch.ops.aten.tanh_backward(self.v.expand_as(pre), self.tanh)
+        if not self.banded:
+            return self.slopes, self.location_weight.T @ self.slopes.transpose(2, 3)
         filters = _product(self.slopes.flatten(0, 2), self.location_weight.T, self.v.dtype)
         self.diagonals[: len(hidden)] = filters.view_as(windows)
         return self.slopes, self.band

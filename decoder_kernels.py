@@ -1,0 +1,503 @@
+"""Triton kernels of the training decoder's two loops on a GPU; fast_decoder.py has the formulas.
+
+One decoder step is two launches forward in the attention recurrence (`lstm_step`,
+`attention_step`) and one in the decoder LSTM (`lstm_step`); backward it is three
+(`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
+`cell_gradient`). decoder_graphs.py launches them.
+
+A launch depends on no run-time size and no address: its first argument is a table on the device,
+int64, that holds the steps to make, the sizes and the addresses of all buffers (the constants
+below are places in it). So one captured graph serves every batch, whatever its lengths, and no
+tensor is padded. `offset` counts the steps of a graph: beyond the last step programs return.
+
+Where a sum is spread over programs (split inner dimensions, the query of the attention LSTM's
+units) each program writes its part, and whoever needs the sum adds the parts in a fixed order:
+no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in fast_decoder.py,
+S an LSTM's size, W the width of its rows (hidden state and context).
+"""
+
+import triton
+import triton.language as tl
+
+# Places in the table: the steps START to STOP are to be made, of STEPS in all.
+START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
+# addresses of an LSTM's buffers
+WEIGHT = tl.constexpr(5)  # operands [4 * S, inner], of the product with the rows before
+GATES = tl.constexpr(6)  # [T, B, 4 * S], before activation, after it, then their gradients
+CELLS = tl.constexpr(7)  # [T, B, S]
+KEEP = tl.constexpr(8)  # bool [T, B, S]
+ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state first
+OPERANDS = tl.constexpr(10)  # [T, B, W] operands, the same values for the next product
+PARTIALS = tl.constexpr(11)  # [splits, B, inner], parts of the gradient by a step's rows
+GRAD_ROWS = tl.constexpr(12)  # [T, B, W], what the loss's other paths add to it
+DCELL = tl.constexpr(13)  # [B, S], what later steps add to the cell's gradient
+# addresses of attention's buffers
+QUERY_WEIGHT = tl.constexpr(14)  # [S, D] transposed; [D, S] for the gradient
+QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], of the query or of its gradient
+PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
+PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
+MEMORY = tl.constexpr(18)  # [B, N, E]
+MASK = tl.constexpr(19)  # bool [B, N], True at padding
+LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
+V = tl.constexpr(21)  # [D]
+ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
+GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]
+SLOPES = tl.constexpr(24)  # [C, B, N, D], of the steps from START on
+FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
+DENERGIES = tl.constexpr(26)  # [C, B, N]
+DCONTEXTS = tl.constexpr(27)  # [T, B, E]
+DQUERIES = tl.constexpr(28)  # [T, B, D]
+CARRIED = tl.constexpr(29)  # [B, N], the gradient of the alignment before, from later windows
+DCUMULATIVE = tl.constexpr(30)  # [B, N]
+TABLE_SIZE = 31
+
+
+@triton.jit
+def _buffer(table, place, dtype: tl.constexpr):
+    """The buffer whose address is at `place`. torch's are aligned, which lets loads be wide."""
+    return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit
+def _tanh(x):
+    """From exp of a negative number only, so that nothing overflows."""
+    e = tl.exp(-2 * tl.abs(x))
+    y = (1 - e) / (1 + e)
+    return tl.where(x < 0, -y, y)
+
+
+@triton.jit
+def _dot(a, b, total, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
+    if INTERPRETED:  # Triton's interpreter multiplies the bits of bf16
+        a, b = a.to(total.dtype), b.to(total.dtype)
+    return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+
+
+@triton.jit(do_not_specialize=["offset"])
+def lstm_step(
+    table,
+    offset,
+    scale,  # of what dropout keeps
+    SIZE: tl.constexpr,  # S
+    WIDTH: tl.constexpr,  # W
+    INNER: tl.constexpr,  # how much of a row the product sees
+    QUERY: tl.constexpr,  # D, or 0 where no attention follows
+    QUERY_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,  # clips a program
+    UNITS: tl.constexpr,  # cells a program
+    BLOCK: tl.constexpr,  # of the inner dimension
+    DROPOUT: tl.constexpr,
+    DTYPE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """gates += WEIGHT row of the step before, and the cell; program (units, clips).
+
+    A program holds all four gates of its units: its columns are i, f, g, o of one unit after
+    another. It also adds up its units' part of the query.
+    """
+    t = tl.load(table + START) + offset
+    if t >= tl.load(table + STOP):
+        return
+    batch = tl.load(table + BATCH)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    column = tl.arange(0, 4 * UNITS)
+    column_unit = tl.program_id(0) * UNITS + column // 4
+    weight_row = column % 4 * SIZE + column_unit
+    in_columns = (row < batch)[:, None] & (column_unit < SIZE)[None, :]
+    has_past = row < tl.where(t > 0, batch, 0)  # the interpreter does not & a scalar
+    in_rows = has_past[:, None]
+
+    step = t * batch + row  # rows of [T, B, ...] buffers
+    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE)
+    before = _buffer(table, OPERANDS, OPERAND) + (step - batch)[:, None] * WIDTH
+    weight = _buffer(table, WEIGHT, OPERAND) + weight_row[None, :] * INNER
+    total = tl.load(gates + weight_row[None, :], in_columns, 0.0)
+    for start in range(0, INNER, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        x = tl.load(before + k[None, :], in_rows & (k < INNER)[None, :], 0.0)
+        in_weight = (k < INNER)[:, None] & (column_unit < SIZE)[None, :]
+        w = tl.load(weight + k[:, None], in_weight, 0.0)
+        total = _dot(x, w, total, PRECISION, INTERPRETED)
+
+    i_and_g, f_and_o = tl.split(tl.reshape(total, (ROWS, UNITS, 2, 2)))
+    i, g = tl.split(i_and_g)
+    f, o = tl.split(f_and_o)
+    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
+    inside = (row < batch)[:, None] & (unit < SIZE)[None, :]
+    gates += unit[None, :]
+    tl.store(gates, i, inside)
+    tl.store(gates + SIZE, f, inside)
+    tl.store(gates + 2 * SIZE, g, inside)
+    tl.store(gates + 3 * SIZE, o, inside)
+    here = step[:, None] * SIZE + unit[None, :]
+    cells = _buffer(table, CELLS, DTYPE)
+    cell = f * tl.load(cells + here - batch * SIZE, inside & has_past[:, None], 0.0) + i * g
+    tl.store(cells + here, cell, inside)
+    hidden = o * _tanh(cell)
+    if DROPOUT:
+        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+        hidden = tl.where(kept != 0, hidden * scale, 0.0)
+    place = step[:, None] * WIDTH + unit[None, :]
+    tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, hidden, inside)
+    if OPERAND != DTYPE:
+        tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
+
+    if QUERY > 0:
+        dim = tl.arange(0, QUERY_BLOCK)
+        query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + dim
+        hidden = tl.where(inside, hidden, 0.0)
+        part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
+        for nth in tl.static_range(UNITS):
+            this = tl.program_id(0) * UNITS + nth
+            in_weight = dim < tl.where(this < SIZE, QUERY, 0)
+            w = tl.load(query_weight + this * QUERY, in_weight, 0.0)
+            of_unit = tl.sum(tl.where((unit == this)[None, :], hidden, 0.0), axis=1)
+            part += of_unit[:, None] * w[None, :]
+        places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]
+        in_part = (row < batch)[:, None] & (dim < QUERY)[None, :]
+        tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, in_part)
+
+
+@triton.jit(do_not_specialize=["offset"])
+def attention_step(
+    table,
+    offset,
+    PARTS: tl.constexpr,  # programs of lstm_step over units
+    PARTS_BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DIM: tl.constexpr,  # D
+    DIM_BLOCK: tl.constexpr,
+    KERNEL: tl.constexpr,  # K
+    TAPS_BLOCK: tl.constexpr,  # at least 2 * K
+    CONTEXT_BLOCK: tl.constexpr,  # columns of the context a program
+    SYMBOLS_BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Alignment and context of one clip; program (clip, columns of the context).
+
+    Every program works the energies out anew: waiting for each other would take longer. The
+    softmax runs along with the context, which is scaled down when the maximum rises.
+    """
+    t = tl.load(table + START) + offset
+    batch = tl.load(table + BATCH)
+    clip = tl.program_id(0)
+    if t >= tl.load(table + STOP) or clip >= batch:
+        return
+    symbols = tl.load(table + SYMBOLS)
+    step = t * batch + clip
+    dim = tl.arange(0, DIM_BLOCK)
+    query = tl.zeros((DIM_BLOCK,), DTYPE)
+    parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM
+    for start in range(0, PARTS, PARTS_BLOCK):
+        part = start + tl.arange(0, PARTS_BLOCK)
+        places = part[:, None] * (batch * DIM) + dim[None, :]
+        in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
+        query += tl.sum(tl.load(parts + places, in_parts, 0.0), axis=0)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+
+    tap = tl.arange(0, TAPS_BLOCK)  # of the filter over the previous, then over the cumulative
+    width = symbols + KERNEL - 1
+    past = _buffer(table, PAST, DTYPE) + step * 2 * width
+    tap_place = tap // KERNEL * width + tap % KERNEL
+    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    location_places = tap[:, None] * DIM + dim[None, :]
+    location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + location_places
+    location_weight = tl.load(location_weight, in_location, 0.0)
+    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
+    mask = _buffer(table, MASK, tl.int8) + clip * symbols
+    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
+    column = tl.program_id(1) * CONTEXT_BLOCK + tl.arange(0, CONTEXT_BLOCK)
+    in_context = column < WIDTH - SIZE
+    memory = _buffer(table, MEMORY, DTYPE) + clip * symbols * (WIDTH - SIZE)
+
+    context = tl.zeros((CONTEXT_BLOCK,), DTYPE)
+    highest = tl.full((), float("-inf"), DTYPE)
+    total = tl.zeros((), DTYPE)
+    for start in range(0, symbols, SYMBOLS_BLOCK):
+        n = start + tl.arange(0, SYMBOLS_BLOCK)
+        in_window = (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :]
+        window = tl.load(past + n[:, None] + tap_place[None, :], in_window, 0.0)
+        in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
+        pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0) + query[None, :]
+        pre = _dot(window, location_weight, pre, PRECISION, INTERPRETED)
+        energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
+        padding = tl.load(mask + n, n < symbols, 1)
+        energy = tl.where(padding != 0, float("-inf"), energy)
+        before = highest
+        highest = tl.maximum(before, tl.max(energy, axis=0))
+        shift = tl.where(highest == float("-inf"), 0.0, highest)  # as yet nothing but padding
+        shrink = tl.exp(before - shift)
+        share = tl.exp(energy - shift)
+        total = total * shrink + tl.sum(share, axis=0)
+        in_memory = (n < symbols)[:, None] & in_context[None, :]
+        places = n[:, None] * (WIDTH - SIZE) + column[None, :]
+        values = tl.load(memory + places, in_memory, 0.0)
+        context = context * shrink + tl.sum(share[:, None] * values, axis=0)
+        if tl.program_id(1) == 0:
+            tl.store(alignments + n, energy, n < symbols)
+    context /= total
+    place = step * WIDTH + SIZE + column
+    tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, context, in_context)
+    if OPERAND != DTYPE:
+        tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
+
+    if tl.program_id(1) == 0:
+        tl.debug_barrier()  # the energies are read by other threads than wrote them
+        past += KERNEL // 2
+        for start in range(0, symbols, SYMBOLS_BLOCK):
+            n = start + tl.arange(0, SYMBOLS_BLOCK)
+            alignment = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest) / total
+            cumulative = tl.load(past + width + n, n < symbols, 0.0) + alignment
+            tl.debug_barrier()
+            tl.store(alignments + n, alignment, n < symbols)
+            in_next = n < tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
+            tl.store(past + batch * 2 * width + n, alignment, in_next)
+            tl.store(past + batch * 2 * width + width + n, cumulative, in_next)
+
+
+@triton.jit(do_not_specialize=["offset"])
+def gradient_product(
+    table,
+    offset,
+    SIZE: tl.constexpr,
+    INNER: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the result a program
+    SPLIT: tl.constexpr,  # gates a program
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """PARTIALS = gradients of the next step's gates times WEIGHT; program (columns, split, clips).
+
+    At the last step there is no next one, and the parts are 0.
+    """
+    t = tl.load(table + STOP) - 1 - offset
+    if t < tl.load(table + START):
+        return
+    batch = tl.load(table + BATCH)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    first = tl.program_id(1) * SPLIT
+    in_rows = (row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0))[:, None]
+    dgates = _buffer(table, GATES, DTYPE) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
+    weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
+    total = tl.zeros((ROWS, COLUMNS), DTYPE)
+    for start in range(0, SPLIT, BLOCK):
+        within = start + tl.arange(0, BLOCK)
+        k = first + within
+        in_split = (within < SPLIT) & (k < 4 * SIZE)
+        x = tl.load(dgates + k[None, :], in_rows & in_split[None, :], 0.0)
+        in_weight = in_split[:, None] & (column < INNER)[None, :]
+        w = tl.load(weight + k[:, None] * INNER, in_weight, 0.0)
+        total = _dot(x.to(OPERAND), w, total, PRECISION, INTERPRETED)
+    places = (tl.program_id(1) * batch + row)[:, None] * INNER + column[None, :]
+    inside = (row < batch)[:, None] & (column < INNER)[None, :]
+    tl.store(_buffer(table, PARTIALS, DTYPE) + places, total, inside)
+
+
+@triton.jit(do_not_specialize=["offset"])
+def attention_gradient(
+    table,
+    offset,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SPLITS_BLOCK: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    CONTEXT_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    ALIGNMENTS_TOO: tl.constexpr,  # whether the loss saw the alignments
+    DTYPE: tl.constexpr,
+):
+    """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
+
+    The softmax's backward pass subtracts sum over n of alignment_n dalignment_n, which is
+    dcontext . context + sum over n of alignment_n (what comes from elsewhere): so programs need
+    not wait for each other.
+    """
+    t = tl.load(table + STOP) - 1 - offset
+    batch = tl.load(table + BATCH)
+    symbols = tl.load(table + SYMBOLS)
+    clip = tl.program_id(0)
+    n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
+    past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    if t < tl.load(table + START) or clip >= batch or past_end:
+        return
+    step = t * batch + clip
+    context_size: tl.constexpr = WIDTH - SIZE
+    split = tl.arange(0, SPLITS_BLOCK)
+    partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
+    rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
+    grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step * WIDTH + SIZE
+    dcontexts = _buffer(table, DCONTEXTS, DTYPE) + step * context_size
+    memory = _buffer(table, MEMORY, DTYPE) + clip * symbols * context_size
+    dalignment = tl.zeros((SYMBOLS_BLOCK,), DTYPE)
+    inner = tl.zeros((), DTYPE)
+    for start in range(0, context_size, CONTEXT_BLOCK):
+        column = start + tl.arange(0, CONTEXT_BLOCK)
+        inside = column < context_size
+        in_parts = (split < SPLITS)[:, None] & inside[None, :]
+        places = split[:, None] * (batch * WIDTH) + column[None, :]
+        dcontext = tl.load(grad_rows + column, inside, 0.0)
+        dcontext += tl.sum(tl.load(partials + places, in_parts, 0.0), axis=0)
+        if tl.program_id(1) == 0:
+            tl.store(dcontexts + column, dcontext, inside)
+        inner += tl.sum(dcontext * tl.load(rows + column, inside, 0.0), axis=0)
+        in_memory = (n < symbols)[:, None] & inside[None, :]
+        values = tl.load(memory + n[:, None] * context_size + column[None, :], in_memory, 0.0)
+        dalignment += tl.sum(values * dcontext[None, :], axis=1)
+
+    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
+    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
+    for start in range(0, symbols, 128):
+        m = start + tl.arange(0, 128)
+        elsewhere = tl.load(carried + m, m < symbols, 0.0)
+        if ALIGNMENTS_TOO:
+            given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+            elsewhere += tl.load(given + m, m < symbols, 0.0)
+        inner += tl.sum(elsewhere * tl.load(alignments + m, m < symbols, 0.0), axis=0)
+    dalignment += tl.load(carried + n, n < symbols, 0.0)
+    if ALIGNMENTS_TOO:
+        given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+        dalignment += tl.load(given + n, n < symbols, 0.0)
+    denergy = tl.load(alignments + n, n < symbols, 0.0) * (dalignment - inner)
+    chunk_step = (t - tl.load(table + START)) * batch + clip
+    tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
+
+    dim = tl.arange(0, DIM_BLOCK)
+    slopes = _buffer(table, SLOPES, DTYPE) + chunk_step * symbols * DIM
+    in_slopes = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    slopes = tl.load(slopes + n[:, None] * DIM + dim[None, :], in_slopes, 0.0)
+    places = (tl.program_id(1) * batch + clip) * DIM + dim
+    part = tl.sum(denergy[:, None] * slopes, axis=0)
+    tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, dim < DIM)
+
+
+@triton.jit(do_not_specialize=["offset"])
+def cell_gradient(
+    table,
+    offset,
+    scale,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    INNER: tl.constexpr,
+    SPLITS: tl.constexpr,
+    QUERY: tl.constexpr,  # D, or 0 where no attention follows
+    QUERY_BLOCK: tl.constexpr,
+    SYMBOLS_PART: tl.constexpr,  # symbols a part of the query's gradient is of
+    KERNEL: tl.constexpr,
+    KERNEL_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The step's gates become their gradients; program (units, clips).
+
+    Programs beyond the last unit take a clip each instead, and bring denergy through the windows
+    to the alignments that they show.
+    """
+    t = tl.load(table + STOP) - 1 - offset
+    if t < tl.load(table + START):
+        return
+    batch = tl.load(table + BATCH)
+    unit_programs: tl.constexpr = (SIZE + UNITS - 1) // UNITS
+    if tl.program_id(0) >= unit_programs:
+        clip = tl.program_id(1) * (tl.num_programs(0) - unit_programs)
+        clip += tl.program_id(0) - unit_programs
+        if QUERY > 0 and clip < batch:
+            _through_windows(table, t, clip, KERNEL, KERNEL_BLOCK, SYMBOLS_BLOCK, DTYPE)
+        return
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    inside = (row < batch)[:, None] & (unit < SIZE)[None, :]
+    step = t * batch + row
+    grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step[:, None] * WIDTH + unit[None, :]
+    dhidden = tl.load(grad_rows, inside, 0.0)
+    partials = _buffer(table, PARTIALS, DTYPE) + row[:, None] * INNER + unit[None, :]
+    for split in range(0, SPLITS):
+        dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
+    if QUERY > 0:
+        dim = tl.arange(0, QUERY_BLOCK)
+        in_query = (row < batch)[:, None] & (dim < QUERY)[None, :]
+        parts = _buffer(table, QUERY_PARTS, DTYPE) + row[:, None] * QUERY + dim[None, :]
+        dquery = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
+        for part in range(0, tl.cdiv(tl.load(table + SYMBOLS), SYMBOLS_PART)):
+            dquery += tl.load(parts + part * batch * QUERY, in_query, 0.0)
+        if tl.program_id(0) == 0:
+            dqueries = _buffer(table, DQUERIES, DTYPE) + step[:, None] * QUERY + dim[None, :]
+            tl.store(dqueries, dquery, in_query)
+        in_weight = (dim < QUERY)[:, None] & (unit < SIZE)[None, :]
+        weight = _buffer(table, QUERY_WEIGHT, DTYPE) + dim[:, None] * SIZE + unit[None, :]
+        weight = tl.load(weight, in_weight, 0.0)
+        dhidden = _dot(dquery, weight, dhidden, PRECISION, INTERPRETED)
+
+    here = step[:, None] * SIZE + unit[None, :]
+    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
+    i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
+    g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
+    cells = _buffer(table, CELLS, DTYPE) + here
+    tanh_cell = _tanh(tl.load(cells, inside, 0.0))
+    has_past = row < tl.where(t > 0, batch, 0)
+    previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
+    if DROPOUT:
+        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+        dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
+    dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+    dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
+    tl.store(dcells, dcell * f, inside)
+    tl.store(gates, dcell * g * i * (1 - i), inside)
+    tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)
+    tl.store(gates + 2 * SIZE, dcell * i * (1 - g * g), inside)
+    tl.store(gates + 3 * SIZE, dhidden * tanh_cell * o * (1 - o), inside)
+
+
+@triton.jit
+def _through_windows(
+    table,
+    t,
+    clip,
+    KERNEL: tl.constexpr,
+    KERNEL_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """CARRIED and DCUMULATIVE for step t - 1: the window of n shows m at tap m - n + K // 2."""
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    chunk_step = (t - tl.load(table + START)) * batch + clip
+    denergies = _buffer(table, DENERGIES, DTYPE) + chunk_step * symbols
+    filters = _buffer(table, FILTERS, DTYPE) + chunk_step * 2 * KERNEL * symbols
+    cumulative = _buffer(table, DCUMULATIVE, DTYPE) + clip * symbols
+    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
+    tap = tl.arange(0, KERNEL_BLOCK)
+    for start in range(0, symbols, SYMBOLS_BLOCK):
+        m = start + tl.arange(0, SYMBOLS_BLOCK)
+        n = m[None, :] + KERNEL // 2 - tap[:, None]
+        inside = (n >= 0) & (n < symbols) & (tap < KERNEL)[:, None] & (m < symbols)[None, :]
+        denergy = tl.load(denergies + n, inside, 0.0)
+        of_previous = tl.load(filters + tap[:, None] * symbols + n, inside, 0.0)
+        of_cumulative = tl.load(filters + (KERNEL + tap)[:, None] * symbols + n, inside, 0.0)
+        dcumulative = tl.load(cumulative + m, m < symbols, 0.0)
+        dcumulative += tl.sum(denergy * of_cumulative, axis=0)
+        tl.store(cumulative + m, dcumulative, m < symbols)
+        dprevious = tl.sum(denergy * of_previous, axis=0)
+        tl.store(carried + m, dprevious + dcumulative, m < symbols)
