@@ -1,26 +1,46 @@
 """The training decoder's two loops on a GPU: decoder_kernels.py's launches, in CUDA graphs.
 
-`attention_forward`, `decoder_forward` and the two `...Backward` do the steps of the loops in
-fast_decoder.py, on the same buffers. CHUNK steps make one graph, and graphs are kept: which one a
-batch needs depends on its `bucket` alone, not on its number of steps, for the kernels read sizes
-and addresses from a table (decoder_kernels.py). Nothing is padded for them; programs that have no
-clip or no symbols to work on return at once.
+A `Graphs` does the steps of the loops in fast_decoder.py, on the same buffers, for all batches of
+one `bucket`, whatever their number of steps: the kernels read sizes and addresses from a table
+(decoder_kernels.py), so nothing is padded for them, and programs that have no clip or no symbols
+to work on return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 CHUNK = 32  # steps a graph
-MOST_GRAPHS = 128  # kept; one is about a megabyte
+MOST_KEPT = 64  # `Graphs`, of a few megabytes each
 UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 processors
-COLUMNS, SPLIT = 64, 512  # of a backward product's result and inner dimension, a program
-ROWS = 16  # clips a program of `cell_gradient`
+PROCESSORS = 132
+COLUMNS, INNER = 64, 64  # of a backward product's result a program, and what it adds up at once
+CLIPS = 16  # a program of `cell_gradient`
 SYMBOLS = 32  # a program of `attention_gradient`
 CONTEXT = 128  # context columns a program of `attention_step`
 
 _empty = torch.empty  # every buffer whose values are still to come; tests fill them with NaN
+
+
+class Setting(NamedTuple):
+    """What launches depend on; decoder_kernels.py has the letters."""
+
+    device: torch.device
+    dtype: torch.dtype  # of parameters and buffers
+    operand_dtype: torch.dtype  # of the LSTMs' products
+    tf32: bool  # whether products of float32 may round to TF32
+    clips: int  # a bucket
+    symbols: int
+    attention_size: int  # A
+    context_size: int  # E
+    decoder_size: int  # H
+    dim: int  # D
+    kernel_size: int  # K
+    p_attention_dropout: float
+    p_decoder_dropout: float
+    stream: int  # graphs on two streams must not share a table
 
 
 # ---------------------------------------------------------------------------- whether, and which
@@ -43,7 +63,7 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype != torch.float32:
         return f"parameters are {str(dtype).removeprefix('torch.')}, not float32"
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
-        return f"{torch.cuda.get_device_name(device)} has no CUDA compute capability 8.0"
+        return f"{torch.cuda.get_device_name(device)} has no CUDA compute capability of 8.0"
     return _kernels() if isinstance(_kernels(), str) else None
 
 
@@ -53,16 +73,44 @@ def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
     return -(-batch_size // 16) * 16, symbols
 
 
-def _power_of_two(size: int, least: int = 16) -> int:
-    return max(least, 1 << (size - 1).bit_length())
+def graphs_for(
+    decoder,  # model.Decoder
+    memory: torch.Tensor,  # [B, N, E]
+    operand_dtype: torch.dtype,
+    dropout_masks,  # model.DropoutMasks
+) -> "Graphs | str":
+    """The graphs for a batch, or why there are none. The first call for a bucket makes them."""
+    weight = decoder.attention_rnn.weight_hh
+    reason = problem(memory.device, weight.dtype)
+    if reason is not None:
+        return reason
+    location = decoder.attention_layer.location_layer.location_conv.conv
+    stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
+    setting = Setting(
+        memory.device,
+        weight.dtype,
+        operand_dtype,
+        torch.backends.cuda.matmul.allow_tf32,
+        *bucket(*memory.shape[:2]),
+        weight.shape[1],
+        memory.shape[2],
+        decoder.decoder_rnn.weight_hh.shape[1],
+        len(decoder.attention_layer.query_layer.linear_layer.weight),
+        location.weight.shape[2],
+        0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
+        0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        stream,
+    )
+    return _graphs(setting)
 
 
-def _product_precision(dtype: torch.dtype) -> str:
-    """What `tl.dot` makes of float32: TF32 where torch may use it, else three TF32 products,
-    which together are as exact."""
-    if dtype != torch.float32:
-        return "ieee"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+@functools.lru_cache(MOST_KEPT)
+def _graphs(setting: Setting) -> "Graphs | str":
+    try:
+        return Graphs(setting)
+    except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, memory
+        lines = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 # ---------------------------------------------------------------------------- a graph
@@ -71,23 +119,26 @@ def _product_precision(dtype: torch.dtype) -> str:
 class _Loop:
     """The launches of CHUNK steps, captured, and the table that they read."""
 
-    def __init__(self, device: torch.device, launch: Callable[[torch.Tensor, int], None]):
+    def __init__(self, device: torch.device, *launches: Callable[[torch.Tensor, int], None]):
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
-        self.launch, self.graph = launch, None
-        if device.type != "cuda":  # the interpreter
+        self.launches, self.graph = launches, None
+        if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device):
-            for offset in range(CHUNK):  # compiles; there are no steps to make as yet
-                launch(self.table, offset)
+            self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             # A loader's thread may pin memory meanwhile: that is no business of this capture.
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                for offset in range(CHUNK):
-                    launch(self.table, offset)
+                self._launch(CHUNK)
+
+    def _launch(self, num_steps: int) -> None:
+        for offset in range(num_steps):
+            for launch in self.launches:
+                launch(self.table, offset)
 
     def run(self, start: int, stop: int, entries: dict) -> None:
-        """Makes the steps, at most CHUNK; `entries`: numbers and buffers by name of their place."""
+        """Make the steps, at most CHUNK; `entries`: numbers and buffers by place in the table."""
         kernels = _kernels()
         values = [0] * kernels.TABLE_SIZE
         for name, entry in {"START": start, "STOP": stop, **entries}.items():
@@ -95,371 +146,320 @@ class _Loop:
                 assert entry.is_contiguous(), name
                 entry = entry.data_ptr()
                 assert entry % 16 == 0, name
-            values[getattr(kernels, name).value] = entry
+            values[getattr(kernels, name).value] = 0 if entry is None else entry
         values = torch.tensor(values)
         if self.graph is None:
             self.table.copy_(values)
-            for offset in range(stop - start):
-                self.launch(self.table, offset)
+            self._launch(stop - start)
         else:
             self.table.copy_(values.pin_memory(), non_blocking=True)
             self.graph.replay()
 
 
-def _aligned(x: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor itself if the kernels can read it, else a copy."""
-    if x is None or (x.is_contiguous() and x.data_ptr() % 16 == 0):
-        return x
-    return x.clone(memory_format=torch.contiguous_format)
+def _power_of_two(size: int, least: int = 16) -> int:
+    return max(least, 1 << (size - 1).bit_length())
 
 
-def _settings(device, dtype, operand_dtype, bucket) -> tuple:
-    """What every loop's launches depend on, beside its own sizes."""
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return device, dtype, operand_dtype, _product_precision(operand_dtype), bucket, stream
+def _split(size: int, inner: int) -> tuple[int, int]:
+    """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program a
+    processor."""
+    parts = max(1, PROCESSORS // -(-inner // COLUMNS))
+    gates = -(-4 * size // (parts * INNER)) * INNER
+    return -(-4 * size // gates), gates
 
 
-def _types(settings: tuple) -> dict:
+def _types(setting: Setting) -> dict:
     import triton.language as tl
 
-    device, dtype, operand_dtype, precision, *_ = settings
     names = {torch.float32: tl.float32, torch.float64: tl.float64}
     names |= {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    # Three products of TF32 are together as exact as float32.
+    exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return {
-        "DTYPE": names[dtype],
-        "OPERAND": names[operand_dtype],
-        "PRECISION": precision,
-        "INTERPRETED": device.type != "cuda",
+        "DTYPE": names[setting.dtype],
+        "OPERAND": names[setting.operand_dtype],
+        "PRECISION": "tf32" if setting.tf32 else exact,
+        "INTERPRETED": setting.device.type != "cuda",
     }
 
 
-def _attention_precision(types: dict) -> dict:
-    """Attention's own products: never in less than TF32."""
-    halves = types["OPERAND"] != types["DTYPE"]
-    return {**types, "PRECISION": "tf32" if halves else types["PRECISION"]}
+def _attention_types(setting: Setting) -> dict:
+    """Attention's own products are of float32: of half operands in TF32."""
+    types = _types(setting)
+    return {**types, "PRECISION": "tf32"} if types["OPERAND"] != types["DTYPE"] else types
 
 
 # ---------------------------------------------------------------------------- the launches
 
 
-def _lstm_launch(settings: tuple, size: int, width: int, inner: int, query: int, p: float):
-    rows = min(64, _power_of_two(settings[4][0]))
-    grid = (-(-size // UNITS), -(-settings[4][0] // rows))
-    types = _types(settings)
+def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
+    rows = min(64, _power_of_two(setting.clips))
+    types = _types(setting)
     options = {
         "SIZE": size,
-        "WIDTH": width,
+        "WIDTH": size + setting.context_size,
         "INNER": inner,
-        "QUERY": query,
-        "QUERY_BLOCK": _power_of_two(query) if query else 0,
+        "QUERY": dim,
+        "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
         "ROWS": rows,
         "UNITS": UNITS,
         "BLOCK": 64 if types["OPERAND"] == types["DTYPE"] else 128,
         "DROPOUT": p > 0,
+        "QUERY_PRECISION": _attention_types(setting)["PRECISION"],
         "num_warps": 4,
-        "num_stages": 4,
+        "num_stages": 5,
         **types,
     }
-    step = _kernels().lstm_step[grid]
+    step = _kernels().lstm_step[-(-size // UNITS), -(-setting.clips // rows)]
     return lambda table, offset: step(table, offset, 1 / (1 - p), **options)
 
 
-@functools.lru_cache(MOST_GRAPHS)
-def _attention_forward(
-    settings: tuple, size: int, width: int, dim: int, kernel: int, p: float
-) -> _Loop:
-    types, (rows, symbols) = _types(settings), settings[4]
-    lstm_step = _lstm_launch(settings, size, width, width, dim, p)
+def _attention_step(setting: Setting) -> Callable:
+    types, parts = _attention_types(setting), -(-setting.attention_size // UNITS)
+    context = min(CONTEXT, _power_of_two(setting.context_size))
+    many = setting.symbols > 64 and types["PRECISION"] == "tf32"  # else registers run out
     options = {
-        "PARTS": -(-size // UNITS),
-        "PARTS_BLOCK": 16,
-        "SIZE": size,
-        "WIDTH": width,
-        "DIM": dim,
-        "DIM_BLOCK": _power_of_two(dim),
-        "KERNEL": kernel,
-        "TAPS_BLOCK": _power_of_two(2 * kernel),
-        "CONTEXT_BLOCK": min(CONTEXT, _power_of_two(width - size)),
-        "SYMBOLS_BLOCK": min(symbols, 128 if symbols > 64 else 64),
-        "num_warps": 8,
+        "PARTS": parts,
+        "PARTS_BLOCK": min(128, _power_of_two(parts)),
+        "SIZE": setting.attention_size,
+        "WIDTH": setting.attention_size + setting.context_size,
+        "DIM": setting.dim,
+        "DIM_BLOCK": _power_of_two(setting.dim),
+        "KERNEL": setting.kernel_size,
+        "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
+        "CONTEXT_BLOCK": context,
+        "MOST_SYMBOLS": setting.symbols,
+        "SYMBOLS_BLOCK": min(setting.symbols, 128),
+        "num_warps": 16 if many else 8,
         "num_stages": 1,
-        **_attention_precision(types),
-    }
-    attention_step = _kernels().attention_step[rows, -(-(width - size) // options["CONTEXT_BLOCK"])]
-
-    def launch(table: torch.Tensor, offset: int) -> None:
-        lstm_step(table, offset)
-        attention_step(table, offset, **options)
-
-    return _Loop(settings[0], launch)
-
-
-@functools.lru_cache(MOST_GRAPHS)
-def _decoder_forward(settings: tuple, size: int, width: int, p: float) -> _Loop:
-    return _Loop(settings[0], _lstm_launch(settings, size, width, size, 0, p))
-
-
-def _gradient_launches(
-    settings: tuple, size: int, width: int, inner: int, query: int, kernel: int, p: float
-) -> tuple[Callable, Callable]:
-    """`gradient_product` and `cell_gradient`."""
-    types, (rows, symbols) = _types(settings), settings[4]
-    tile = min(64, _power_of_two(rows))
-    splits = -(-4 * size // SPLIT)
-    product = _kernels().gradient_product[-(-inner // COLUMNS), splits, -(-rows // tile)]
-    product_options = {
-        "SIZE": size,
-        "INNER": inner,
-        "ROWS": tile,
-        "COLUMNS": COLUMNS,
-        "SPLIT": SPLIT,
-        "BLOCK": 64,
-        "num_warps": 4,
-        "num_stages": 4,
         **types,
     }
-    units = 32
-    cell_types = _attention_precision(types)
-    del cell_types["OPERAND"]
-    cell = _kernels().cell_gradient[-(-size // units) + (ROWS if query else 0), rows // ROWS]
-    cell_options = {
-        "SIZE": size,
-        "WIDTH": width,
-        "INNER": inner,
-        "SPLITS": splits,
-        "QUERY": query,
-        "QUERY_BLOCK": _power_of_two(query) if query else 0,
-        "SYMBOLS_PART": SYMBOLS,
-        "KERNEL": kernel,
-        "KERNEL_BLOCK": _power_of_two(kernel),
-        "SYMBOLS_BLOCK": min(symbols, 128),
-        "ROWS": ROWS,
-        "UNITS": units,
-        "DROPOUT": p > 0,
-        "num_warps": 4,
-        **cell_types,
-    }
-    return (
-        lambda table, offset: product(table, offset, **product_options),
-        lambda table, offset: cell(table, offset, 1 / (1 - p), **cell_options),
-    )
+    step = _kernels().attention_step[setting.clips, -(-setting.context_size // context)]
+    return lambda table, offset: step(table, offset, **options)
 
 
-@functools.lru_cache(MOST_GRAPHS)
-def _attention_backward(
-    settings: tuple, size: int, width: int, dim: int, kernel: int, p: float, alignments_too: bool
-) -> _Loop:
-    types, (rows, symbols) = _types(settings), settings[4]
-    product, cell = _gradient_launches(settings, size, width, width, dim, kernel, p)
-    splits = -(-4 * size // SPLIT)
+def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
+    rows = min(64, _power_of_two(setting.clips))
+    parts, gates = _split(size, inner)
     options = {
         "SIZE": size,
-        "WIDTH": width,
-        "SPLITS": splits,
-        "SPLITS_BLOCK": _power_of_two(splits, 1),
-        "DIM": dim,
-        "DIM_BLOCK": _power_of_two(dim),
-        "CONTEXT_BLOCK": min(CONTEXT, _power_of_two(width - size)),
-        "SYMBOLS_BLOCK": SYMBOLS,
-        "ALIGNMENTS_TOO": alignments_too,
-        "DTYPE": types["DTYPE"],
+        "INNER": inner,
+        "ROWS": rows,
+        "COLUMNS": COLUMNS,
+        "SPLIT": gates,
+        "BLOCK": INNER,
         "num_warps": 4,
+        "num_stages": 4,
+        **_types(setting),
     }
-    attention = _kernels().attention_gradient[rows, -(-symbols // SYMBOLS)]
-
-    def launch(table: torch.Tensor, offset: int) -> None:
-        product(table, offset)
-        attention(table, offset, **options)
-        cell(table, offset)
-
-    return _Loop(settings[0], launch)
+    product = _kernels().gradient_product[-(-inner // COLUMNS), parts, -(-setting.clips // rows)]
+    return lambda table, offset: product(table, offset, **options)
 
 
-@functools.lru_cache(MOST_GRAPHS)
-def _decoder_backward(settings: tuple, size: int, width: int, p: float) -> _Loop:
-    product, cell = _gradient_launches(settings, size, width, size, 0, 0, p)
+def _attention_gradient(setting: Setting) -> Callable:
+    width = setting.attention_size + setting.context_size
+    parts, _ = _split(setting.attention_size, width)
+    options = {
+        "SIZE": setting.attention_size,
+        "WIDTH": width,
+        "SPLITS": parts,
+        "SPLITS_BLOCK": _power_of_two(parts, 1),
+        "DIM": setting.dim,
+        "DIM_BLOCK": _power_of_two(setting.dim),
+        "CONTEXT_BLOCK": min(512, _power_of_two(setting.context_size)),
+        "MOST_SYMBOLS": _power_of_two(setting.symbols),
+        "SYMBOLS_BLOCK": SYMBOLS,
+        "DTYPE": _types(setting)["DTYPE"],
+        "num_warps": 8,
+    }
+    gradient = _kernels().attention_gradient[setting.clips, -(-setting.symbols // SYMBOLS)]
+    return lambda table, offset: gradient(table, offset, **options)
 
-    def launch(table: torch.Tensor, offset: int) -> None:
-        product(table, offset)
-        cell(table, offset)
 
-    return _Loop(settings[0], launch)
+def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
+    types, units = _attention_types(setting), 32
+    del types["OPERAND"]
+    options = {
+        "SIZE": size,
+        "WIDTH": size + setting.context_size,
+        "INNER": inner,
+        "SPLITS": _split(size, inner)[0],
+        "QUERY": dim,
+        "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
+        "SYMBOLS_A_PART": SYMBOLS,
+        "KERNEL": setting.kernel_size,
+        "KERNEL_BLOCK": _power_of_two(setting.kernel_size),
+        "MOST_SYMBOLS": setting.symbols,
+        "SYMBOLS_BLOCK": min(setting.symbols, 128),
+        "ROWS": CLIPS,
+        "UNITS": units,
+        "DROPOUT": p > 0,
+        "num_warps": 8 if dim else 4,
+        **types,
+    }
+    programs = -(-size // units) + (CLIPS if dim else 0), -(-setting.clips // CLIPS)
+    gradient = _kernels().cell_gradient[programs]
+    return lambda table, offset: gradient(table, offset, 1 / (1 - p), **options)
 
 
 # ---------------------------------------------------------------------------- the loops
 
 
-def _options(x: torch.Tensor) -> dict:
-    return {"dtype": x.dtype, "device": x.device}
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if the kernels can read it, else a copy."""
+    if x.is_contiguous() and x.data_ptr() % 16 == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
-def _lstm_entries(keep, rows, weight, operand_dtype, gates, cells) -> dict:
-    """What both LSTMs' loops share, forward and backward."""
-    return {
-        "STEPS": cells.shape[0],
-        "BATCH": cells.shape[1],
-        "WEIGHT": _aligned(weight.to(operand_dtype)),
-        "GATES": gates,
-        "CELLS": cells,
-        "KEEP": 0 if keep is None else _aligned(keep),
-        "ROWS_OUT": rows,
-    }
+class Graphs:
+    """Both loops, forwards and backwards, for the batches of one setting."""
 
+    def __init__(self, setting: Setting):
+        s = self.setting = setting
+        device, width = s.device, s.attention_size + s.context_size
+        attention = s.attention_size, width, s.dim, s.p_attention_dropout
+        decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
+        self._attention = _Loop(device, _lstm_step(s, *attention), _attention_step(s))
+        self._decoder = _Loop(device, _lstm_step(s, *decoder))
+        self._attention_backward = _Loop(
+            device,
+            _gradient_product(s, *attention[:2]),
+            _attention_gradient(s),
+            _cell_gradient(s, *attention),
+        )
+        self._decoder_backward = _Loop(
+            device, _gradient_product(s, *decoder[:2]), _cell_gradient(s, *decoder)
+        )
 
-def _operands(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where the next product finds the rows in its own precision."""
-    return rows if rows.dtype == dtype else _empty(*rows.shape, dtype=dtype, device=rows.device)
+    def _scratch(self, *shape: int) -> torch.Tensor:
+        return _empty(*shape, dtype=self.setting.dtype, device=self.setting.device)
 
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=self.setting.dtype, device=self.setting.device)
 
-def _run(loop: _Loop, num_steps: int, entries: dict) -> None:
-    for start in range(0, num_steps, CHUNK):
-        loop.run(start, min(start + CHUNK, num_steps), entries)
+    def _entries(self, keep, weight, gates, cells, rows=None) -> dict:
+        """What all four loops read."""
+        return {
+            "STEPS": cells.shape[0],
+            "BATCH": cells.shape[1],
+            "KEEP": None if keep is None else _aligned(keep),
+            "WEIGHT": _aligned(weight.to(self.setting.operand_dtype)),
+            "GATES": gates,
+            "CELLS": cells,
+            "ROWS_OUT": rows,
+        }
 
+    def _forward(self, loop: _Loop, rows: torch.Tensor, entries: dict) -> None:
+        operands, dtype = rows, self.setting.operand_dtype
+        if rows.dtype != dtype:
+            operands = _empty(*rows.shape, dtype=dtype, device=rows.device)
+        entries["OPERANDS"] = operands
+        for start in range(0, len(rows), CHUNK):
+            loop.run(start, min(start + CHUNK, len(rows)), entries)
 
-def attention_forward(
-    operand_dtype: torch.dtype,
-    keep: torch.Tensor | None,  # [T, B, A] bool
-    p_dropout: float,
-    mask: torch.Tensor,  # [B, N] bool
-    memory: torch.Tensor,  # [B, N, E]
-    processed_memory: torch.Tensor,  # [B, N, D]
-    state_weight: torch.Tensor,  # [4 * A, A + E]
-    query_weight: torch.Tensor,  # [D, A]
-    location_weight: torch.Tensor,  # [D, 2 * K]
-    v: torch.Tensor,  # [D]
-    gates: torch.Tensor,  # [T, B, 4 * A], the inputs' share; activated on return
-    cells: torch.Tensor,  # [T, B, A], written
-    states: torch.Tensor,  # [T, B, A + E], written
-    alignments: torch.Tensor,  # [T, B, N], written
-    past: torch.Tensor,  # [T, B, 2, N + K - 1], zero; its middle written
-    differentiable: bool,
-) -> None:
-    """All steps of the attention recurrence."""
-    num_steps, batch_size, size = cells.shape
-    num_symbols, (dim, taps) = memory.shape[1], location_weight.shape
-    settings = _settings(
-        memory.device, memory.dtype, operand_dtype, bucket(batch_size, num_symbols)
-    )
-    p = 0.0 if keep is None else p_dropout
-    sizes = size, states.shape[2], dim, taps // 2, p
-    loop = _attention_forward(settings, *sizes)
-    if differentiable:  # not in autograd's thread: it is no place to compile and capture
-        _attention_backward(settings, *sizes, False)
-    entries = _lstm_entries(keep, states, state_weight, operand_dtype, gates, cells) | {
-        "SYMBOLS": num_symbols,
-        "OPERANDS": _operands(states, operand_dtype),
-        "QUERY_WEIGHT": query_weight.T.contiguous(),
-        "QUERY_PARTS": _empty(-(-size // UNITS), batch_size, dim, **_options(memory)),
-        "PAST": past,
-        "PROCESSED_MEMORY": _aligned(processed_memory),
-        "MEMORY": _aligned(memory),
-        "MASK": _aligned(mask),
-        "LOCATION_WEIGHT": location_weight.T.contiguous(),
-        "V": _aligned(v),
-        "ALIGNMENTS": alignments,
-    }
-    _run(loop, num_steps, entries)
-
-
-def decoder_forward(
-    operand_dtype: torch.dtype,
-    keep: torch.Tensor | None,  # [T, B, H] bool
-    p_dropout: float,
-    hidden_weight: torch.Tensor,  # [4 * H, H]
-    gates: torch.Tensor,  # [T, B, 4 * H], the inputs' share; activated on return
-    cells: torch.Tensor,  # [T, B, H], written
-    outputs: torch.Tensor,  # [T, B, H + E], of which the first H are written
-    differentiable: bool,
-) -> None:
-    """All steps of the decoder LSTM."""
-    num_steps, batch_size, size = cells.shape
-    settings = _settings(cells.device, cells.dtype, operand_dtype, bucket(batch_size, 1))
-    sizes = size, outputs.shape[2], 0.0 if keep is None else p_dropout
-    loop = _decoder_forward(settings, *sizes)
-    if differentiable:
-        _decoder_backward(settings, *sizes)
-    entries = _lstm_entries(keep, outputs, hidden_weight, operand_dtype, gates, cells)
-    entries["OPERANDS"] = _operands(outputs, operand_dtype)
-    _run(loop, num_steps, entries)
-
-
-class AttentionBackward:
-    """The attention recurrence backwards; `gates` become their gradients."""
-
-    def __init__(
+    def attention_forward(
         self,
-        operand_dtype: torch.dtype,
-        keep: torch.Tensor | None,
-        p_dropout: float,
+        keep: torch.Tensor | None,  # [T, B, A] bool
+        mask: torch.Tensor,  # [B, N] bool
         memory: torch.Tensor,  # [B, N, E]
+        processed_memory: torch.Tensor,  # [B, N, D]
         state_weight: torch.Tensor,  # [4 * A, A + E]
         query_weight: torch.Tensor,  # [D, A]
-        kernel_size: int,  # K
-        gates: torch.Tensor,  # [T, B, 4 * A], activated
-        cells: torch.Tensor,  # [T, B, A]
-        states: torch.Tensor,  # [T, B, A + E]
-        alignments: torch.Tensor,  # [T, B, N]
+        location_weight: torch.Tensor,  # [D, 2 * K]
+        v: torch.Tensor,  # [D]
+        gates: torch.Tensor,  # [T, B, 4 * A], the inputs' share; activated on return
+        cells: torch.Tensor,  # [T, B, A], written
+        states: torch.Tensor,  # [T, B, A + E], written
+        alignments: torch.Tensor,  # [T, B, N], written
+        past: torch.Tensor,  # [T, B, 2, N + K - 1], zero; its middle is written
+    ) -> None:
+        """All steps of the attention recurrence."""
+        _, batch_size, size = cells.shape
+        entries = self._entries(keep, state_weight, gates, cells, states) | {
+            "SYMBOLS": memory.shape[1],
+            "QUERY_WEIGHT": query_weight.T.contiguous(),
+            "QUERY_PARTS": self._scratch(-(-size // UNITS), batch_size, len(v)),
+            "PAST": past,
+            "PROCESSED_MEMORY": _aligned(processed_memory),
+            "MEMORY": _aligned(memory),
+            "MASK": _aligned(mask),
+            "LOCATION_WEIGHT": location_weight.T.contiguous(),
+            "V": _aligned(v),
+            "ALIGNMENTS": alignments,
+        }
+        self._forward(self._attention, states, entries)
+
+    def decoder_forward(
+        self,
+        keep: torch.Tensor | None,  # [T, B, H] bool
+        hidden_weight: torch.Tensor,  # [4 * H, H]
+        gates: torch.Tensor,  # [T, B, 4 * H], the inputs' share; activated on return
+        cells: torch.Tensor,  # [T, B, H], written
+        outputs: torch.Tensor,  # [T, B, H + E], of which the first H are written
+    ) -> None:
+        """All steps of the decoder LSTM."""
+        entries = self._entries(keep, hidden_weight, gates, cells, outputs)
+        self._forward(self._decoder, outputs, entries)
+
+    def attention_backward(
+        self,
+        keep: torch.Tensor | None,
+        memory: torch.Tensor,
+        state_weight: torch.Tensor,
+        query_weight: torch.Tensor,
+        gates: torch.Tensor,  # activated; become their gradients
+        cells: torch.Tensor,
+        states: torch.Tensor,
+        alignments: torch.Tensor,
         grad_states: torch.Tensor,  # [T, B, A + E]
         grad_alignments: torch.Tensor | None,  # [T, B, N]
         dcontexts: torch.Tensor,  # [T, B, E], written
         dqueries: torch.Tensor,  # [T, B, D], written
-    ):
-        (_, batch_size, size), (dim, _) = cells.shape, query_weight.shape
-        num_symbols, width = memory.shape[1], states.shape[2]
-        settings = _settings(
-            memory.device, memory.dtype, operand_dtype, bucket(batch_size, num_symbols)
-        )
-        p = 0.0 if keep is None else p_dropout
-        alignments_too = grad_alignments is not None
-        self.loop = _attention_backward(settings, size, width, dim, kernel_size, p, alignments_too)
-        scratch = functools.partial(_empty, **_options(memory))
-        self.entries = _lstm_entries(keep, states, state_weight, operand_dtype, gates, cells) | {
+    ) -> Callable:
+        """The attention recurrence backwards, a chunk a call, the last steps first.
+
+        Returns a function of (start, stop, slopes [C, B, N, D], filters [C, B, 2 * K, N],
+        denergies [C, B, N], written) for the C = stop - start steps from `start` on.
+        """
+        _, batch_size, size = cells.shape
+        num_symbols, parts = memory.shape[1], _split(size, states.shape[2])[0]
+        entries = self._entries(keep, state_weight, gates, cells, states) | {
             "SYMBOLS": num_symbols,
-            "PARTIALS": scratch(-(-4 * size // SPLIT), batch_size, width),
+            "PARTIALS": self._scratch(parts, batch_size, states.shape[2]),
             "GRAD_ROWS": _aligned(grad_states),
-            "DCELL": cells.new_zeros(batch_size, size),
+            "DCELL": self._zeros(batch_size, size),
             "QUERY_WEIGHT": _aligned(query_weight),
-            "QUERY_PARTS": scratch(-(-num_symbols // SYMBOLS), batch_size, dim),
+            "QUERY_PARTS": self._scratch(-(-num_symbols // SYMBOLS), batch_size, len(query_weight)),
             "MEMORY": _aligned(memory),
             "ALIGNMENTS": _aligned(alignments),
-            "GRAD_ALIGNMENTS": _aligned(grad_alignments) if alignments_too else 0,
+            "GRAD_ALIGNMENTS": None if grad_alignments is None else _aligned(grad_alignments),
             "DCONTEXTS": dcontexts,
             "DQUERIES": dqueries,
-            "CARRIED": memory.new_zeros(batch_size, num_symbols),
-            "DCUMULATIVE": memory.new_zeros(batch_size, num_symbols),
+            "CARRIED": self._zeros(batch_size, num_symbols),
+            "DCUMULATIVE": self._zeros(batch_size, num_symbols),
         }
 
-    def run(
+        def run(start: int, stop: int, slopes, filters, denergies) -> None:
+            chunk = {"SLOPES": slopes, "FILTERS": filters, "DENERGIES": denergies}
+            self._attention_backward.run(start, stop, entries | chunk)
+
+        return run
+
+    def decoder_backward(
         self,
-        start: int,
-        stop: int,
-        slopes: torch.Tensor,  # [stop - start, B, N, D]
-        filters: torch.Tensor,  # [stop - start, B, 2 * K, N]
-        denergies: torch.Tensor,  # [stop - start, B, N], written
+        keep: torch.Tensor | None,
+        hidden_weight: torch.Tensor,
+        gates: torch.Tensor,  # activated; become their gradients
+        cells: torch.Tensor,
+        grad_outputs: torch.Tensor,  # [T, B, H + E]
     ) -> None:
-        """The steps `stop` - 1 down to `start`, at most CHUNK; later ones are done already."""
-        buffers = {"SLOPES": slopes, "FILTERS": filters}
-        self.loop.run(start, stop, {**self.entries, **buffers, "DENERGIES": denergies})
-
-
-def decoder_backward(
-    operand_dtype: torch.dtype,
-    keep: torch.Tensor | None,
-    p_dropout: float,
-    hidden_weight: torch.Tensor,  # [4 * H, H]
-    gates: torch.Tensor,  # [T, B, 4 * H], activated; become their gradients
-    cells: torch.Tensor,  # [T, B, H]
-    grad_outputs: torch.Tensor,  # [T, B, H + E]
-) -> None:
-    """All steps of the decoder LSTM, backwards."""
-    num_steps, batch_size, size = cells.shape
-    settings = _settings(cells.device, cells.dtype, operand_dtype, bucket(batch_size, 1))
-    width = grad_outputs.shape[2]
-    loop = _decoder_backward(settings, size, width, 0.0 if keep is None else p_dropout)
-    entries = _lstm_entries(keep, 0, hidden_weight, operand_dtype, gates, cells) | {
-        "PARTIALS": _empty(-(-4 * size // SPLIT), batch_size, size, **_options(cells)),
-        "GRAD_ROWS": _aligned(grad_outputs),
-        "DCELL": cells.new_zeros(batch_size, size),
-    }
-    for stop in range(num_steps, 0, -CHUNK):
-        loop.run(max(stop - CHUNK, 0), stop, entries)
+        """The decoder LSTM backwards."""
+        num_steps, batch_size, size = cells.shape
+        entries = self._entries(keep, hidden_weight, gates, cells) | {
+            "PARTIALS": self._scratch(_split(size, size)[0], batch_size, size),
+            "GRAD_ROWS": _aligned(grad_outputs),
+            "DCELL": self._zeros(batch_size, size),
+        }
+        for stop in range(num_steps, 0, -CHUNK):
+            self._decoder_backward.run(max(stop - CHUNK, 0), stop, entries)

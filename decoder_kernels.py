@@ -41,7 +41,7 @@ MASK = tl.constexpr(19)  # bool [B, N], True at padding
 LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
 V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
-GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]
+GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N], or 0 where the loss does not see alignments
 SLOPES = tl.constexpr(24)  # [C, B, N, D], of the steps from START on
 FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
 DENERGIES = tl.constexpr(26)  # [C, B, N]
@@ -95,6 +95,7 @@ def lstm_step(
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
+    QUERY_PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """gates += WEIGHT row of the step before, and the cell; program (units, clips).
@@ -120,6 +121,13 @@ def lstm_step(
     before = _buffer(table, OPERANDS, OPERAND) + (step - batch)[:, None] * WIDTH
     weight = _buffer(table, WEIGHT, OPERAND) + weight_row[None, :] * INNER
     total = tl.load(gates + weight_row[None, :], in_columns, 0.0)
+    if QUERY > 0:
+        dim = tl.arange(0, QUERY_BLOCK)
+        place = tl.arange(0, 2 * UNITS)
+        place_unit = tl.program_id(0) * UNITS + place // 2
+        in_query = (place % 2 == 0)[:, None] & (place_unit < SIZE)[:, None] & (dim < QUERY)[None, :]
+        query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
+        query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     for start in range(0, INNER, BLOCK):
         k = start + tl.arange(0, BLOCK)
         x = tl.load(before + k[None, :], in_rows & (k < INNER)[None, :], 0.0)
@@ -151,16 +159,11 @@ def lstm_step(
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
 
     if QUERY > 0:
-        dim = tl.arange(0, QUERY_BLOCK)
-        query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + dim
-        hidden = tl.where(inside, hidden, 0.0)
+        # Tensor cores want an inner dimension of 16: every second column is 0.
+        hidden = tl.join(tl.where(inside, hidden, 0.0), tl.zeros((ROWS, UNITS), DTYPE))
+        hidden = tl.reshape(hidden, (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
-        for nth in tl.static_range(UNITS):
-            this = tl.program_id(0) * UNITS + nth
-            in_weight = dim < tl.where(this < SIZE, QUERY, 0)
-            w = tl.load(query_weight + this * QUERY, in_weight, 0.0)
-            of_unit = tl.sum(tl.where((unit == this)[None, :], hidden, 0.0), axis=1)
-            part += of_unit[:, None] * w[None, :]
+        part = _dot(hidden, query_weight, part, QUERY_PRECISION, INTERPRETED)
         places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]
         in_part = (row < batch)[:, None] & (dim < QUERY)[None, :]
         tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, in_part)
@@ -179,6 +182,7 @@ def attention_step(
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     CONTEXT_BLOCK: tl.constexpr,  # columns of the context a program
+    MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
@@ -198,23 +202,21 @@ def attention_step(
     symbols = tl.load(table + SYMBOLS)
     step = t * batch + clip
     dim = tl.arange(0, DIM_BLOCK)
-    query = tl.zeros((DIM_BLOCK,), DTYPE)
-    parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM
-    for start in range(0, PARTS, PARTS_BLOCK):
-        part = start + tl.arange(0, PARTS_BLOCK)
-        places = part[:, None] * (batch * DIM) + dim[None, :]
-        in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
-        query += tl.sum(tl.load(parts + places, in_parts, 0.0), axis=0)
-    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
-
     tap = tl.arange(0, TAPS_BLOCK)  # of the filter over the previous, then over the cumulative
+    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
+    location_weight = tl.load(location_weight, in_location, 0.0)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+    parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
+    query = tl.zeros((DIM_BLOCK,), DTYPE)
+    for start in tl.static_range(0, PARTS, PARTS_BLOCK):
+        part = start + tl.arange(0, PARTS_BLOCK)
+        in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
+        query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
+
     width = symbols + KERNEL - 1
     past = _buffer(table, PAST, DTYPE) + step * 2 * width
     tap_place = tap // KERNEL * width + tap % KERNEL
-    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
-    location_places = tap[:, None] * DIM + dim[None, :]
-    location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + location_places
-    location_weight = tl.load(location_weight, in_location, 0.0)
     keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
     mask = _buffer(table, MASK, tl.int8) + clip * symbols
     alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
@@ -225,15 +227,18 @@ def attention_step(
     context = tl.zeros((CONTEXT_BLOCK,), DTYPE)
     highest = tl.full((), float("-inf"), DTYPE)
     total = tl.zeros((), DTYPE)
-    for start in range(0, symbols, SYMBOLS_BLOCK):
+    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
         n = start + tl.arange(0, SYMBOLS_BLOCK)
         in_window = (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :]
         window = tl.load(past + n[:, None] + tap_place[None, :], in_window, 0.0)
         in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
-        pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0) + query[None, :]
-        pre = _dot(window, location_weight, pre, PRECISION, INTERPRETED)
-        energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
+        pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0)
         padding = tl.load(mask + n, n < symbols, 1)
+        in_memory = (n < symbols)[:, None] & in_context[None, :]
+        places = n[:, None] * (WIDTH - SIZE) + column[None, :]
+        values = tl.load(memory + places, in_memory, 0.0)
+        pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
+        energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
         energy = tl.where(padding != 0, float("-inf"), energy)
         before = highest
         highest = tl.maximum(before, tl.max(energy, axis=0))
@@ -241,30 +246,30 @@ def attention_step(
         shrink = tl.exp(before - shift)
         share = tl.exp(energy - shift)
         total = total * shrink + tl.sum(share, axis=0)
-        in_memory = (n < symbols)[:, None] & in_context[None, :]
-        places = n[:, None] * (WIDTH - SIZE) + column[None, :]
-        values = tl.load(memory + places, in_memory, 0.0)
         context = context * shrink + tl.sum(share[:, None] * values, axis=0)
-        if tl.program_id(1) == 0:
+        if MOST_SYMBOLS > SYMBOLS_BLOCK and tl.program_id(1) == 0:
             tl.store(alignments + n, energy, n < symbols)
-    context /= total
     place = step * WIDTH + SIZE + column
+    context /= total
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, context, in_context)
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
 
     if tl.program_id(1) == 0:
-        tl.debug_barrier()  # the energies are read by other threads than wrote them
         past += KERNEL // 2
-        for start in range(0, symbols, SYMBOLS_BLOCK):
+        following = tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
+        for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
             n = start + tl.arange(0, SYMBOLS_BLOCK)
-            alignment = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest) / total
-            cumulative = tl.load(past + width + n, n < symbols, 0.0) + alignment
-            tl.debug_barrier()
+            cumulative = tl.load(past + width + n, n < symbols, 0.0)
+            if MOST_SYMBOLS > SYMBOLS_BLOCK:
+                tl.debug_barrier()  # other threads wrote the energies than read them
+                share = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest)
+                tl.debug_barrier()
+            alignment = share / total
             tl.store(alignments + n, alignment, n < symbols)
-            in_next = n < tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
-            tl.store(past + batch * 2 * width + n, alignment, in_next)
-            tl.store(past + batch * 2 * width + width + n, cumulative, in_next)
+            tl.store(past + batch * 2 * width + n, alignment, n < following)
+            cumulative += alignment
+            tl.store(past + batch * 2 * width + width + n, cumulative, n < following)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -321,8 +326,8 @@ def attention_gradient(
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     CONTEXT_BLOCK: tl.constexpr,
+    MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
-    ALIGNMENTS_TOO: tl.constexpr,  # whether the loss saw the alignments
     DTYPE: tl.constexpr,
 ):
     """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
@@ -341,51 +346,49 @@ def attention_gradient(
         return
     step = t * batch + clip
     context_size: tl.constexpr = WIDTH - SIZE
+    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
+    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
+    m = tl.arange(0, MOST_SYMBOLS)
+    elsewhere = tl.load(carried + m, m < symbols, 0.0)
+    here = tl.load(alignments + m, m < symbols, 0.0)
+    dalignment = tl.load(carried + n, n < symbols, 0.0)
+    alignment = tl.load(alignments + n, n < symbols, 0.0)
+    given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+    num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, symbols, 0)
+    elsewhere += tl.load(given + m, m < num_given, 0.0)
+    dalignment += tl.load(given + n, n < num_given, 0.0)
+    dim = tl.arange(0, DIM_BLOCK)
+    chunk_step = (t - tl.load(table + START)) * batch + clip
+    slopes = _buffer(table, SLOPES, DTYPE) + chunk_step * symbols * DIM
+    in_slopes = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    slopes = tl.load(slopes + n[:, None] * DIM + dim[None, :], in_slopes, 0.0)
+
     split = tl.arange(0, SPLITS_BLOCK)
     partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
     rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
     grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step * WIDTH + SIZE
     dcontexts = _buffer(table, DCONTEXTS, DTYPE) + step * context_size
     memory = _buffer(table, MEMORY, DTYPE) + clip * symbols * context_size
-    dalignment = tl.zeros((SYMBOLS_BLOCK,), DTYPE)
     inner = tl.zeros((), DTYPE)
-    for start in range(0, context_size, CONTEXT_BLOCK):
+    for start in tl.static_range(0, context_size, CONTEXT_BLOCK):
         column = start + tl.arange(0, CONTEXT_BLOCK)
         inside = column < context_size
         in_parts = (split < SPLITS)[:, None] & inside[None, :]
         places = split[:, None] * (batch * WIDTH) + column[None, :]
-        dcontext = tl.load(grad_rows + column, inside, 0.0)
-        dcontext += tl.sum(tl.load(partials + places, in_parts, 0.0), axis=0)
-        if tl.program_id(1) == 0:
-            tl.store(dcontexts + column, dcontext, inside)
-        inner += tl.sum(dcontext * tl.load(rows + column, inside, 0.0), axis=0)
+        parts = tl.load(partials + places, in_parts, 0.0)
         in_memory = (n < symbols)[:, None] & inside[None, :]
         values = tl.load(memory + n[:, None] * context_size + column[None, :], in_memory, 0.0)
+        context = tl.load(rows + column, inside, 0.0)
+        dcontext = tl.load(grad_rows + column, inside, 0.0) + tl.sum(parts, axis=0)
+        if tl.program_id(1) == 0:
+            tl.store(dcontexts + column, dcontext, inside)
+        inner += tl.sum(dcontext * context, axis=0)
         dalignment += tl.sum(values * dcontext[None, :], axis=1)
-
-    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
-    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
-    for start in range(0, symbols, 128):
-        m = start + tl.arange(0, 128)
-        elsewhere = tl.load(carried + m, m < symbols, 0.0)
-        if ALIGNMENTS_TOO:
-            given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
-            elsewhere += tl.load(given + m, m < symbols, 0.0)
-        inner += tl.sum(elsewhere * tl.load(alignments + m, m < symbols, 0.0), axis=0)
-    dalignment += tl.load(carried + n, n < symbols, 0.0)
-    if ALIGNMENTS_TOO:
-        given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
-        dalignment += tl.load(given + n, n < symbols, 0.0)
-    denergy = tl.load(alignments + n, n < symbols, 0.0) * (dalignment - inner)
-    chunk_step = (t - tl.load(table + START)) * batch + clip
+    inner += tl.sum(elsewhere * here, axis=0)
+    denergy = alignment * (dalignment - inner)
     tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
-
-    dim = tl.arange(0, DIM_BLOCK)
-    slopes = _buffer(table, SLOPES, DTYPE) + chunk_step * symbols * DIM
-    in_slopes = (n < symbols)[:, None] & (dim < DIM)[None, :]
-    slopes = tl.load(slopes + n[:, None] * DIM + dim[None, :], in_slopes, 0.0)
-    places = (tl.program_id(1) * batch + clip) * DIM + dim
     part = tl.sum(denergy[:, None] * slopes, axis=0)
+    places = (tl.program_id(1) * batch + clip) * DIM + dim
     tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, dim < DIM)
 
 
@@ -400,9 +403,10 @@ def cell_gradient(
     SPLITS: tl.constexpr,
     QUERY: tl.constexpr,  # D, or 0 where no attention follows
     QUERY_BLOCK: tl.constexpr,
-    SYMBOLS_PART: tl.constexpr,  # symbols a part of the query's gradient is of
+    SYMBOLS_A_PART: tl.constexpr,  # of the query's gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
+    MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
@@ -425,7 +429,9 @@ def cell_gradient(
         clip = tl.program_id(1) * (tl.num_programs(0) - unit_programs)
         clip += tl.program_id(0) - unit_programs
         if QUERY > 0 and clip < batch:
-            _through_windows(table, t, clip, KERNEL, KERNEL_BLOCK, SYMBOLS_BLOCK, DTYPE)
+            _through_windows(
+                table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
+            )
         return
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
@@ -434,15 +440,18 @@ def cell_gradient(
     grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step[:, None] * WIDTH + unit[None, :]
     dhidden = tl.load(grad_rows, inside, 0.0)
     partials = _buffer(table, PARTIALS, DTYPE) + row[:, None] * INNER + unit[None, :]
-    for split in range(0, SPLITS):
+    for split in tl.static_range(SPLITS):
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
         dim = tl.arange(0, QUERY_BLOCK)
         in_query = (row < batch)[:, None] & (dim < QUERY)[None, :]
+        symbols = tl.load(table + SYMBOLS)
         parts = _buffer(table, QUERY_PARTS, DTYPE) + row[:, None] * QUERY + dim[None, :]
         dquery = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
-        for part in range(0, tl.cdiv(tl.load(table + SYMBOLS), SYMBOLS_PART)):
-            dquery += tl.load(parts + part * batch * QUERY, in_query, 0.0)
+        for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
+            rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
+            in_part = rows_of_part[:, None] & (dim < QUERY)[None, :]
+            dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
         if tl.program_id(0) == 0:
             dqueries = _buffer(table, DQUERIES, DTYPE) + step[:, None] * QUERY + dim[None, :]
             tl.store(dqueries, dquery, in_query)
@@ -478,6 +487,7 @@ def _through_windows(
     clip,
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
+    MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
@@ -489,7 +499,7 @@ def _through_windows(
     cumulative = _buffer(table, DCUMULATIVE, DTYPE) + clip * symbols
     carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
     tap = tl.arange(0, KERNEL_BLOCK)
-    for start in range(0, symbols, SYMBOLS_BLOCK):
+    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
         m = start + tl.arange(0, SYMBOLS_BLOCK)
         n = m[None, :] + KERNEL // 2 - tap[:, None]
         inside = (n >= 0) & (n < symbols) & (tap < KERNEL)[:, None] & (m < symbols)[None, :]

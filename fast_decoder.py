@@ -13,6 +13,7 @@ attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kerne
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -45,6 +46,7 @@ def teacher_forced(
     dtype = operand_dtype = rnn.weight_hh.dtype
     if torch.is_autocast_enabled(device):
         operand_dtype = torch.get_autocast_dtype(device)
+    graphs = _graphs_for(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
         # The location layer's convolution 2 -> filters and its dense layer are one map.
         location = attention.location_layer
@@ -55,6 +57,7 @@ def teacher_forced(
             [prenet_outputs.shape[2], memory.shape[2]], dim=1
         )
         states, alignments = _AttentionRecurrence.apply(
+            graphs,
             operand_dtype,
             dropout_masks.attention_hidden,
             decoder.p_attention_dropout,
@@ -71,6 +74,7 @@ def teacher_forced(
         )
         rnn = decoder.decoder_rnn
         outputs = _DecoderLSTM.apply(
+            graphs,
             operand_dtype,
             dropout_masks.decoder_hidden,
             decoder.p_decoder_dropout,
@@ -82,6 +86,37 @@ def teacher_forced(
         )
     frames, gates = decoder.linear_projection(outputs), decoder.gate_layer(outputs)
     return decoder.to_frames(frames), gates.squeeze(2).T, alignments.transpose(0, 1)
+
+
+def describe(device: torch.device, dtype: torch.dtype = torch.float32) -> str:
+    """How the loops over steps run on this device, in a phrase."""
+    if device.type == "cpu":
+        if _onednn_multiplies("cpu", dtype):
+            return "oneDNN's packed products"
+        return "plain operations, at about half the speed: this torch has no oneDNN that we know"
+    problem = decoder_graphs.problem(device, dtype)
+    if problem is None:
+        return "Triton kernels in CUDA graphs"
+    return f"plain operations, several times slower than its kernels: {problem}"
+
+
+def _graphs_for(decoder, memory, operand_dtype, dropout_masks) -> decoder_graphs.Graphs | None:
+    """The kernels' graphs, or None: then the loops are made of plain operations."""
+    graphs = decoder_graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
+    if not isinstance(graphs, str):
+        return graphs
+    if memory.is_cuda:
+        _warn_once(graphs)
+    return None
+
+
+@functools.cache
+def _warn_once(problem: str) -> None:
+    warnings.warn(
+        "the fast decoder runs in plain operations, with the same results, but several times "
+        f"slower than its Triton kernels: {problem}",
+        stacklevel=2,
+    )
 
 
 # ---------------------------------------------------------------------------- matrix products
@@ -294,6 +329,7 @@ class _DecoderLSTM(Function):
     @staticmethod
     def forward(
         ctx,
+        graphs: decoder_graphs.Graphs | None,
         dtype: torch.dtype,  # of the products' operands
         keep: torch.Tensor | None,  # [T, B, H] bool
         p_dropout: float,
@@ -310,14 +346,12 @@ class _DecoderLSTM(Function):
         cells = _empty(num_steps, batch_size, size, **options)
         outputs = _empty(num_steps, batch_size, size + context_size, **options)
         outputs[:, :, size:] = states[:, :, -context_size:]
-        ctx.kernels = decoder_graphs.problem(states.device, states.dtype) is None
-        steps = (dtype, keep, p_dropout, hidden_weight, gates, cells, outputs)
-        if ctx.kernels:
-            decoder_graphs.decoder_forward(*steps, any(ctx.needs_input_grad))
+        if graphs is None:
+            _decoder_steps(dtype, p_dropout, keep, hidden_weight, gates, cells, outputs)
         else:
-            _decoder_steps(*steps)
+            graphs.decoder_forward(keep, hidden_weight, gates, cells, outputs)
         ctx.save_for_backward(states, input_weight, hidden_weight, gates, cells, outputs, keep)
-        ctx.dtype, ctx.p_dropout = dtype, p_dropout
+        ctx.graphs, ctx.dtype, ctx.p_dropout = graphs, dtype, p_dropout
         return outputs
 
     @staticmethod
@@ -325,16 +359,17 @@ class _DecoderLSTM(Function):
     def backward(ctx, grad_outputs: torch.Tensor):
         states, input_weight, hidden_weight, gates, cells, outputs, keep = ctx.saved_tensors
         size = cells.shape[2]
-        steps = (ctx.dtype, keep, ctx.p_dropout, hidden_weight, gates, cells, grad_outputs)
-        if ctx.kernels:
-            decoder_graphs.decoder_backward(*steps)
+        buffers = (keep, hidden_weight, gates, cells, grad_outputs)
+        if ctx.graphs is None:
+            _decoder_steps_backwards(ctx.dtype, ctx.p_dropout, *buffers)
         else:
-            _decoder_steps_backwards(*steps)
+            ctx.graphs.decoder_backward(*buffers)
         dgates = _flat(gates)
         dstates = _product(dgates, input_weight.T, ctx.dtype).view_as(states)
         dcontexts = grad_outputs[:, :, size:]
         dstates[:, :, -dcontexts.shape[2] :] += dcontexts
         return (
+            None,
             None,
             None,
             None,
@@ -346,8 +381,8 @@ class _DecoderLSTM(Function):
         )
 
 
-def _decoder_steps(dtype, keep, p_dropout, hidden_weight, gates, cells, outputs) -> None:
-    """`decoder_graphs.decoder_forward` in plain operations."""
+def _decoder_steps(dtype, p_dropout, keep, hidden_weight, gates, cells, outputs) -> None:
+    """`decoder_graphs.Graphs.decoder_forward` in plain operations."""
     num_steps, batch_size, size = cells.shape
     scale = [None] * num_steps if keep is None else _scale(keep, p_dropout, cells.dtype)
     multiply = _product_by(hidden_weight, batch_size, dtype)
@@ -360,9 +395,9 @@ def _decoder_steps(dtype, keep, p_dropout, hidden_weight, gates, cells, outputs)
 
 
 def _decoder_steps_backwards(
-    dtype, keep, p_dropout, hidden_weight, gates, cells, grad_outputs
+    dtype, p_dropout, keep, hidden_weight, gates, cells, grad_outputs
 ) -> None:
-    """`decoder_graphs.decoder_backward` in plain operations."""
+    """`decoder_graphs.Graphs.decoder_backward` in plain operations."""
     num_steps, batch_size, size = cells.shape
     cell = _CellBackward(gates, cells, keep, p_dropout)
     multiply = _product_by(hidden_weight.T, batch_size, dtype)
@@ -403,6 +438,7 @@ class _AttentionRecurrence(Function):
     @staticmethod
     def forward(
         ctx,
+        graphs: decoder_graphs.Graphs | None,
         dtype: torch.dtype,  # of the LSTM's products' operands
         keep: torch.Tensor | None,  # [T, B, A] bool
         p_dropout: float,
@@ -427,19 +463,18 @@ class _AttentionRecurrence(Function):
         half = location_weight.shape[1] // 4
         # What each step looks back at, with the convolution's zeros at either end.
         past = torch.zeros(num_steps, batch_size, 2, num_symbols + 2 * half, **options)
-        ctx.kernels = decoder_graphs.problem(inputs.device, inputs.dtype) is None
-        steps = (dtype, keep, p_dropout, mask, memory, processed_memory)
-        steps += (state_weight, query_weight, location_weight, v)
-        steps += (gates, cells, states, alignments, past)
-        if ctx.kernels:
-            decoder_graphs.attention_forward(*steps, any(ctx.needs_input_grad))
+        buffers = (keep, mask, memory, processed_memory)
+        buffers += (state_weight, query_weight, location_weight, v)
+        buffers += (gates, cells, states, alignments, past)
+        if graphs is None:
+            _attention_steps(dtype, p_dropout, *buffers)
         else:
-            _attention_steps(*steps)
+            graphs.attention_forward(*buffers)
         ctx.save_for_backward(
             *(inputs, memory, processed_memory, input_weight, state_weight, query_weight),
             *(location_weight, v, gates, cells, states, alignments, past, keep),
         )
-        ctx.dtype, ctx.p_dropout = dtype, p_dropout
+        ctx.graphs, ctx.dtype, ctx.p_dropout = graphs, dtype, p_dropout
         ctx.set_materialize_grads(False)
         return states, alignments
 
@@ -451,31 +486,30 @@ class _AttentionRecurrence(Function):
         )
         location_weight, v, gates, cells, states, alignments, past, keep = ctx.saved_tensors[6:]
         num_steps, batch_size, num_symbols = alignments.shape
-        size, half = query_weight.shape[1], location_weight.shape[1] // 4
-        options = {"dtype": inputs.dtype, "device": inputs.device}
+        size, options = query_weight.shape[1], {"dtype": inputs.dtype, "device": inputs.device}
         if grad_states is None:
             grad_states = torch.zeros_like(states)
         dcontexts = _empty(num_steps, batch_size, memory.shape[2], **options)
         dqueries = _empty(num_steps, batch_size, len(v), **options)
         dprocessed_memory = torch.zeros_like(processed_memory)
         dlocation_weight, dv = torch.zeros_like(location_weight), torch.zeros_like(v)
-        chunk = decoder_graphs.CHUNK if ctx.kernels else CHUNK
+        buffers = (keep, memory, state_weight, query_weight, gates, cells, states, alignments)
+        buffers += (grad_states, grad_alignments, dcontexts, dqueries)
+        if ctx.graphs is None:
+            chunk, steps = CHUNK, _AttentionStepsBackwards(ctx.dtype, ctx.p_dropout, *buffers)
+        else:
+            chunk, steps = decoder_graphs.CHUNK, ctx.graphs.attention_backward(*buffers)
+        banded = ctx.graphs is None
+        weights = (query_weight, location_weight, v)
+        attention = _AttentionSlopes(processed_memory, *weights, chunk, banded)
         denergies = _empty(chunk, batch_size, num_symbols, **options)
-        attention = _AttentionSlopes(
-            *(processed_memory, query_weight, location_weight, v, chunk, not ctx.kernels)
-        )
-        backwards = decoder_graphs.AttentionBackward if ctx.kernels else _AttentionStepsBackwards
-        backwards = backwards(
-            *(ctx.dtype, keep, ctx.p_dropout, memory, state_weight, query_weight),
-            *(2 * half + 1, gates, cells, states, alignments, grad_states, grad_alignments),
-            *(dcontexts, dqueries),
-        )
         for start, stop in _chunks_backwards(num_steps, chunk):
             slopes, filters = attention.prepare(states[start:stop, :, :size], past[start:stop])
-            backwards.run(start, stop, slopes, filters, denergies[: stop - start])
+            steps(start, stop, slopes, filters, denergies[: stop - start])
             attention.finish(denergies[: stop - start], dprocessed_memory, dlocation_weight, dv)
         dgates = _flat(gates)
         return (
+            None,
             None,
             None,
             None,
@@ -494,8 +528,8 @@ class _AttentionRecurrence(Function):
 
 def _attention_steps(
     dtype,
-    keep,
     p_dropout,
+    keep,
     mask,
     memory,
     processed_memory,
@@ -509,7 +543,7 @@ def _attention_steps(
     alignments,
     past,
 ) -> None:
-    """`decoder_graphs.attention_forward` in plain operations."""
+    """`decoder_graphs.Graphs.attention_forward` in plain operations."""
     num_steps, batch_size, size = cells.shape
     num_symbols, half = memory.shape[1], location_weight.shape[1] // 4
     middle = slice(half, half + num_symbols)
@@ -538,17 +572,16 @@ def _attention_steps(
 
 
 class _AttentionStepsBackwards:
-    """`decoder_graphs.AttentionBackward` in plain operations; `filters` are the band matrices."""
+    """`decoder_graphs.Graphs.attention_backward` in plain operations, with band matrices."""
 
     def __init__(
         self,
         dtype,
-        keep,
         p_dropout,
+        keep,
         memory,
         state_weight,
         query_weight,
-        kernel_size,
         gates,
         cells,
         states,
@@ -558,7 +591,7 @@ class _AttentionStepsBackwards:
         dcontexts,
         dqueries,
     ):
-        self.memory, self.query_weight, self.half = memory, query_weight, kernel_size // 2
+        self.memory, self.query_weight = memory, query_weight
         self.gates, self.alignments = gates, alignments
         self.grad_states, self.grad_alignments = grad_states, grad_alignments
         self.dcontexts, self.dqueries = dcontexts, dqueries
@@ -567,9 +600,11 @@ class _AttentionStepsBackwards:
         self.dcumulative = torch.zeros_like(alignments[0])
         self.dalignment = torch.zeros_like(alignments[0])
 
-    def run(self, start: int, stop: int, slopes, band, denergies) -> None:
+    def __call__(self, start: int, stop: int, slopes, band, denergies) -> None:
         size, num_steps = self.query_weight.shape[1], len(self.gates)
-        middle = slice(self.half, self.half + self.memory.shape[1])
+        num_symbols = self.memory.shape[1]
+        half = (band.shape[3] // 2 - num_symbols) // 2
+        middle = slice(half, half + num_symbols)
         self.cell.prepare(start, stop)
         for t in reversed(range(start, stop)):
             dstate = self.grad_states[t]

@@ -1,6 +1,11 @@
+import os
+
 import pytest
 import torch
 from helpers import Corpus, make_corpus
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
 
 
 @pytest.fixture(scope="session")
