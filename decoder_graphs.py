@@ -217,7 +217,7 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
 def _attention_step(setting: Setting) -> Callable:
     types, parts = _attention_types(setting), -(-setting.attention_size // UNITS)
     context = min(CONTEXT, _power_of_two(setting.context_size))
-    many = setting.symbols > 64 and types["PRECISION"] == "tf32"  # else registers run out
+    most = 128 if types["PRECISION"] == "tf32" else 32  # else registers run out
     options = {
         "PARTS": parts,
         "PARTS_BLOCK": min(128, _power_of_two(parts)),
@@ -229,8 +229,8 @@ def _attention_step(setting: Setting) -> Callable:
         "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
         "CONTEXT_BLOCK": context,
         "MOST_SYMBOLS": setting.symbols,
-        "SYMBOLS_BLOCK": min(setting.symbols, 128),
-        "num_warps": 16 if many else 8,
+        "SYMBOLS_BLOCK": min(setting.symbols, most),
+        "num_warps": 8,
         "num_stages": 1,
         **types,
     }

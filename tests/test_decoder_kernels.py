@@ -144,11 +144,11 @@ def test_a_wide_context_and_many_units_are_split_between_programs(monkeypatch):
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision):
-    """The usual error against float64, as in test_fast_decoder.py."""
+    """The usual error against float64: in some draws attention magnifies either one's errors."""
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     ours, reference = {}, {}
-    for draw in range(5):
-        case = problem(((9, 12), (4, 9)), torch.float64, seed=draw, **changes)
+    for draw in range(8):
+        case = problem(((9, 7), (4, 5)), torch.float64, seed=draw, **changes)
         exact = case.run(model.teacher_forced)
         case.decoder.float()
         case.memory, case.mel = case.memory.float(), case.mel.float()
@@ -163,7 +163,8 @@ def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision)
         if GPU:
             case.decoder.cpu()
     for name, errors in ours.items():
-        assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
+        usual = statistics.geometric_mean(errors), statistics.geometric_mean(reference[name])
+        assert usual[0] <= 1.25 * usual[1], name
 
 
 # ---------------------------------------------------------------------------- graphs
@@ -332,8 +333,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
     assert len(kernels) == 4 * 8
     for kernel in kernels:
         assert kernel["shared_bytes"] <= 227 * 1024, kernel
-        exact = kernel["precision"] == "tf32x3" and kernel["name"] == "attention_step"
-        assert kernel["spilled_bytes"] <= (600 if exact else 0), kernel
+        assert kernel["spilled_bytes"] <= 8, kernel  # of 255 registers' 1,020
         if kernel["name"] in ("lstm_step", "gradient_product", "attention_step"):
             assert kernel["tensor_core_instructions"] > 0, kernel
         if kernel["name"] in ("lstm_step", "gradient_product"):
