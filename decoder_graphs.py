@@ -18,7 +18,8 @@ UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 proce
 PROCESSORS = 132
 COLUMNS, INNER = 64, 64  # of a backward product's result a program, and what it adds up at once
 CLIPS = 16  # a program of `cell_gradient`
-SYMBOLS = 32  # a program of `attention_gradient`
+SYMBOLS = 32  # a program of attention's backward pass
+GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
 
 _empty = torch.empty  # every buffer whose values are still to come; tests fill them with NaN
@@ -119,9 +120,15 @@ def _graphs(setting: Setting) -> "Graphs | str":
 class _Loop:
     """The launches of CHUNK steps, captured, and the table that they read."""
 
-    def __init__(self, device: torch.device, *launches: Callable[[torch.Tensor, int], None]):
+    def __init__(
+        self,
+        device: torch.device,
+        *launches: Callable[[torch.Tensor, int], None],  # of every step
+        before: Callable[[torch.Tensor], None] | None = None,  # of all of them
+        after: Callable[[torch.Tensor], None] | None = None,
+    ):
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
-        self.launches, self.graph = launches, None
+        self.launches, self.before, self.after, self.graph = launches, before, after, None
         if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device):
@@ -133,9 +140,13 @@ class _Loop:
                 self._launch(CHUNK)
 
     def _launch(self, num_steps: int) -> None:
+        if self.before is not None:
+            self.before(self.table)
         for offset in range(num_steps):
             for launch in self.launches:
                 launch(self.table, offset)
+        if self.after is not None:
+            self.after(self.table)
 
     def run(self, start: int, stop: int, entries: dict) -> None:
         """Make the steps, at most CHUNK; `entries`: numbers and buffers by place in the table."""
@@ -276,6 +287,29 @@ def _attention_gradient(setting: Setting) -> Callable:
     return lambda table, offset: gradient(table, offset, **options)
 
 
+def _attention_chunk(setting: Setting) -> tuple[Callable, Callable]:
+    """`attention_slopes` and `attention_sums`."""
+    types = _attention_types(setting)
+    del types["OPERAND"]
+    options = {
+        "DIM": setting.dim,
+        "DIM_BLOCK": _power_of_two(setting.dim),
+        "KERNEL": setting.kernel_size,
+        "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
+        "SYMBOLS_BLOCK": SYMBOLS,
+        "num_warps": 8,
+        "num_stages": 1,
+        **types,
+    }
+    symbols = -(-setting.symbols // SYMBOLS)
+    slopes = _kernels().attention_slopes[CHUNK * setting.clips, symbols]
+    sums = _kernels().attention_sums[setting.clips, symbols, GROUPS]
+    return (
+        lambda table: slopes(table, CLIPS=setting.clips, **options),
+        lambda table: sums(table, GROUPS=GROUPS, **options),
+    )
+
+
 def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
     types, units = _attention_types(setting), 32
     del types["OPERAND"]
@@ -322,11 +356,14 @@ class Graphs:
         decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
         self._attention = _Loop(device, _lstm_step(s, *attention), _attention_step(s))
         self._decoder = _Loop(device, _lstm_step(s, *decoder))
+        slopes, sums = _attention_chunk(s)
         self._attention_backward = _Loop(
             device,
             _gradient_product(s, *attention[:2]),
             _attention_gradient(s),
             _cell_gradient(s, *attention),
+            before=slopes,
+            after=sums,
         )
         self._decoder_backward = _Loop(
             device, _gradient_product(s, *decoder[:2]), _cell_gradient(s, *decoder)
@@ -406,45 +443,58 @@ class Graphs:
         self,
         keep: torch.Tensor | None,
         memory: torch.Tensor,
+        processed_memory: torch.Tensor,
         state_weight: torch.Tensor,
         query_weight: torch.Tensor,
+        location_weight: torch.Tensor,
+        v: torch.Tensor,
         gates: torch.Tensor,  # activated; become their gradients
         cells: torch.Tensor,
         states: torch.Tensor,
         alignments: torch.Tensor,
+        past: torch.Tensor,
         grad_states: torch.Tensor,  # [T, B, A + E]
         grad_alignments: torch.Tensor | None,  # [T, B, N]
         dcontexts: torch.Tensor,  # [T, B, E], written
         dqueries: torch.Tensor,  # [T, B, D], written
-    ) -> Callable:
-        """The attention recurrence backwards, a chunk a call, the last steps first.
-
-        Returns a function of (start, stop, slopes [C, B, N, D], filters [C, B, 2 * K, N],
-        denergies [C, B, N], written) for the C = stop - start steps from `start` on.
-        """
-        _, batch_size, size = cells.shape
-        num_symbols, parts = memory.shape[1], _split(size, states.shape[2])[0]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The attention recurrence backwards: gradients of processed_memory, location_weight, v."""
+        num_steps, batch_size, size = cells.shape
+        num_symbols, dim, taps = memory.shape[1], len(v), location_weight.shape[1]
+        chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
+        parts = _split(size, states.shape[2])[0]
+        dkeys = self._zeros(GROUPS, batch_size, num_symbols, dim)
+        dv = self._zeros(GROUPS * batch_size * symbols, dim)
+        dlocation_weight = self._zeros(GROUPS * batch_size * symbols, taps, dim)
         entries = self._entries(keep, state_weight, gates, cells, states) | {
             "SYMBOLS": num_symbols,
             "PARTIALS": self._scratch(parts, batch_size, states.shape[2]),
             "GRAD_ROWS": _aligned(grad_states),
             "DCELL": self._zeros(batch_size, size),
             "QUERY_WEIGHT": _aligned(query_weight),
-            "QUERY_PARTS": self._scratch(-(-num_symbols // SYMBOLS), batch_size, len(query_weight)),
+            "QUERY_PARTS": self._scratch(symbols, batch_size, dim),
+            "QUERIES": states[:, :, :size] @ query_weight.T,
+            "PAST": past,
+            "PROCESSED_MEMORY": _aligned(processed_memory),
             "MEMORY": _aligned(memory),
+            "LOCATION_WEIGHT": location_weight.T.contiguous(),
+            "V": _aligned(v),
             "ALIGNMENTS": _aligned(alignments),
             "GRAD_ALIGNMENTS": None if grad_alignments is None else _aligned(grad_alignments),
+            "TANH": self._scratch(chunk, batch_size, num_symbols, dim),
+            "FILTERS": self._scratch(chunk, batch_size, taps, num_symbols),
+            "DENERGIES": self._scratch(chunk, batch_size, num_symbols),
             "DCONTEXTS": dcontexts,
             "DQUERIES": dqueries,
             "CARRIED": self._zeros(batch_size, num_symbols),
             "DCUMULATIVE": self._zeros(batch_size, num_symbols),
+            "DKEYS": dkeys,
+            "DV": dv,
+            "DLOCATION": dlocation_weight,
         }
-
-        def run(start: int, stop: int, slopes, filters, denergies) -> None:
-            chunk = {"SLOPES": slopes, "FILTERS": filters, "DENERGIES": denergies}
-            self._attention_backward.run(start, stop, entries | chunk)
-
-        return run
+        for stop in range(num_steps, 0, -CHUNK):
+            self._attention_backward.run(max(stop - CHUNK, 0), stop, entries)
+        return dkeys.sum(dim=0), dlocation_weight.sum(dim=0).T, dv.sum(dim=0)
 
     def decoder_backward(
         self,

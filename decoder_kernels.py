@@ -3,7 +3,8 @@
 One decoder step is two launches forward in the attention recurrence (`lstm_step`,
 `attention_step`) and one in the decoder LSTM (`lstm_step`); backward it is three
 (`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
-`cell_gradient`). decoder_graphs.py launches them.
+`cell_gradient`). Two more, `attention_slopes` before and `attention_sums` after, do what no step
+waits for, for a chunk of steps at once. decoder_graphs.py launches them.
 
 A launch depends on no run-time size and no address: its first argument is a table on the device,
 int64, that holds the steps to make, the sizes and the addresses of all buffers (the constants
@@ -42,14 +43,19 @@ LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
 V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
 GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N], or 0 where the loss does not see alignments
-SLOPES = tl.constexpr(24)  # [C, B, N, D], of the steps from START on
+TANH = tl.constexpr(24)  # [C, B, N, D], of the steps from START on
 FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)  # [B, N], the gradient of the alignment before, from later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
-TABLE_SIZE = 31
+QUERIES = tl.constexpr(31)  # [T, B, D]
+# parts of three sums over all steps: by G groups of steps, and the last two by clip and symbols
+DKEYS = tl.constexpr(32)  # [G, B, N, D], of the gradient of PROCESSED_MEMORY
+DV = tl.constexpr(33)  # [G, B, symbols' programs, D]
+DLOCATION = tl.constexpr(34)  # [G, B, symbols' programs, 2 * K, D]
+TABLE_SIZE = 35
 
 
 @triton.jit
@@ -359,9 +365,10 @@ def attention_gradient(
     dalignment += tl.load(given + n, n < num_given, 0.0)
     dim = tl.arange(0, DIM_BLOCK)
     chunk_step = (t - tl.load(table + START)) * batch + clip
-    slopes = _buffer(table, SLOPES, DTYPE) + chunk_step * symbols * DIM
-    in_slopes = (n < symbols)[:, None] & (dim < DIM)[None, :]
-    slopes = tl.load(slopes + n[:, None] * DIM + dim[None, :], in_slopes, 0.0)
+    tanh = _buffer(table, TANH, DTYPE) + chunk_step * symbols * DIM
+    in_tanh = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    tanh = tl.load(tanh + n[:, None] * DIM + dim[None, :], in_tanh, 0.0)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
 
     split = tl.arange(0, SPLITS_BLOCK)
     partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
@@ -387,7 +394,7 @@ def attention_gradient(
     inner += tl.sum(elsewhere * here, axis=0)
     denergy = alignment * (dalignment - inner)
     tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
-    part = tl.sum(denergy[:, None] * slopes, axis=0)
+    part = tl.sum(denergy[:, None] * (1 - tanh * tanh), axis=0) * v
     places = (tl.program_id(1) * batch + clip) * DIM + dim
     tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, dim < DIM)
 
@@ -511,3 +518,108 @@ def _through_windows(
         tl.store(cumulative + m, dcumulative, m < symbols)
         dprevious = tl.sum(denergy * of_previous, axis=0)
         tl.store(carried + m, dprevious + dcumulative, m < symbols)
+
+
+@triton.jit
+def attention_slopes(
+    table,
+    CLIPS: tl.constexpr,  # programs a step
+    DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    KERNEL: tl.constexpr,
+    TAPS_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """TANH and FILTERS of a chunk's steps, which nothing that comes backwards changes; program
+    (step and clip, symbols)."""
+    nth, clip = tl.program_id(0) // CLIPS, tl.program_id(0) % CLIPS
+    t = tl.load(table + START) + nth
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
+    past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    if t >= tl.load(table + STOP) or clip >= batch or past_end:
+        return
+    dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    width = symbols + KERNEL - 1
+    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
+    in_window = (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :]
+    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
+    window = tl.load(past + places, in_window, 0.0)
+    in_weight = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
+    weight = tl.load(weight, in_weight, 0.0)
+    in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    places = n[:, None] * DIM + dim[None, :]
+    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
+    query = _buffer(table, QUERIES, DTYPE) + (t * batch + clip) * DIM
+    query = tl.load(query + dim, dim < DIM, 0.0)
+    pre = tl.load(keys + places, in_keys, 0.0) + query[None, :]
+    tanh = _tanh(_dot(window, weight, pre, PRECISION, INTERPRETED))
+    row = nth.to(tl.int64) * batch + clip
+    tl.store(_buffer(table, TANH, DTYPE) + row * symbols * DIM + places, tanh, in_keys)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+    slopes = v[None, :] * (1 - tanh * tanh)
+    filters = tl.zeros((TAPS_BLOCK, SYMBOLS_BLOCK), DTYPE)
+    filters = _dot(weight, tl.trans(slopes), filters, PRECISION, INTERPRETED)
+    places = (row * 2 * KERNEL + tap)[:, None] * symbols + n[None, :]
+    in_filters = (tap < 2 * KERNEL)[:, None] & (n < symbols)[None, :]
+    tl.store(_buffer(table, FILTERS, DTYPE) + places, filters, in_filters)
+
+
+@triton.jit
+def attention_sums(
+    table,
+    GROUPS: tl.constexpr,  # of steps
+    DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    KERNEL: tl.constexpr,
+    TAPS_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """DKEYS, DV and DLOCATION += the shares of a chunk's steps; program (clip, symbols, group)."""
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    start, clip, group = tl.load(table + START), tl.program_id(0), tl.program_id(2)
+    num_steps = tl.load(table + STOP) - start
+    n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
+    past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    if num_steps == 0 or clip >= batch or past_end:
+        return
+    dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    width = symbols + KERNEL - 1
+    in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    in_weight = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    in_window = (tap < 2 * KERNEL)[:, None] & (n < symbols)[None, :]
+    window_places = (tap // KERNEL * width + tap % KERNEL)[:, None] + n[None, :]
+    key_places = n[:, None] * DIM + dim[None, :]
+    past = _buffer(table, PAST, DTYPE) + (start * batch + clip) * 2 * width + window_places
+    tanhs = _buffer(table, TANH, DTYPE) + clip * symbols * DIM + key_places
+    denergies = _buffer(table, DENERGIES, DTYPE) + clip * symbols + n
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+
+    part = group.to(tl.int64) * batch + clip
+    dkeys_places = _buffer(table, DKEYS, DTYPE) + part * symbols * DIM + key_places
+    part = part * tl.cdiv(symbols, SYMBOLS_BLOCK) + tl.program_id(1)
+    dv_places = _buffer(table, DV, DTYPE) + part * DIM + dim
+    dlocation_places = _buffer(table, DLOCATION, DTYPE) + part * 2 * KERNEL * DIM
+    dlocation_places += tap[:, None] * DIM + dim[None, :]
+    dkeys = tl.load(dkeys_places, in_keys, 0.0)
+    dv = tl.load(dv_places, dim < DIM, 0.0)
+    dlocation = tl.load(dlocation_places, in_weight, 0.0)
+    for nth in range(group, num_steps, GROUPS):
+        row = nth * batch
+        tanh = tl.load(tanhs + row * symbols * DIM, in_keys, 0.0)
+        denergy = tl.load(denergies + row * symbols, n < symbols, 0.0)
+        window = tl.load(past + row * 2 * width, in_window, 0.0)
+        dv += tl.sum(denergy[:, None] * tanh, axis=0)
+        dpre = denergy[:, None] * (v[None, :] * (1 - tanh * tanh))
+        dkeys += dpre
+        dlocation = _dot(window, dpre, dlocation, PRECISION, INTERPRETED)
+    tl.store(dkeys_places, dkeys, in_keys)
+    tl.store(dv_places, dv, dim < DIM)
+    tl.store(dlocation_places, dlocation, in_weight)

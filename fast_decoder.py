@@ -88,13 +88,13 @@ def teacher_forced(
     return decoder.to_frames(frames), gates.squeeze(2).T, alignments.transpose(0, 1)
 
 
-def describe(device: torch.device, dtype: torch.dtype = torch.float32) -> str:
-    """How the loops over steps run on this device, in a phrase."""
+def describe(device: torch.device) -> str:
+    """How the loops over steps run on this device with parameters of float32, in a phrase."""
     if device.type == "cpu":
-        if _onednn_multiplies("cpu", dtype):
+        if _onednn_multiplies("cpu", torch.float32):
             return "oneDNN's packed products"
         return "plain operations, at about half the speed: this torch has no oneDNN that we know"
-    problem = decoder_graphs.problem(device, dtype)
+    problem = decoder_graphs.problem(device, torch.float32)
     if problem is None:
         return "Triton kernels in CUDA graphs"
     return f"plain operations, several times slower than its kernels: {problem}"
@@ -288,12 +288,6 @@ def _scale(keep: torch.Tensor, p_dropout: float, dtype: torch.dtype) -> torch.Te
     return keep.to(dtype).div_(1 - p_dropout)
 
 
-def _chunks_backwards(num_steps: int, chunk: int):
-    """(start, stop) of runs of at most `chunk` steps, the last run first."""
-    for stop in range(num_steps, 0, -chunk):
-        yield max(stop - chunk, 0), stop
-
-
 def _once(backward: Callable) -> Callable:
     """A backward pass that refuses to run twice or to be differentiated, and knows no autocast."""
 
@@ -401,7 +395,8 @@ def _decoder_steps_backwards(
     num_steps, batch_size, size = cells.shape
     cell = _CellBackward(gates, cells, keep, p_dropout)
     multiply = _product_by(hidden_weight.T, batch_size, dtype)
-    for start, stop in _chunks_backwards(num_steps, CHUNK):
+    for stop in range(num_steps, 0, -CHUNK):
+        start = max(stop - CHUNK, 0)
         cell.prepare(start, stop)
         for t in reversed(range(start, stop)):
             dhidden = grad_outputs[t, :, :size]
@@ -485,28 +480,20 @@ class _AttentionRecurrence(Function):
             ctx.saved_tensors[:6]
         )
         location_weight, v, gates, cells, states, alignments, past, keep = ctx.saved_tensors[6:]
-        num_steps, batch_size, num_symbols = alignments.shape
+        num_steps, batch_size, _ = alignments.shape
         size, options = query_weight.shape[1], {"dtype": inputs.dtype, "device": inputs.device}
         if grad_states is None:
             grad_states = torch.zeros_like(states)
         dcontexts = _empty(num_steps, batch_size, memory.shape[2], **options)
         dqueries = _empty(num_steps, batch_size, len(v), **options)
-        dprocessed_memory = torch.zeros_like(processed_memory)
-        dlocation_weight, dv = torch.zeros_like(location_weight), torch.zeros_like(v)
-        buffers = (keep, memory, state_weight, query_weight, gates, cells, states, alignments)
+        buffers = (keep, memory, processed_memory, state_weight, query_weight, location_weight, v)
+        buffers += (gates, cells, states, alignments, past)
         buffers += (grad_states, grad_alignments, dcontexts, dqueries)
         if ctx.graphs is None:
-            chunk, steps = CHUNK, _AttentionStepsBackwards(ctx.dtype, ctx.p_dropout, *buffers)
+            sums = _attention_steps_backwards(ctx.dtype, ctx.p_dropout, *buffers)
         else:
-            chunk, steps = decoder_graphs.CHUNK, ctx.graphs.attention_backward(*buffers)
-        banded = ctx.graphs is None
-        weights = (query_weight, location_weight, v)
-        attention = _AttentionSlopes(processed_memory, *weights, chunk, banded)
-        denergies = _empty(chunk, batch_size, num_symbols, **options)
-        for start, stop in _chunks_backwards(num_steps, chunk):
-            slopes, filters = attention.prepare(states[start:stop, :, :size], past[start:stop])
-            steps(start, stop, slopes, filters, denergies[: stop - start])
-            attention.finish(denergies[: stop - start], dprocessed_memory, dlocation_weight, dv)
+            sums = ctx.graphs.attention_backward(*buffers)
+        dprocessed_memory, dlocation_weight, dv = sums
         dgates = _flat(gates)
         return (
             None,
@@ -571,61 +558,61 @@ def _attention_steps(
             torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
 
 
-class _AttentionStepsBackwards:
-    """`decoder_graphs.Graphs.attention_backward` in plain operations, with band matrices."""
-
-    def __init__(
-        self,
-        dtype,
-        p_dropout,
-        keep,
-        memory,
-        state_weight,
-        query_weight,
-        gates,
-        cells,
-        states,
-        alignments,
-        grad_states,
-        grad_alignments,
-        dcontexts,
-        dqueries,
-    ):
-        self.memory, self.query_weight = memory, query_weight
-        self.gates, self.alignments = gates, alignments
-        self.grad_states, self.grad_alignments = grad_states, grad_alignments
-        self.dcontexts, self.dqueries = dcontexts, dqueries
-        self.cell = _CellBackward(gates, cells, keep, p_dropout)
-        self.multiply = _product_by(state_weight.T, len(memory), dtype)
-        self.dcumulative = torch.zeros_like(alignments[0])
-        self.dalignment = torch.zeros_like(alignments[0])
-
-    def __call__(self, start: int, stop: int, slopes, band, denergies) -> None:
-        size, num_steps = self.query_weight.shape[1], len(self.gates)
-        num_symbols = self.memory.shape[1]
-        half = (band.shape[3] // 2 - num_symbols) // 2
-        middle = slice(half, half + num_symbols)
-        self.cell.prepare(start, stop)
+def _attention_steps_backwards(
+    dtype,
+    p_dropout,
+    keep,
+    memory,
+    processed_memory,
+    state_weight,
+    query_weight,
+    location_weight,
+    v,
+    gates,
+    cells,
+    states,
+    alignments,
+    past,
+    grad_states,
+    grad_alignments,
+    dcontexts,
+    dqueries,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`decoder_graphs.Graphs.attention_backward` in plain operations."""
+    (num_steps, batch_size, num_symbols), size = alignments.shape, cells.shape[2]
+    half = location_weight.shape[1] // 4
+    middle = slice(half, half + num_symbols)
+    sums = [torch.zeros_like(x) for x in (processed_memory, location_weight, v)]
+    denergies = _empty(CHUNK, batch_size, num_symbols, dtype=memory.dtype, device=memory.device)
+    dcumulative, dalignment = torch.zeros_like(alignments[0]), torch.zeros_like(alignments[0])
+    attention = _AttentionSlopes(processed_memory, query_weight, location_weight, v)
+    cell = _CellBackward(gates, cells, keep, p_dropout)
+    multiply = _product_by(state_weight.T, batch_size, dtype)
+    for stop in range(num_steps, 0, -CHUNK):
+        start = max(stop - CHUNK, 0)
+        cell.prepare(start, stop)
+        slopes, band = attention.prepare(states[start:stop, :, :size], past[start:stop])
         for t in reversed(range(start, stop)):
-            dstate = self.grad_states[t]
+            dstate = grad_states[t]
             if t + 1 < num_steps:
-                dstate = self.multiply(self.gates[t + 1], dstate)
-            dcontext = self.dcontexts[t].copy_(dstate[:, size:])
-            dalignment = self.dalignment
-            if self.grad_alignments is not None:
-                dalignment = dalignment + self.grad_alignments[t]
+                dstate = multiply(gates[t + 1], dstate)
+            dcontext = dcontexts[t].copy_(dstate[:, size:])
+            if grad_alignments is not None:
+                dalignment = dalignment + grad_alignments[t]
             # memory times a column would take MKL twelve times as long
-            by_context = torch.bmm(dcontext.unsqueeze(1), self.memory.transpose(1, 2)).squeeze(1)
+            by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
+            dalignment = by_context.add_(dalignment)
             denergy = torch.ops.aten._softmax_backward_data(
-                by_context.add_(dalignment), self.alignments[t], 1, dstate.dtype
+                dalignment, alignments[t], 1, memory.dtype
             ).unsqueeze(1)
             denergies[t - start] = denergy.squeeze(1)
-            dquery = torch.bmm(denergy, slopes[t - start], out=self.dqueries[t].unsqueeze(1))
-            self.cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), self.query_weight))
-            dpast = torch.bmm(denergy, band[t - start])
-            dpast = dpast.view(len(dstate), 2, -1)[:, :, middle]
-            self.dcumulative += dpast[:, 1]
-            self.dalignment = dpast[:, 0] + self.dcumulative
+            dquery = torch.bmm(denergy, slopes[t - start], out=dqueries[t].unsqueeze(1))
+            cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), query_weight))
+            dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
+            dcumulative += dpast[:, 1]
+            dalignment = dpast[:, 0] + dcumulative
+        attention.finish(denergies[: stop - start], *sums)
+    return tuple(sums)
 
 
 def _windows(past: torch.Tensor, half: int) -> torch.Tensor:
@@ -642,35 +629,29 @@ class _AttentionSlopes:
         query_weight: torch.Tensor,  # [D, A]
         location_weight: torch.Tensor,  # [D, 2 * K]
         v: torch.Tensor,  # [D]
-        chunk: int,  # the most steps to be prepared at once
-        banded: bool,
     ):
         self.processed_memory, self.query_weight = processed_memory, query_weight
-        self.location_weight, self.v, self.banded = location_weight, v, banded
+        self.location_weight, self.v = location_weight, v
         batch_size, num_symbols, _ = processed_memory.shape
         self.half = location_weight.shape[1] // 4
         width = num_symbols + 2 * self.half
-        if banded:
-            # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
-            self.band = v.new_zeros(chunk, batch_size, num_symbols, 2 * width)
-            self.diagonals = self.band.as_strided(
-                (chunk, batch_size, num_symbols, 2, 2 * self.half + 1),
-                (*self.band.stride()[:2], 2 * width + 1, width, 1),
-            )
+        # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
+        self.band = v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
+        self.diagonals = self.band.as_strided(
+            (CHUNK, batch_size, num_symbols, 2, 2 * self.half + 1),
+            (*self.band.stride()[:2], 2 * width + 1, width, 1),
+        )
 
     def prepare(
         self, hidden: torch.Tensor, past: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[C, B, A] and [C, B, 2, N + 2 * half] -> slopes [C, B, N, D] and, from location_weight,
-        the band matrices [C, B, N, 2 * (N + 2 * half)] or the filters [C, B, 2 * K, N]."""
+        """[C, B, A] and [C, B, 2, N + 2 * half] -> slopes [C, B, N, D] and the band matrices."""
         windows = _windows(past, self.half)
         self.windows = windows.reshape(-1, self.location_weight.shape[1])
         pre = _product(self.windows, self.location_weight, self.v.dtype)
         pre = pre.view(*windows.shape[:3], -1).add_(self.processed_memory)
         self.tanh = pre.add_((hidden @ self.query_weight.T).unsqueeze(2)).tanh_()
         self.slopes = torch.ops.aten.tanh_backward(self.v.expand_as(pre), self.tanh)
-        if not self.banded:
-            return self.slopes, self.location_weight.T @ self.slopes.transpose(2, 3)
         filters = _product(self.slopes.flatten(0, 2), self.location_weight.T, self.v.dtype)
         self.diagonals[: len(hidden)] = filters.view_as(windows)
         return self.slopes, self.band

@@ -88,9 +88,12 @@ class RecordedKernel:
 class OneStep:
     """Stands for a `_Loop`."""
 
-    def __init__(self, _, *launches):
+    def __init__(self, _, *launches, before=None, after=None):
         for launch in launches:
             launch(None, 0)
+        for launch in (before, after):
+            if launch is not None:
+                launch(None)
 
 
 def main() -> None:
