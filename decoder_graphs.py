@@ -180,8 +180,7 @@ def _split(size: int, inner: int) -> tuple[int, int]:
 
 
 def _types(setting: Setting) -> dict:
-    import triton.language as tl
-
+    tl = _kernels().tl
     names = {torch.float32: tl.float32, torch.float64: tl.float64}
     names |= {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     # Three products of TF32 are together as exact as float32.

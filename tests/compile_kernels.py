@@ -74,7 +74,8 @@ class Recorder:
         self.kernels, self.launches = kernels, []
 
     def __getattr__(self, name: str):
-        return RecordedKernel(name, self.launches)
+        found = getattr(self.kernels, name)
+        return RecordedKernel(name, self.launches) if hasattr(found, "arg_names") else found
 
 
 class RecordedKernel:

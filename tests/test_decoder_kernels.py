@@ -333,7 +333,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
     assert len(kernels) == 4 * 10
     for kernel in kernels:
         assert kernel["shared_bytes"] <= 227 * 1024, kernel
-        assert kernel["spilled_bytes"] <= 8, kernel  # of 255 registers' 1,020
+        assert kernel["spilled_bytes"] <= 64, kernel  # 6 % of 255 registers
         if kernel["name"] in ("lstm_step", "gradient_product", "attention_step"):
             assert kernel["tensor_core_instructions"] > 0, kernel
         if kernel["name"] in ("lstm_step", "gradient_product"):
