@@ -1,13 +1,15 @@
-"""Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound."""
+"""Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound.
+
+librosa and soundfile are imported where they are used: training from cached mels and benchmarks
+run on machines that lack them, and programs start sooner.
+"""
 
 import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
 
-import librosa
 import numpy as np
-import soundfile
 import torch
 
 from hparams import HParams
@@ -52,6 +54,8 @@ def read_header(path: str | Path, hparams: HParams) -> int:
     """
     if not Path(path).is_file():
         raise ValueError("no such file; check the corpus folder and the paths in the list")
+    import soundfile
+
     try:
         info = soundfile.info(str(path))
     except soundfile.SoundFileError as error:
@@ -74,6 +78,8 @@ def read_header(path: str | Path, hparams: HParams) -> int:
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
     """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; errors as `read_header`."""
+    import soundfile
+
     read_header(path, hparams)
     try:
         samples, _ = soundfile.read(str(path), dtype="float32")
@@ -87,6 +93,8 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
 
     Raises ValueError on samples that are not finite: they would become a full-scale bang.
     """
+    import soundfile
+
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
         raise ValueError(f"{path}: samples hold nan or infinity; nothing was written")
@@ -97,6 +105,8 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
 @lru_cache(maxsize=8)
 def _mel_filters(rate, n_fft, n_mels, fmin, fmax, device) -> torch.Tensor:
     """Slaney-scale, Slaney-normalised triangles, [n_mels, n_fft / 2 + 1]."""
+    import librosa
+
     filters = librosa.filters.mel(sr=rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
     return torch.from_numpy(filters).float().to(device)
 
@@ -152,6 +162,8 @@ def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -
     Linear magnitudes are the non-negative least-squares solution for the mel bands, phases come
     from librosa's fast Griffin-Lim, started from a constant seed.
     """
+    import librosa
+
     h = hparams
     magnitudes = librosa.util.nnls(
         mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ class Clip:
 
     path: str  # sound file, or .npy log-mel with load_mel_from_disk
     text: str
+    symbols: bytes  # the text's symbol ids, one a byte: small in memory and on its way to a worker
     num_frames: int
     where: str  # "filelist:line", for messages
 
@@ -71,14 +73,16 @@ def read_filelist(
         where = f"{filelist}:{number}"
         try:
             path, text, seconds = _split_line(line)
-            if not text_to_sequence(text, hparams.text_cleaners):
+            symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+            if not symbols:
                 raise ValueError(f"text {text!r} has no known symbol left after cleaning")
             if hparams.load_mel_from_disk:
                 _check_mel_settings(Path(path).parent, hparams, checked_folders)
-                num_frames = _read_mel(path, hparams).shape[1]
+                # Memory-mapped: the shape costs no more than the header.
+                num_frames = _read_mel(path, hparams, mmap_mode="r").shape[1]
             else:
                 num_frames = _frames_of_sound(path, seconds, hparams)
-            clips.append(Clip(path, text, num_frames, where))
+            clips.append(Clip(path, text, symbols, num_frames, where))
         except ValueError as error:
             problems.append(f"{where}: {error}")
     if problems:
@@ -126,10 +130,10 @@ def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
     return frame_count(num_samples, hparams)
 
 
-def _read_mel(path: str, hparams: HParams) -> np.ndarray:
-    """A cached log-mel, memory-mapped: the shape costs no more than the header."""
+def _read_mel(path: str, hparams: HParams, mmap_mode: str | None = None) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames]; ValueError if the file holds anything else."""
     try:
-        mel = np.load(path, mmap_mode="r", allow_pickle=False)
+        mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
     except (OSError, ValueError, EOFError) as error:
@@ -202,7 +206,7 @@ class TextMelDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         clip = self.clips[index]
-        text = torch.tensor(text_to_sequence(clip.text, self.hparams.text_cleaners))
+        text = torch.from_numpy(np.frombuffer(clip.symbols, dtype=np.uint8).astype(np.int64))
         try:
             mel = self._mel(clip.path)
         except ValueError as error:
@@ -216,7 +220,7 @@ class TextMelDataset(Dataset):
 
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
-            return torch.from_numpy(np.array(_read_mel(path, self.hparams), dtype=np.float32))
+            return torch.from_numpy(_read_mel(path, self.hparams).astype(np.float32, copy=False))
         # One thread, as in a loader's worker: matrix products split over more threads may round
         # otherwise, and a run must not depend on num_workers.
         threads = torch.get_num_threads()
@@ -238,19 +242,35 @@ class Batch:
     mel_lengths: torch.Tensor  # [B] int64, real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, rows of the dataset
 
+    _MOVED = ("text", "mel", "gate")  # not annotated, so no field
+
     def to(self, device: torch.device | str) -> "Batch":
-        """Text, mel and gate on `device`, from pinned memory without waiting. Lengths and indices
-        stay on the CPU, where packing and messages need them: reading them back would stall."""
-        moved = {
-            name: getattr(self, name).to(device, non_blocking=True)
-            for name in ("text", "mel", "gate")
-        }
+        """Text, mel and gate on `device`. Lengths and indices stay on the CPU, where packing and
+        messages need them: reading them back would stall.
+
+        From pinned memory nothing waits here, and the copy goes on beside the kernels that the GPU
+        still has to do; those queued after this wait for it."""
+        device = torch.device(device)
+        if device.type != "cuda":
+            return replace(self, **{name: getattr(self, name).to(device) for name in self._MOVED})
+        using, copying = torch.cuda.current_stream(device), _copy_stream(device)
+        with torch.cuda.stream(copying):
+            moved = {
+                name: getattr(self, name).to(device, non_blocking=True) for name in self._MOVED
+            }
+        using.wait_stream(copying)
+        for tensor in moved.values():
+            tensor.record_stream(using)  # once freed, not overwritten before it has been used
         return replace(self, **moved)
 
     def pin_memory(self) -> "Batch":
         """Called by a DataLoader with pin_memory=True."""
-        pinned = {name: getattr(self, name).pin_memory() for name in ("text", "mel", "gate")}
-        return replace(self, **pinned)
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in self._MOVED})
+
+
+@lru_cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class TextMelCollate:
@@ -299,11 +319,25 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def end_when_parent_says() -> None:
+    """Let SIGTERM end this worker process only if its parent sent it, as it does when it ends."""
+    if not hasattr(signal, "sigwaitinfo"):  # macOS, where any SIGTERM ends a worker
+        return
+    parent = multiprocessing.parent_process().pid
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for `wait` to be given it
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def start_worker(_worker_id: int) -> None:
-    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them. A
-    second SIGTERM ends a worker: it is the trainer's, which is ending."""
+    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    end_when_parent_says()
     end_with_parent()
 
 

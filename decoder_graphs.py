@@ -41,6 +41,7 @@ class Setting(NamedTuple):
     kernel_size: int  # K
     p_attention_dropout: float
     p_decoder_dropout: float
+    early_launch: bool  # whether a launch may be made while the one before it still runs
     stream: int  # graphs on two streams must not share a table
 
 
@@ -87,6 +88,7 @@ def graphs_for(
         return reason
     location = decoder.attention_layer.location_layer.location_conv.conv
     stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
+    early_launch = memory.is_cuda and torch.cuda.get_device_capability(memory.device) >= (9, 0)
     setting = Setting(
         memory.device,
         weight.dtype,
@@ -100,6 +102,7 @@ def graphs_for(
         location.weight.shape[2],
         0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        early_launch,
         stream,
     )
     return _graphs(setting)
@@ -110,6 +113,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, memory
+        if setting.early_launch:
+            return _graphs(setting._replace(early_launch=False))
         lines = str(error).strip().splitlines()
         return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -190,7 +195,12 @@ def _types(setting: Setting) -> dict:
         "OPERAND": names[setting.operand_dtype],
         "PRECISION": "tf32" if setting.tf32 else exact,
         "INTERPRETED": setting.device.type != "cuda",
+        **_early(setting),
     }
+
+
+def _early(setting: Setting) -> dict:
+    return {"EARLY": setting.early_launch} | ({"launch_pdl": True} if setting.early_launch else {})
 
 
 def _attention_types(setting: Setting) -> dict:
@@ -281,6 +291,7 @@ def _attention_gradient(setting: Setting) -> Callable:
         "SYMBOLS_BLOCK": SYMBOLS,
         "DTYPE": _types(setting)["DTYPE"],
         "num_warps": 8,
+        **_early(setting),
     }
     gradient = _kernels().attention_gradient[setting.clips, -(-setting.symbols // SYMBOLS)]
     return lambda table, offset: gradient(table, offset, **options)

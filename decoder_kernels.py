@@ -65,6 +65,16 @@ def _buffer(table, place, dtype: tl.constexpr):
 
 
 @triton.jit
+def _wait(EARLY: tl.constexpr):
+    """Wait for the launch before this one, and let the next be made: its programs take their
+    places and wait in turn, so the GPU does not stand still between launches. Every program must
+    call it, also one that has nothing to do, before anything but reading the table."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def _sigmoid(x):
     return 1 / (1 + tl.exp(-x))
 
@@ -103,6 +113,7 @@ def lstm_step(
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,  # launched before the launch before it ends
 ):
     """gates += WEIGHT row of the step before, and the cell; program (units, clips).
 
@@ -110,6 +121,7 @@ def lstm_step(
     another. It also adds up its units' part of the query.
     """
     t = tl.load(table + START) + offset
+    _wait(EARLY)
     if t >= tl.load(table + STOP):
         return
     batch = tl.load(table + BATCH)
@@ -194,6 +206,7 @@ def attention_step(
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Alignment and context of one clip; program (clip, columns of the context).
 
@@ -203,6 +216,7 @@ def attention_step(
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     clip = tl.program_id(0)
+    _wait(EARLY)
     if t >= tl.load(table + STOP) or clip >= batch:
         return
     symbols = tl.load(table + SYMBOLS)
@@ -292,12 +306,14 @@ def gradient_product(
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """PARTIALS = gradients of the next step's gates times WEIGHT; program (columns, split, clips).
 
     At the last step there is no next one, and the parts are 0.
     """
     t = tl.load(table + STOP) - 1 - offset
+    _wait(EARLY)
     if t < tl.load(table + START):
         return
     batch = tl.load(table + BATCH)
@@ -335,6 +351,7 @@ def attention_gradient(
     MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
 
@@ -348,6 +365,7 @@ def attention_gradient(
     clip = tl.program_id(0)
     n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
     past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    _wait(EARLY)
     if t < tl.load(table + START) or clip >= batch or past_end:
         return
     step = t * batch + clip
@@ -421,6 +439,7 @@ def cell_gradient(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The step's gates become their gradients; program (units, clips).
 
@@ -428,6 +447,7 @@ def cell_gradient(
     to the alignments that they show.
     """
     t = tl.load(table + STOP) - 1 - offset
+    _wait(EARLY)
     if t < tl.load(table + START):
         return
     batch = tl.load(table + BATCH)
@@ -532,6 +552,7 @@ def attention_slopes(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """TANH and FILTERS of a chunk's steps, which nothing that comes backwards changes; program
     (step and clip, symbols)."""
@@ -540,6 +561,7 @@ def attention_slopes(
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
     past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    _wait(EARLY)
     if t >= tl.load(table + STOP) or clip >= batch or past_end:
         return
     dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
@@ -581,6 +603,7 @@ def attention_sums(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """DKEYS, DV and DLOCATION += the shares of a chunk's steps; program (clip, symbols, group)."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -588,6 +611,7 @@ def attention_sums(
     num_steps = tl.load(table + STOP) - start
     n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
     past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
+    _wait(EARLY)
     if num_steps == 0 or clip >= batch or past_end:
         return
     dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)

@@ -36,11 +36,11 @@ class HParams:
     epochs_per_validation: int = 2  # validate after every so many epochs, counted from 1
     iters_per_checkpoint: int = 1000  # save after every so many training steps
     keep_checkpoints: int = 3  # newest checkpoints kept; the best one is kept beside them
-    log_interval: int = 10  # steps between reads of the losses: each read waits for the GPU
+    log_interval: int = 10  # steps between reads of the losses, of all steps but the newest
     seed: int = 1234  # with the epoch's number it decides everything random
     num_workers: int = 2  # processes that read clips; 0 reads in the training process
-    precision: str = "fp32"  # fp32, bf16, or fp16 with loss scaling
-    decoder: str = "reference"  # in training: fast has the same results sooner, reference is simple
+    precision: str = "fp32"  # fp32, tf32 (its products rounded, on a GPU), bf16, fp16 with scaling
+    decoder: str = "fast"  # in training: fast has the same results sooner, reference is simple
     ignore_layers: tuple[str, ...] = ("embedding.weight",)  # --warm_start leaves these as they are
 
     # --- data
@@ -130,8 +130,8 @@ RETIRED = {
 
 _CHOICES = {
     "batching_strategy": STRATEGIES,
-    "precision": ("fp32", "bf16", "fp16"),
-    "decoder": ("reference", "fast"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "decoder": ("fast", "reference"),
     "learning_rate_schedule": ("constant", "exponential"),
     "loss": ("padded", "unpadded"),
 }

@@ -13,10 +13,21 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from hparams import HParams
-from layers import Attention, Conv1d, Linear, Prenet, draw_keep_mask, drop, padding_mask
+from layers import (
+    Attention,
+    Conv1d,
+    Linear,
+    Prenet,
+    draw_keep_mask,
+    drop,
+    dropout,
+    packing,
+    padding_mask,
+    without_waiting,
+)
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
@@ -61,16 +72,16 @@ class Encoder(nn.Module):
         beyond the edge of a text alone; without it they see padding, as the reference trains."""
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
-            x = F.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
-        # Sorted here and not by pack_padded_sequence, which would copy the order to the GPU and
-        # wait for everything queued there.
-        order = torch.argsort(lengths.cpu(), descending=True, stable=True)
-        inverse = torch.argsort(order).to(x.device, non_blocking=True)
-        x = x.transpose(1, 2).index_select(0, order.to(x.device, non_blocking=True))
-        packed = pack_padded_sequence(x, lengths.cpu()[order], batch_first=True)
-        outputs, _ = self.lstm(packed)
-        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
-        return outputs.index_select(0, inverse)
+            x = dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
+        # torch's own packing copies the order to the GPU, which makes the host wait, and launches
+        # a copy for every length and, backwards, for every symbol.
+        x = x.transpose(1, 2)
+        places, batch_sizes = packing(lengths.cpu(), x.shape[1])
+        places = without_waiting(places, x.device)
+        packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
+        outputs = self.lstm(packed)[0].data
+        padded = outputs.new_zeros(x.shape[0] * x.shape[1], outputs.shape[1])
+        return padded.index_copy(0, places, outputs).unflatten(0, x.shape[:2])
 
 
 class Postnet(nn.Module):
@@ -99,7 +110,7 @@ class Postnet(nn.Module):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
                 x = torch.tanh(x)
-            x = F.dropout(x, P_CONVOLUTION_DROPOUT, self.training)
+            x = dropout(x, P_CONVOLUTION_DROPOUT, self.training)
         return x
 
 
@@ -309,12 +320,11 @@ class Tacotron2(nn.Module):
 
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
-        frames = padding_mask(mel_lengths, mel.shape[2], mel.device).unsqueeze(1)
-        num_steps = -(-mel_lengths // self.n_frames_per_step)
-        steps = padding_mask(num_steps, gate.shape[1], gate.device)
+        frames = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        steps = frames[:, :: self.n_frames_per_step]  # beyond the end if its first frame is
         return outputs._replace(
-            mel=mel.masked_fill(frames, 0.0),
-            mel_postnet=mel_postnet.masked_fill(frames, 0.0),
+            mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
+            mel_postnet=mel_postnet.masked_fill(frames.unsqueeze(1), 0.0),
             gate=gate.masked_fill(steps, PADDED_GATE),
         )
 
@@ -400,22 +410,21 @@ class Tacotron2Loss(nn.Module):
     def forward(self, outputs: Outputs, batch) -> Losses:
         """`batch` is the `data_utils.Batch` that `outputs` were made from."""
         num_mels, num_frames = batch.mel.shape[1:]
-        num_steps = outputs.gate.shape[1]
-        steps = -(-batch.mel_lengths // (num_frames // num_steps))
-        device = outputs.mel.device
-        frame_mask = padding_mask(batch.mel_lengths, num_frames, device).unsqueeze(1)
-        step_mask = padding_mask(steps, num_steps, device)
+        frames_per_step = num_frames // outputs.gate.shape[1]
+        frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
+        step_mask = frame_mask[:, ::frames_per_step]  # beyond the end if its first frame is
         real_values = int(batch.mel_lengths.sum()) * num_mels
+        real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())
         padded, unpadded = [], []
         for output in (outputs.mel, outputs.mel_postnet):
             error = F.mse_loss(_full_precision(output), batch.mel, reduction="none")
             padded.append(error.mean())
-            unpadded.append(error.masked_fill(frame_mask, 0.0).sum() / real_values)
+            unpadded.append(error.masked_fill(frame_mask.unsqueeze(1), 0.0).sum() / real_values)
         error = F.binary_cross_entropy_with_logits(
             _full_precision(outputs.gate), batch.gate, reduction="none"
         )
         padded.append(error.mean())
-        unpadded.append(error.masked_fill(step_mask, 0.0).sum() / int(steps.sum()))
+        unpadded.append(error.masked_fill(step_mask, 0.0).sum() / real_steps)
         return Losses(sum(padded), *padded, sum(unpadded), *unpadded)
 
 

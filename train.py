@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,13 +46,12 @@ from logger import METRICS_FILE, RunLogger, describe_environment
 from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
 from progress import duration, progress_bar
 from rehearsal import DoesNotFit, rehearse
-from text import text_to_sequence
 
 DEFAULT_LOGS = "logs"  # inside the output folder
 VALIDATION_SEED = 0  # batches and prenet masks of every run's validation
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
 DECODERS = {"reference": teacher_forced, "fast": fast_decoder.teacher_forced}
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class RunStopped(Exception):
@@ -85,6 +85,16 @@ class LoopState:
         return LoopState(epoch=self.epoch + 1, **{name: getattr(self, name) for name in kept})
 
 
+class PendingStep(NamedTuple):
+    """A step whose losses the device may still be working out."""
+
+    number: int
+    values: torch.Tensor  # loss, unpadded loss, gradient norm, 1 if the update was skipped; CPU
+    copied: torch.cuda.Event | None  # when `values` may be read; None is at once
+    clip_indices: torch.Tensor
+    mel_lengths: torch.Tensor
+
+
 @dataclass
 class Run:
     """Everything that the loop works with."""
@@ -102,7 +112,8 @@ class Run:
     scaler: torch.amp.GradScaler
     logger: RunLogger | None = None  # opened last: until then nothing is written
     state: LoopState = field(default_factory=LoopState)
-    pending: list = field(default_factory=list)  # steps whose losses are still on the device
+    pending: list[PendingStep] = field(default_factory=list)
+    recent_loss: float = math.nan  # mean of the steps last read
     lock: object = None  # held while this process may write to the output folder
 
     def autocast(self):
@@ -123,23 +134,30 @@ def compute_gradients(run: Run, batch: Batch) -> Losses:
 
 
 def training_step(run: Run, batch: Batch) -> None:
-    """One update. Nothing here waits for the device: losses stay on it until `read_pending`."""
+    """One update. Nothing here waits for the device: losses are read by `read_pending`."""
     run.optimizer.param_groups[0]["lr"] = learning_rate_at(run.state.iteration, run.hparams)
     run.optimizer.zero_grad(set_to_none=True)
     losses = compute_gradients(run, batch.to(run.device))
     run.scaler.unscale_(run.optimizer)
-    gradient_norm = torch.nn.utils.clip_grad_norm_(
-        run.model.parameters(), run.hparams.grad_clip_thresh
-    )
+    gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
+    gradient_norm = torch.nn.utils.get_total_norm(gradients)
     skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(losses.total.detach()))
-    run.optimizer.found_inf = skip.float()  # fused Adam reads it on the device: 1 changes nothing
+    # Fused Adam reads both on the device. It divides gradients by the first, which clips their
+    # norm without a pass of its own, and changes nothing where the second is 1.
+    run.optimizer.grad_scale = (gradient_norm / run.hparams.grad_clip_thresh).clamp(min=1)
+    run.optimizer.found_inf = skip.float()
     run.optimizer.step()
     run.scaler.update()
     values = (losses.total, losses.total_unpadded, gradient_norm, skip)
     values = torch.stack([value.detach().float() for value in values])
-    run.pending.append((values, batch.clip_indices, batch.mel_lengths))
+    values, copied = values.to("cpu", non_blocking=True), None  # from a GPU to pinned memory
+    if run.device.type == "cuda":
+        copied = torch.cuda.Event()
+        copied.record(torch.cuda.current_stream(run.device))
     run.state.iteration += 1
     run.state.batches_trained += 1
+    step = PendingStep(run.state.iteration, values, copied, batch.clip_indices, batch.mel_lengths)
+    run.pending.append(step)
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:
@@ -154,26 +172,29 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
     return rate
 
 
-def read_pending(run: Run) -> float:
-    """Read the losses of the steps since the last call, which waits for the device.
+def read_pending(run: Run, but: int = 0) -> None:
+    """Read the losses of the steps since the last call, which waits for the device to end them.
 
-    Returns the mean training loss of those steps.
+    The newest `but` steps are left for the next call: while the device works at these, the wait
+    for those before them leaves it nothing to wait for itself.
 
     Raises:
         RunStopped: on a loss that is not finite, or too many skipped updates in a row. Every
-            checkpoint is from before that, for this is called before one is written.
+            checkpoint is from before that, for all is read before one is written.
     """
-    if not run.pending:
-        return math.nan
-    state, pending, run.pending = run.state, run.pending, []
-    rows = torch.stack([values for values, _, _ in pending]).tolist()
-    step = state.iteration - len(rows)
-    for (loss, unpadded, norm, skipped), (_, clips, lengths) in zip(rows, pending, strict=True):
-        step += 1
+    count = len(run.pending) - but
+    if count <= 0:
+        return
+    state, hparams = run.state, run.hparams
+    steps, run.pending = run.pending[:count], run.pending[count:]
+    if steps[-1].copied is not None:
+        steps[-1].copied.synchronize()
+    rows = torch.stack([step.values for step in steps]).tolist()
+    for step, (loss, unpadded, norm, skipped) in zip(steps, rows, strict=True):
         if not math.isfinite(loss):
             raise RunStopped(
-                f"the loss became {loss} in step {step}, on these clips:\n"
-                + clip_names(run.training_clips, clips)
+                f"the loss became {loss} in step {step.number}, on these clips:\n"
+                + clip_names(run.training_clips, step.clip_indices)
                 + "\nListen to them; else lower learning_rate or use precision=fp32. The weights "
                 "were not updated with it; the last checkpoint is good: go on with --resume"
             )
@@ -181,24 +202,24 @@ def read_pending(run: Run) -> float:
         if state.skips_running >= MOST_SKIPS_RUNNING:
             raise RunStopped(
                 f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last "
-                f"in step {step} on these clips:\n"
-                + clip_names(run.training_clips, clips)
+                f"in step {step.number} on these clips:\n"
+                + clip_names(run.training_clips, step.clip_indices)
                 + "\nLower learning_rate or use another precision. The last checkpoint is good: "
                 "go on with --resume"
             )
         if not skipped:
             state.gradient_norm_sum += norm
             state.updates += 1
-        num_clips, num_frames = len(lengths), int(lengths.sum())
+        num_clips, num_frames = len(step.mel_lengths), int(step.mel_lengths.sum())
         state.clips += num_clips
         state.frames += num_frames
         state.loss_sum += loss * num_clips
         state.loss_unpadded_sum += unpadded * num_frames
-    if step % run.hparams.log_interval == 0:  # not at other reads: curves do not show them
-        last = {"loss": rows[-1][0], "loss_unpadded": rows[-1][1], "gradient_norm": rows[-1][2]}
-        last["learning_rate"] = run.optimizer.param_groups[0]["lr"]
-        run.logger.log_steps(step, last)
-    return float(np.mean([row[0] for row in rows]))
+        if step.number % hparams.log_interval == 0:
+            rate = learning_rate_at(step.number - 1, hparams)
+            shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
+            run.logger.log_steps(step.number, shown | {"learning_rate": rate})
+    run.recent_loss = float(np.mean([row[0] for row in rows]))
 
 
 def clip_names(clips: list[Clip], indices: torch.Tensor) -> str:
@@ -334,7 +355,6 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
         line="{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
         initial=state.batches_trained,
     )
-    loss = math.nan  # until the first read
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     try:
@@ -347,13 +367,14 @@ def train_epoch(run: Run, stats: PaddingStats, stop: "StopRequest", clock: float
                 break
             training_step(run, batch)
             done_steps += steps_of[state.batches_trained - 1]
-            if state.iteration % hparams.log_interval == 0:
-                loss = read_pending(run)
+            if (state.iteration - 1) % hparams.log_interval == 0:
+                read_pending(run, but=1)
             spent = state.seconds + time.perf_counter() - clock
             left = spent / done_steps * (total_steps - done_steps)
             whole = left + spent / done_steps * total_steps * (hparams.epochs - state.epoch)
             progress.set_postfix_str(
-                f"loss {loss:.4f}, epoch {duration(left)} left, run {duration(whole)} left",
+                f"loss {run.recent_loss:.4f}, epoch {duration(left)} left, "
+                f"run {duration(whole)} left",
                 refresh=False,
             )
             if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
@@ -671,8 +692,16 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "validation_clips": len(run.validation_clips),
             "training_frames": sum(clip.num_frames for clip in run.training_clips),
         },
+        "decoder": describe_decoder(run.hparams, run.device),
         **describe_environment(run.device),
     }
+
+
+def describe_decoder(hparams: HParams, device: torch.device) -> str:
+    """Which decoder trains, and how it runs on this device."""
+    if hparams.decoder == "reference":
+        return "reference, step by step"
+    return f"fast ({fast_decoder.describe(device)})"
 
 
 def set_up(
@@ -685,13 +714,18 @@ def set_up(
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in every run
     torch.backends.cudnn.deterministic = True
+    # torch's defaults would round convolutions and the encoder's LSTM, but no other product.
+    torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
+    print(f"decoder: {describe_decoder(hparams, device)}")
     pin_memory = device.type == "cuda"
 
     training_clips, validation_clips = read_clips(hparams)
     shared = {clip.path for clip in training_clips} & {clip.path for clip in validation_clips}
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
-    mel_filters(hparams)  # imports librosa once, here: forked workers need not, nor the first epoch
+    if not hparams.load_mel_from_disk:
+        mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
     lengths = [clip.num_frames for clip in training_clips]
     sampler = LengthBatchSampler(lengths, **batching_options(hparams))
     validation_plan = plan_epoch(
@@ -777,12 +811,11 @@ def mark_if_best(directory: Path, path: Path, saved: dict) -> None:
 
 
 def rehearse_costliest(run: Run) -> None:
-    clips, cleaners = run.training_clips, run.hparams.text_cleaners
     peak = rehearse(
         run.model,
         lambda batch: compute_gradients(run, batch),
-        [clip.num_frames for clip in clips],
-        [len(text_to_sequence(clip.text, cleaners)) for clip in clips],
+        [clip.num_frames for clip in run.training_clips],
+        [len(clip.symbols) for clip in run.training_clips],
         run.hparams,
         run.device,
         optimizer_started=bool(run.optimizer.state),

@@ -8,50 +8,53 @@ backward pass, clipping of the gradient norm and fused Adam; "decoder alone" is 
 forward and backward pass. Both decoders run in turns in one process, and the ratios are those of
 medians. Peak memory is the whole process's (on a GPU: what torch had allocated there), measured
 in a process of its own for each decoder.
+
+Launches a decoder step are, on a GPU, kernels and copies that ran; on a CPU, calls of operators
+that compute something, most of which a GPU would launch a kernel for. Both are slopes between a
+shorter and a longer clip, so that what is done once is left out. Bytes a decoder step are worked
+out from the shapes (`bytes_per_step`).
 """
 
 import argparse
 import datetime
 import json
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)
+sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
 
 import fast_decoder  # noqa: E402
-import model  # noqa: E402
+from benchmarks.trainer import (  # noqa: E402
+    DECODERS,
+    PRECISIONS,
+    machine,
+    make_trainer,
+    synchronize,
+    versions,
+)
 from data_utils import Batch  # noqa: E402
 from files import write_atomically  # noqa: E402
 from hparams import HParams  # noqa: E402
 
-DECODERS = {"reference": model.teacher_forced, "fast": fast_decoder.teacher_forced}
-AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+COUNTED = {"cpu": (16, 32), "cuda": (64, 192)}  # steps: whole chunks of either's backward pass
 
 
 class Workload:
     """The full-size model, its optimiser and one batch."""
 
     def __init__(self, args: argparse.Namespace):
-        self.device, self.precision = torch.device(args.device), args.precision
-        torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
-        torch.manual_seed(0)
+        self.device = torch.device(args.device)
         hparams = HParams()
-        self.model = model.Tacotron2(hparams).to(self.device).train()
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), hparams.learning_rate, fused=True
-        )
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=args.precision == "fp16")
+        self.trainer = make_trainer(args.precision, hparams, self.device)
+        self.model = self.trainer.model.train()
         clips, frames = args.batch_size, args.frames
         gate = torch.zeros(clips, frames)
         gate[:, -1] = 1
@@ -68,43 +71,24 @@ class Workload:
         )
         self.text_mask = torch.zeros(clips, args.symbols, dtype=torch.bool, device=self.device)
 
-    def autocast(self):
-        dtype = AUTOCAST[self.precision]
-        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
-
     def step(self, decoder: Callable) -> None:
         self.model.training_decoder = decoder
-        self.optimizer.zero_grad(set_to_none=True)
-        with self.autocast():
-            outputs = self.model(self.batch)
-        loss = model.Tacotron2Loss()(outputs, self.batch).total
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.trainer.step(self.batch)
+
+    def decoder_forward(self, decoder: Callable, frames: int | None = None) -> torch.Tensor:
+        """A loss of the decoder's outputs; of the first `frames` frames."""
+        self.trainer.optimizer.zero_grad(set_to_none=True)
+        memory, mel = self.memory.detach().requires_grad_(), self.batch.mel[:, :, :frames]
+        masks = self.model.decoder.draw_masks(mel.shape[2], len(memory))
+        with self.trainer.autocast():
+            mel, gate, _ = decoder(self.model.decoder, memory, self.text_mask, mel, masks)
+            return mel.float().square().mean() + gate.float().square().mean()
 
     def decoder_alone(self, decoder: Callable) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        memory = self.memory.detach().requires_grad_()
-        masks = self.model.decoder.draw_masks(self.batch.mel.shape[2], len(memory))
-        with self.autocast():
-            mel, gate, _ = decoder(
-                self.model.decoder, memory, self.text_mask, self.batch.mel, masks
-            )
-            loss = mel.float().square().mean() + gate.float().square().mean()
-        loss.backward()
+        self.decoder_forward(decoder).backward()
 
-    def seconds(self, run: Callable, decoder: Callable) -> float:
-        self.synchronize()
-        start = time.perf_counter()
-        run(decoder)
-        self.synchronize()
-        return time.perf_counter() - start
 
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+# ---------------------------------------------------------------------------- time
 
 
 def measure(args: argparse.Namespace) -> dict:
@@ -115,7 +99,7 @@ def measure(args: argparse.Namespace) -> dict:
     for repeat in range(args.warm_ups + args.repeats):
         for part, run in runs.items():
             for name, decoder in DECODERS.items():
-                seconds = workload.seconds(run, decoder)
+                seconds = workload.trainer.seconds(run, decoder)
                 kind = (
                     "warm-up" if repeat < args.warm_ups else f"repeat {repeat - args.warm_ups + 1}"
                 )
@@ -125,23 +109,157 @@ def measure(args: argparse.Namespace) -> dict:
     return times
 
 
-def peak_memory(args: argparse.Namespace, name: str, sender) -> None:
-    """Sends the most bytes that two steps held: the second has the optimiser's state."""
+# ---------------------------------------------------------------------------- launches and bytes
+
+
+class OperatorCount(TorchDispatchMode):
+    """Counts calls of operators that compute: no views, and no memory left as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        aliases = [result.alias_info for result in func._schema.returns]
+        is_view = any(alias is not None and not alias.is_write for alias in aliases)
+        name = func._schema.name.removeprefix("aten::")
+        if not is_view and name != "_unsafe_view" and not name.startswith(("empty", "new_empty")):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_run(run: Callable) -> tuple[int, object]:
+    with OperatorCount() as operators:
+        result = run()
+    return operators.count, result
+
+
+def kernels_run(run: Callable) -> tuple[int, object]:
+    """Kernels, copies and fills on the GPU; those inside a captured graph one by one."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        result = run()
+        torch.cuda.synchronize()
+    events = profiler.profiler.kineto_results.events()
+    count = sum(
+        event.device_type() == torch.autograd.DeviceType.CUDA and not event.is_user_annotation()
+        for event in events
+    )
+    if count == 0:
+        raise RuntimeError("torch's profiler saw nothing run on the GPU")
+    return count, result
+
+
+def launches_per_step(args: argparse.Namespace) -> dict:
+    """{decoder: {"forward": launches a decoder step, "backward": ...}}."""
+    device = torch.device(args.device)
+    short, long = COUNTED[device.type]
+    counted = argparse.Namespace(**vars(args) | {"frames": long})
+    if device.type == "cpu":  # where their number depends on nothing else
+        counted.batch_size = counted.symbols = 2
+    workload, run = Workload(counted), kernels_run if device.type == "cuda" else operators_run
+    found = {}
+    for name, decoder in DECODERS.items():
+        workload.decoder_alone(decoder)  # compiles and captures
+        counts = []
+        for frames in (short, long):
+            forward, loss = run(lambda f=frames, d=decoder: workload.decoder_forward(d, f))
+            counts.append((forward, run(loss.backward)[0]))
+        forward, backward = (
+            (after - before) / (long - short) for before, after in zip(*counts, strict=True)
+        )
+        found[name] = {"forward": forward, "backward": backward}
+    return found
+
+
+def bytes_per_step(hparams: HParams, batch_size: int, symbols: int, operand: int) -> dict:
+    """Bytes that a decoder step reads and writes, each operand and result once, in parts.
+
+    {decoder: {"forward": {part: bytes}, "backward": {part: bytes}}}. B, N, A, H, E, P, D, K as in
+    fast_decoder.py, F filters, M mels a step; weights in `operand` bytes, all else in 4:
+
+    - weights: reference, all of the step: 4A(P+E+A) + 4H(A+E+H) + DA + D F + 2 F K +
+      (H+E)(M+1); fast, what recurs: 4A(A+E) + 4H H, and in 4 bytes DA + 2DK.
+    - memory: it and its attention layer's, B N (E+D), read forward and again backward; the
+      reference also adds to the gradients of both at every step, which is 4 passes more.
+    - history: gates 4(A+H), hidden states and cells 2(A+H), context E, two alignments 2N, for each
+      clip, and a byte for each mask of A+H. Forward writes them, backward reads them and writes
+      the gates' gradients. The reference also keeps and reads attention's N D tanh values; the
+      fast decoder works them out again with the filters N (D + 2K), written once and read once.
+    - weight gradients: the reference makes one for each weight at every step and adds it to the
+      sum: written, read, sum read, sum written. The fast decoder has none a step.
+    - large products: the fast decoder's products over all steps, their weights read once for
+      all. Forward they read P + A+E + H+E and write 4(A+H) + M+1 for each clip, and the loop reads
+      4(A+H); backward they read 8(A+H) + P + 2(A+E) + 2H + E + M+1 and write P + A+E + H+E.
+    """
+    h, b, n = hparams, batch_size, symbols
+    a, d_rnn, e, p = h.attention_rnn_dim, h.decoder_rnn_dim, h.encoder_embedding_dim, h.prenet_dim
+    d, k, f = h.attention_dim, h.attention_location_kernel_size, h.attention_location_n_filters
+    m = h.n_mel_channels * h.n_frames_per_step
+    all_weights = 4 * a * (p + e + a) + 4 * d_rnn * (a + e + d_rnn)
+    all_weights += d * a + d * f + 2 * f * k + (d_rnn + e) * (m + 1)
+    recurrent = operand * (4 * a * (a + e) + 4 * d_rnn**2) + 4 * (d * a + 2 * d * k)
+    lstms = a + d_rnn
+    history = b * (4 * (6 * lstms + e + 2 * n) + lstms)
+    gates, tanh, memory = 4 * b * 4 * lstms, 4 * b * n * d, 4 * b * n * (e + d)
+    made = p + a + e + d_rnn + e
+    return {
+        "reference": {
+            "forward": {
+                "weights": operand * all_weights,
+                "memory": memory,
+                "history": history + tanh,
+            },
+            "backward": {
+                "weights": operand * all_weights,
+                "memory": 5 * memory,
+                "history": history + tanh + gates,
+                "weight gradients": 4 * operand * all_weights,
+            },
+        },
+        "fast": {
+            "forward": {
+                "weights": recurrent,
+                "memory": memory,
+                "history": history,
+                "large products": 2 * gates + 4 * b * (made + m + 1),
+            },
+            "backward": {
+                "weights": recurrent,
+                "memory": memory,
+                "history": history + gates + 2 * 4 * b * n * (d + 2 * k),
+                "large products": 2 * gates
+                + 4 * b * (p + 2 * (a + e) + 2 * d_rnn + e + m + 1 + made),
+            },
+        },
+    }
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+def peak_memory(args: argparse.Namespace, name: str) -> int:
+    """The most bytes that a step held, the optimiser's state being there."""
     workload = Workload(args)
     for _ in range(2):
         workload.step(DECODERS[name])
     if workload.device.type == "cuda":
-        sender.send(torch.cuda.max_memory_allocated())
-    else:
-        unit = 1 if sys.platform == "darwin" else 1024
-        sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+        # What compiling and capturing took for a moment does not count.
+        synchronize(workload.device)
+        torch.cuda.reset_peak_memory_stats(workload.device)
+        workload.step(DECODERS[name])
+        synchronize(workload.device)
+        return torch.cuda.max_memory_allocated(workload.device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def peak_memory_in_a_process(args: argparse.Namespace, name: str) -> int | None:
-    """None where the process failed: a memory too small for it, for example."""
+def in_a_process(measure: Callable, args: argparse.Namespace, *more):
+    """`measure(args, *more)` in a process of its own; None where it failed: a memory too small
+    for it, or a profiler that does not work, for example."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=peak_memory, args=(args, name, sender))
+    process = context.Process(target=_send, args=(sender, measure, args, *more))
     process.start()
     sender.close()
     try:
@@ -152,17 +270,14 @@ def peak_memory_in_a_process(args: argparse.Namespace, name: str) -> int | None:
         process.join()
 
 
-def machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+def _send(sender, measure: Callable, *arguments) -> None:
+    sender.send(measure(*arguments))
 
 
-def report(args: argparse.Namespace, times: dict, memory: dict) -> dict:
+# ---------------------------------------------------------------------------- the report
+
+
+def report(args: argparse.Namespace, times: dict, memory: dict, launches: dict | None) -> dict:
     medians = {
         part: {name: statistics.median(values) for name, values in by_name.items()}
         for part, by_name in times.items()
@@ -170,6 +285,8 @@ def report(args: argparse.Namespace, times: dict, memory: dict) -> dict:
     ratios = {part: median["reference"] / median["fast"] for part, median in medians.items()}
     frames = args.batch_size * args.frames
     held = all(memory.values())
+    operand = 2 if args.precision in ("bf16", "fp16") else 4
+    parts = bytes_per_step(HParams(), args.batch_size, args.symbols, operand)
     return {
         "speedup": ratios["step"],
         "reference_seconds": medians["step"]["reference"],
@@ -182,6 +299,14 @@ def report(args: argparse.Namespace, times: dict, memory: dict) -> dict:
         "reference_peak_memory_bytes": memory["reference"],
         "fast_peak_memory_bytes": memory["fast"],
         "peak_memory_ratio": memory["fast"] / memory["reference"] if held else None,
+        "launches_per_step": launches,
+        "launches_are": "kernels" if args.device.startswith("cuda") else "operators",
+        "bytes_per_step": {
+            name: {way: sum(of_way.values()) for way, of_way in ways.items()}
+            for name, ways in parts.items()
+        },
+        "bytes_per_step_parts": parts,
+        "fast_decoder": fast_decoder.describe(torch.device(args.device)),
         "all_seconds": times,
         "device": machine(torch.device(args.device)),
         "batch_size": args.batch_size,
@@ -189,44 +314,55 @@ def report(args: argparse.Namespace, times: dict, memory: dict) -> dict:
         "symbols": args.symbols,
         "precision": args.precision,
         "repeats": args.repeats,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-        },
+        "versions": versions(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def seconds(value: float) -> str:
+    return f"{value:.3f} s" if value >= 1 else f"{1000 * value:.1f} ms"
+
+
+def gigabytes(value: int | None) -> str:
+    return "not measured" if value is None else f"{value / 1e9:.2f} GB"
 
 
 def table(result: dict) -> str:
     lines = [
         f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
         f"{result['batch_size']} clips of {result['frames']} frames and {result['symbols']} "
-        f"symbols; medians of {result['repeats']}",
+        f"symbols; medians of {result['repeats']}; fast: {result['fast_decoder']}",
         "",
         "| | reference | fast | fast over reference |",
         "|---|---:|---:|---:|",
     ]
 
-    def row(name: str, key: str, shown: Callable, ratio: float | None, unit: str = "x") -> None:
-        cells = (shown(result[f"{kind}{key}"]) for kind in ("reference", "fast"))
-        lines.append(
-            f"| {name} | {' | '.join(cells)} | {'' if ratio is None else f'{ratio:.2f} {unit}'} |"
-        )
+    def row(name: str, cells: list[str], last: str = "") -> None:
+        lines.append(f"| {name} | {' | '.join(cells)} | {last} |")
 
-    def seconds(value: float) -> str:
-        return f"{value:.3f} s" if value >= 1 else f"{1000 * value:.1f} ms"
+    def both(key: str, shown: Callable) -> list[str]:
+        return [shown(result[key.format(name)]) for name in DECODERS]
 
-    def gigabytes(value: int | None) -> str:
-        return "not measured" if value is None else f"{value / 1e9:.2f} GB"
-
-    row("training step", "_seconds", seconds, result["speedup"], "x as fast")
-    row("mel frames a second", "_frames_per_second", lambda value: f"{value:,.0f}", None)
-    cells = (seconds(result[f"decoder_alone_{kind}_seconds"]) for kind in ("reference", "fast"))
-    lines.append(
-        f"| decoder alone | {' | '.join(cells)} | {result['decoder_alone_speedup']:.2f} x as fast |"
-    )
-    row("peak memory", "_peak_memory_bytes", gigabytes, result["peak_memory_ratio"], "x the bytes")
+    row("training step", both("{}_seconds", seconds), f"{result['speedup']:.2f} x as fast")
+    row("mel frames a second", both("{}_frames_per_second", lambda value: f"{value:,.0f}"))
+    ratio = f"{result['decoder_alone_speedup']:.2f} x as fast"
+    row("decoder alone", both("decoder_alone_{}_seconds", seconds), ratio)
+    ratio = result["peak_memory_ratio"]
+    ratio = "" if ratio is None else f"{ratio:.2f} x the bytes"
+    row("peak memory", both("{}_peak_memory_bytes", gigabytes), ratio)
+    for key, name, unit, shown in (
+        ("launches_per_step", f"{result['launches_are']} a decoder step", 1, ",.0f"),
+        ("bytes_per_step", "MB a decoder step, from the shapes", 1e6, ",.1f"),
+    ):
+        if result[key] is None:
+            row(name, ["not measured"] * 2)
+            continue
+        cells, sums = [], []
+        for decoder in DECODERS:
+            ways = result[key][decoder]
+            sums.append(sum(ways.values()))
+            cells.append(" + ".join(f"{ways[way] / unit:{shown}}" for way in ways))
+        row(f"{name}, forward + backward", cells, f"{sums[1] / sums[0]:.2f} x as many")
     return "\n".join(lines)
 
 
@@ -234,30 +370,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = "cuda" if torch.cuda.is_available() else "cpu"
+    cuda = torch.cuda.is_available()
+    default = "cuda" if cuda else "cpu"
     parser.add_argument(
         "--device", default=default, help="cpu, cuda or cuda:1; default %(default)s"
     )
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--frames", type=int, default=400)
     parser.add_argument("--symbols", type=int, default=80)
-    parser.add_argument("--precision", choices=AUTOCAST, default="fp32", help="tf32: on GPUs only")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--warm-ups", type=int, default=1)
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only"
+    )
+    parser.add_argument("--repeats", type=int, help="default: 5, on a GPU 20")
+    parser.add_argument("--warm-ups", type=int, help="default: 1, on a GPU 3")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     args = parser.parse_args()
+    on_gpu = args.device.startswith("cuda")
+    args.repeats = (20 if on_gpu else 5) if args.repeats is None else args.repeats
+    args.warm_ups = (3 if on_gpu else 1) if args.warm_ups is None else args.warm_ups
     for name in ("batch_size", "frames", "symbols", "repeats"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
     if args.warm_ups < 0:
         parser.error(f"--warm-ups {args.warm_ups}: must be at least 0")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
+    if on_gpu and not cuda:
         parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
     memory = {
-        name: None if args.no_memory else peak_memory_in_a_process(args, name) for name in DECODERS
+        name: None if args.no_memory else in_a_process(peak_memory, args, name) for name in DECODERS
     }
-    result = report(args, measure(args), memory)
+    launches = in_a_process(launches_per_step, args)
+    result = report(args, measure(args), memory, launches)
     print(table(result))
     if args.json:
         text = json.dumps(result, indent=2) + "\n"

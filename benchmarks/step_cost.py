@@ -14,10 +14,8 @@ beside the minutes it took without waiting for data, which is the loader's and n
 
 import argparse
 import csv
-import ctypes
 import datetime
 import json
-import os
 import statistics
 import sys
 import time
@@ -30,20 +28,17 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
 
-import fast_decoder  # noqa: E402
 from audio import frame_count  # noqa: E402
 from batching import plan_epoch  # noqa: E402
+from benchmarks.trainer import Trainer, peak_memory, proc_bytes, reset_peak_memory  # noqa: E402
 from cost_model import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs  # noqa: E402
 from data_utils import Batch, TextMelCollate  # noqa: E402
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict  # noqa: E402
 from logger import METRICS_FILE, describe_environment  # noqa: E402
-from model import Tacotron2, Tacotron2Loss, teacher_forced  # noqa: E402
 from progress import duration, progress_bar  # noqa: E402
 from text import text_to_sequence  # noqa: E402
 
 PROGRAM = "step_cost.py"
-DECODERS = {"reference": teacher_forced, "fast": fast_decoder.teacher_forced}
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # LJSpeech has clips of 1.1 to 10.1 s, with texts of 12 to 187 characters.
 SECONDS_OF_CLIPS = (1.0, 2.5, 5.0, 10.2)
 SYMBOLS = (10, 80, 200)
@@ -109,53 +104,7 @@ def hold_out(measured: list[Measurement], seed: int) -> list[Measurement]:
     return [replace(m, held_out=i in chosen) for i, m in enumerate(measured)]
 
 
-# ---------------------------------------------------------------------------- one training step
-
-
-class Trainer:
-    """The model, its optimiser and a step of both, as train.py makes and runs them."""
-
-    def __init__(self, hparams: HParams, device: torch.device):
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.deterministic = True
-        torch.manual_seed(hparams.seed)
-        self.hparams, self.device = hparams, device
-        self.model = Tacotron2(hparams, DECODERS[hparams.decoder]).to(device)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=hparams.learning_rate,
-            weight_decay=hparams.weight_decay,
-            fused=True,
-        )
-        self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
-
-    def step(self, batch: Batch) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        batch = batch.to(self.device)
-        dtype = AUTOCAST_DTYPES[self.hparams.precision]
-        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
-            outputs = self.model(batch)
-        losses = Tacotron2Loss()(outputs, batch)
-        trained = losses.total if self.hparams.loss == "padded" else losses.total_unpadded
-        self.scaler.scale(trained).backward()
-        self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.hparams.grad_clip_thresh
-        )
-        skip = ~(torch.isfinite(norm) & torch.isfinite(losses.total.detach()))
-        self.optimizer.found_inf = skip.float()
-        self.optimizer.step()
-        self.scaler.update()
-
-    def timed_step(self, batch: Batch) -> float:
-        """Seconds of a step. RuntimeError if a GPU's memory does not suffice."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        start = time.perf_counter()
-        self.step(batch)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - start
+# ---------------------------------------------------------------------------- made-up clips
 
 
 def make_batch(shape: Shape, hparams: HParams, rng: np.random.Generator, pinned: bool) -> Batch:
@@ -174,44 +123,6 @@ def make_batch(shape: Shape, hparams: HParams, rng: np.random.Generator, pinned:
 
 def vary(longest: int, rng: np.random.Generator) -> int:
     return int(rng.integers(max(1, round(SHORTEST_SHARE * longest)), longest + 1))
-
-
-# ---------------------------------------------------------------------------- memory
-
-
-def reset_peak_memory(device: torch.device) -> bool:
-    """Begin a new high-water mark, with what earlier steps left behind given back.
-
-    False on a system that cannot: its memory stays unmeasured.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return True
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """Most bytes since `reset_peak_memory`: of the GPU, else resident ones of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return proc_bytes("/proc/self/status", "VmHWM:")
-
-
-def proc_bytes(path: str, name: str) -> int | None:
-    """The value of a line `name  number kB`; None on systems without it."""
-    try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
 
 
 # ---------------------------------------------------------------------------- measuring

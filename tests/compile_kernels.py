@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import decoder_graphs
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+CHOICES = ("num_warps", "num_stages", "launch_pdl")
 FULL = {
     "attention_size": 1024,
     "context_size": 512,
@@ -27,6 +28,7 @@ FULL = {
     "kernel_size": 31,
     "p_attention_dropout": 0.1,
     "p_decoder_dropout": 0.1,
+    "early_launch": True,
 }
 CASES = [  # clips, symbols, operands, tf32
     (16, 120, torch.bfloat16, False),
@@ -39,12 +41,19 @@ CASES = [  # clips, symbols, operands, tf32
 def compiled(kernel, options: dict):
     """The kernel for these constants, as a launch would compile it."""
     options = dict(options)
-    choices = {name: options.pop(name) for name in ("num_warps", "num_stages") if name in options}
+    choices = {name: options.pop(name) for name in CHOICES if name in options}
     kinds = {"table": "*i64", "offset": "i32", "scale": "fp32"}
     signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
     constants = {(kernel.arg_names.index(name),): value for name, value in options.items()}
     source = ASTSource(kernel, signature, constants, {(0,): [["tt.divisibility", 16]]})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=choices)
+
+
+def waiting(ptx: str) -> list[str]:
+    """Loads that a program makes before it waits for the launch before it: of the table only."""
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
+    assert waits, "the kernel never waits"
+    return re.findall(r"(?:ld\.global|cp\.async)[\w.:]*", before)
 
 
 def measured(name: str, options: dict, clips: int) -> dict:
@@ -63,6 +72,7 @@ def measured(name: str, options: dict, clips: int) -> dict:
         "spilled_bytes": int(re.search(r"STACK:(\d+)", usage)[1]),
         "shared_bytes": kernel.metadata.shared,
         "tensor_core_instructions": len(re.findall(r"mma(?:_async)?\.sync", kernel.asm["ptx"])),
+        "loads_before_waiting": waiting(kernel.asm["ptx"]),
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", kernel.asm["ptx"])),
     }
 

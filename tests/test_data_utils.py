@@ -1,8 +1,14 @@
 """Filelists and what is refused in them, the dataset, and collation against naive loops."""
 
+import contextlib
 import dataclasses
 import json
+import multiprocessing
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +20,11 @@ from torch.utils.data import DataLoader
 
 import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
-from data_utils import Batch, TextMelCollate, TextMelDataset, read_filelist
+from data_utils import Batch, TextMelCollate, TextMelDataset, make_loader, read_filelist
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 
+ROOT = Path(__file__).resolve().parents[1]
 H = HParams()
 CACHED = HParams(load_mel_from_disk=True)
 
@@ -72,6 +79,8 @@ def test_both_formats_are_read(corpus):
     assert [clip.path for clip in clips] == [f"{corpus}/{n}" for n in ("a.wav", "b.flac", "c.wav")]
     assert [clip.num_frames for clip in clips] == [1 + 22050 // 256, 1 + 11025 // 256, 20]
     assert [clip.where for clip in clips] == [f"{filelist}:{n}" for n in (1, 2, 3)]
+    ids = [text_to_sequence(clip.text, ["english_cleaners"]) for clip in clips]
+    assert [list(clip.symbols) for clip in clips] == ids
     paper = read_filelist(filelist, create_hparams("win_time=50,hop_time=12.5"))
     assert [clip.num_frames for clip in paper] == [1 + 22050 // 276, 1 + 11025 // 276, 19]
 
@@ -291,6 +300,44 @@ def test_a_file_that_changed_during_the_run_is_caught(corpus):
     assert f"{filelist}:1: {corpus}/a.wav" in str(caught.value)
 
 
+def test_a_cached_mel_cut_off_during_the_run_is_caught(cache):
+    filelist = write_list(cache, f"{cache}/x.npy|One.")
+    dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
+    whole = (cache / "x.npy").read_bytes()
+    (cache / "x.npy").write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match=r"not a \.npy array") as caught:
+        dataset[0]
+    assert f"{filelist}:1: {cache}/x.npy" in str(caught.value)
+
+
+def test_texts_are_cleaned_once_when_the_list_is_read(cache, monkeypatch):
+    filelist = write_list(cache, f"{cache}/x.npy|Mr. {{AH0}} 7", f"{cache}/x.npy|{{ZH}}")
+    dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
+    monkeypatch.delattr(data_utils, "text_to_sequence")
+    for item, text in zip(dataset, ("Mr. {AH0} 7", "{ZH}"), strict=False):
+        assert item[0].dtype == torch.int64
+        assert item[0].tolist() == text_to_sequence(text, ["english_cleaners"])
+
+
+def test_cached_mels_and_english_texts_need_no_package_for_sound_or_text(cache):
+    """GPU machines often lack them. Numbers need inflect, other letters unidecode."""
+    filelist = write_list(cache, f"{cache}/x.npy|Mr. and Mrs. Co.")
+    script = f"""
+import sys
+for name in ("librosa", "soundfile", "unidecode", "inflect"):
+    sys.modules[name] = None  # as if it were not installed
+import synthesize, train
+from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from hparams import create_hparams
+hparams = create_hparams("load_mel_from_disk=True")
+dataset = TextMelDataset(read_filelist({str(filelist)!r}, hparams), hparams)
+print(list(TextMelCollate()([dataset[0]]).mel.shape))
+"""
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout == "[1, 80, 40]\n", run.stderr
+
+
 def test_a_mel_is_made_on_one_thread(corpus, monkeypatch):
     """Matrix products shared by more threads may round otherwise, on some machines."""
     threads = []
@@ -410,7 +457,90 @@ def test_lengths_stay_on_the_cpu():
     assert batch.mel.device.type == "cpu"  # the batch itself is not changed
 
 
+def test_a_copy_to_the_gpu_runs_beside_its_kernels_and_is_waited_for(monkeypatch):
+    """Which stream did what, in order, without a GPU."""
+    done = []
+
+    class Stream:
+        def __init__(self, name):
+            self.name = name
+
+        def wait_stream(self, other):
+            done.append(f"{self.name} waits for {other.name}")
+
+    class Tensor:
+        def to(self, device, non_blocking):
+            assert (device.type, non_blocking) == ("cuda", True)
+            done.append(f"{streams[-1].name} copies")
+            return self
+
+        def record_stream(self, stream):
+            done.append(f"kept for {stream.name}")
+
+    @contextlib.contextmanager
+    def using(stream):
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    streams = [Stream("compute")]
+    monkeypatch.setattr(data_utils, "_copy_stream", lambda device: Stream("copy"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[-1])
+    monkeypatch.setattr(torch.cuda, "stream", using)
+    lengths = torch.ones(1)
+    batch = Batch(Tensor(), lengths, Tensor(), Tensor(), lengths).to("cuda")
+    assert batch.mel_lengths is lengths
+    expected = ["copy copies"] * 3 + ["compute waits for copy"] + ["kept for compute"] * 3
+    assert done == expected
+
+
 def test_a_batch_has_the_public_fields_in_order():
     names = [field.name for field in dataclasses.fields(Batch)]
     assert names == ["text", "text_lengths", "mel", "gate", "mel_lengths", "clip_indices"]
     assert Batch(*[torch.zeros(1)] * 5).clip_indices is None
+
+
+# ---------------------------------------------------------------------------- the loader's workers
+
+
+UNFINISHED = """
+import sys
+from data_utils import make_loader, read_filelist
+from hparams import create_hparams
+
+def main(filelist):
+    hparams = create_hparams("load_mel_from_disk=True,num_workers=2")
+    clips = read_filelist(filelist, hparams)
+    for batch in make_loader(clips, hparams, False, [[0]] * 9, persistent_workers=True):
+        raise KeyError("unexpected")
+
+main(sys.argv[1])
+"""
+
+
+def test_a_program_that_fails_while_workers_read_ends(cache):
+    """Its traceback keeps the loader alive until the interpreter's end, which waits for them."""
+    filelist = write_list(cache, f"{cache}/x.npy|One.")
+    command = [sys.executable, "-c", UNFINISHED, str(filelist)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (1, "KeyError: 'unexpected'")
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system has no sigwaitinfo")
+def test_a_worker_reads_on_after_signals_that_its_trainer_did_not_send(cache):
+    """Job systems send SIGTERM, a terminal SIGINT, to all processes: the trainer decides."""
+    h = dataclasses.replace(CACHED, num_workers=1)
+    clips = read_filelist(write_list(cache, f"{cache}/x.npy|One."), h)
+    others = set(multiprocessing.active_children())
+    batches = iter(make_loader(clips, h, False, [[0]] * 20))
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - others
+    for name in ("TERM", "INT", "TERM"):
+        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
+    assert sum(1 for _ in batches) == 19
+    batches = iter(make_loader(clips, h, False, [[0]] * 20))
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - others
+    worker.terminate()
+    worker.join(30)
+    assert worker.exitcode == 0

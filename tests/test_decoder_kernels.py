@@ -13,14 +13,17 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from test_fast_decoder import DIM, TOLERANCE, problem, relative_errors
+from test_fast_decoder import DIM, TOLERANCE, Problem, problem, relative_errors
 
 import decoder_graphs
 import fast_decoder
 import model
+from benchmarks import kernels as benchmark
+from hparams import HParams
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()  # else conftest.py has told Triton to interpret
@@ -259,6 +262,55 @@ def test_a_gpu_replays_what_it_would_launch():
         assert torch.equal(tensor, eager[name]), name
 
 
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
+    """A launch that did not wait for the one before it would read what is not there yet."""
+    case = full_size(((120, 200), (33, 140)) * 8)
+    case.decoder.float()
+    case.memory, case.mel = case.memory.float(), case.mel.float()
+    early = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    late = run(case, fast_decoder.teacher_forced)
+    for results in early:
+        for name, tensor in results.items():
+            assert torch.equal(tensor, late[name]), name
+
+
+def full_size(lengths):
+    """A problem of the full-size model as training begins with it."""
+    torch.manual_seed(0)
+    decoder = model.Tacotron2(HParams()).double().decoder.train()
+    symbols, frames = (torch.tensor(x) for x in zip(*lengths, strict=True))
+    return Problem(
+        decoder,
+        torch.randn(len(lengths), int(symbols.max()), 512, dtype=torch.float64),
+        torch.arange(int(symbols.max())) >= symbols[:, None],
+        torch.randn(len(lengths), 80, int(frames.max()), dtype=torch.float64),
+        decoder.draw_masks(int(frames.max()), len(lengths)),
+        seed=0,
+    )
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("lengths", [((120, 70), (33, 40)) * 8, ((30, 34), (9, 20)) * 32], ids=len)
+def test_on_a_gpu_the_full_size_decoder_is_as_exact_as_the_reference(
+    lengths, precision, monkeypatch
+):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision == "tf32")
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    case = full_size(lengths)
+    exact = run(case, model.teacher_forced)
+    case.decoder.float()
+    case.memory, case.mel = case.memory.float(), case.mel.float()
+    ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
+    reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
+    for name, error in ours.items():
+        # one draw, and its largest error: the usual one is tested above
+        assert error <= max(1e-5, 2.5 * reference[name]), (name, error, reference[name])
+
+
 # ---------------------------------------------------------------------------- where they cannot
 
 
@@ -309,6 +361,29 @@ def test_what_breaks_in_making_the_graphs_is_the_reason_for_plain_operations(mon
     assert max(errors.values()) < TOLERANCE[torch.float32]
 
 
+def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
+    tried = []
+
+    def graphs(setting):
+        tried.append(setting.early_launch)
+        if setting.early_launch:
+            raise RuntimeError("no programmatic launch")
+        return "made"
+
+    case, setting = problem(((7, 6), (3, 4))), None
+
+    def keep(wanted):
+        nonlocal setting
+        setting = wanted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decoder_graphs, "_graphs", keep)
+        decoder_graphs.graphs_for(case.decoder, case.memory, torch.float32, case.dropout_masks)
+    monkeypatch.setattr(decoder_graphs, "Graphs", graphs)
+    assert decoder_graphs._graphs(setting._replace(early_launch=True)) == "made"
+    assert tried == [True, False]
+
+
 def test_a_fallback_warns_once():
     fast_decoder._warn_once.cache_clear()
     with pytest.warns(UserWarning, match=r"plain operations.*slower.*an odd size"):
@@ -334,7 +409,40 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
     for kernel in kernels:
         assert kernel["shared_bytes"] <= 227 * 1024, kernel
         assert kernel["spilled_bytes"] <= 64, kernel  # 6 % of 255 registers
+        assert {load.rpartition(".")[2] for load in kernel["loads_before_waiting"]} <= {"b64"}, (
+            kernel
+        )
         if kernel["name"] in ("lstm_step", "gradient_product", "attention_step"):
             assert kernel["tensor_core_instructions"] > 0, kernel
         if kernel["name"] in ("lstm_step", "gradient_product"):
             assert kernel["wide_copies"] > 0, kernel  # 16 bytes at a time, asynchronously
+
+
+# ---------------------------------------------------------------------------- their benchmark
+
+
+@pytest.mark.skipif(GPU, reason="the interpreter stands for the GPU")
+def test_the_kernels_benchmark_runs_all_four_loops(monkeypatch, short_chunks):
+    args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=64)
+    setting = benchmark.setting_of(args, "fp32", early=False)
+    for loop in benchmark.loops(decoder_graphs.Graphs(setting), args).values():
+        loop()
+
+
+def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
+    monkeypatch.setattr(benchmark, "microseconds", lambda loop, args: 2.5)
+    monkeypatch.setattr(benchmark, "loops", lambda graphs, args: {"one": None, "two": None})
+    monkeypatch.setattr(decoder_graphs, "Graphs", lambda setting: setting)
+    args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=1)
+    args.precisions = "bf16,fp32"
+    rows = benchmark.measure(args)
+    assert [row["setting"] for row in rows] == ["bf16", "bf16, late", "fp32", "fp32, late"]
+    assert benchmark.table(rows).splitlines()[2] == "| bf16 | 2.5 | 2.5 | 5.0 |"
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
+def test_the_kernels_benchmark_says_that_it_needs_a_gpu():
+    program = Path(__file__).parents[1] / "benchmarks" / "kernels.py"
+    result = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "finds no GPU here" in result.stderr

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from layers import Attention, Conv1d, Linear, Prenet, draw_keep_mask, drop, padding_mask
+from layers import (
+    Attention,
+    Conv1d,
+    Linear,
+    Prenet,
+    draw_keep_mask,
+    drop,
+    dropout,
+    packing,
+    padding_mask,
+    without_waiting,
+)
 
 CPU = torch.device("cpu")
 
@@ -57,6 +68,35 @@ def test_the_padding_mask_is_true_beyond_each_length():
     assert padding_mask(torch.tensor([2]), 5, CPU).tolist() == [[False, False, True, True, True]]
 
 
+def test_what_is_on_its_device_is_not_copied():
+    x = torch.tensor([1, 2])
+    assert without_waiting(x, CPU) is x
+
+
+@pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2, 4, 3], [7, 1]])
+def test_packing_is_that_of_torch(lengths):
+    lengths, width = torch.tensor(lengths), 7
+    x = torch.randn(len(lengths), width, 3, generator=seeded())
+    places, batch_sizes = packing(lengths, width)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        x, lengths, batch_first=True, enforce_sorted=False
+    )
+    assert batch_sizes.tolist() == packed.batch_sizes.tolist()
+    mine, theirs = x.flatten(0, 1)[places], packed.data
+    for rows in batch_sizes.cumsum(0).tolist():  # clips of one length may come in either order
+        assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
+    first = places[: len(lengths)] // width  # the order of the clips, kept from step to step
+    steps = places.split(batch_sizes.tolist())
+    for t, step in enumerate(steps):
+        assert torch.equal(step, first[: len(step)] * width + t)
+
+
+@pytest.mark.parametrize("lengths", [[0, 3], [4, 5]])
+def test_lengths_that_do_not_fit_their_batch_are_refused(lengths):
+    with pytest.raises(ValueError, match=r"expected 1 to 4"):
+        packing(torch.tensor(lengths), 4)
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.75])
 def test_dropout_keeps_the_expectation(p):
     x = torch.full((100_000,), 2.0)
@@ -66,6 +106,42 @@ def test_dropout_keeps_the_expectation(p):
     assert torch.allclose(dropped[keep], torch.tensor(2.0 / (1 - p)))
     assert abs(keep.float().mean() - (1 - p)) < 0.01  # six standard deviations and more
     assert abs(dropped.mean() - 2.0) < 0.05
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.001, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
+def test_masks_keep_the_share_asked_for(p):
+    """Of four million draws, to six standard deviations and the rounding to a 65,536th."""
+    count = 2**22
+    kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
+    assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
+
+
+def test_values_of_a_mask_know_nothing_of_one_another():
+    """Four come from one random word, so those up to four apart are looked at."""
+    keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
+    for distance in (1, 2, 3, 4, 8):
+        assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000
+    for place in range(4):
+        assert abs(keep[place::4].mean()) < 6 * 0.5 / 500
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (5, 1, 7), (0, 4)])
+def test_masks_may_have_any_shape(shape):
+    assert draw_keep_mask(shape, 0.5, CPU).shape == shape
+
+
+def test_dropout_in_training_drops_scales_and_passes_the_gradient_of_what_it_kept():
+    x = torch.randn(100, 200, generator=seeded(), requires_grad=True)
+    torch.manual_seed(0)
+    dropped = dropout(x, 0.25, training=True)
+    kept = dropped != 0
+    assert abs(kept.float().mean() - 0.75) < 0.02
+    assert torch.allclose(dropped[kept], x[kept] / 0.75)
+    dropped.sum().backward()
+    assert torch.allclose(x.grad, kept / 0.75)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(x, 0.25, training=True), dropped)
+    assert dropout(x, 0.25, training=False) is x
 
 
 def test_no_mask_is_no_dropout():

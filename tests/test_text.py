@@ -7,6 +7,7 @@ import inflect
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unidecode import unidecode
 
 from text import clean_text, sequence_to_text, symbols, text_to_sequence
 from text.cleaners import CLEANERS
@@ -395,3 +396,11 @@ def test_importing_text_does_not_wait_for_inflect():
         "assert text.clean_text('7', ['english_cleaners']) == 'seven'\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+
+
+@pytest.mark.parametrize("name", [name for name in CLEANERS if name != "basic_cleaners"])
+def test_ascii_passes_as_unidecode_would_have_it_and_other_letters_go_through_it(name):
+    ascii_text = "".join(map(chr, range(128)))
+    assert unidecode(ascii_text) == ascii_text
+    assert clean_text("Größe, œuvre", [name]) == clean_text(unidecode("Größe, œuvre"), [name])
+    assert spoken("Größe, œuvre", [name]) == "grosse, oeuvre"

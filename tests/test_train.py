@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import itertools
 import json
 import math
@@ -720,7 +721,10 @@ def test_20_skips_in_a_row_stop_the_run_and_19_do_not(corpus, tmp_path, monkeypa
 
 
 def test_fp16_overflow_lowers_the_scale_and_skips(corpus, tmp_path, monkeypatch):
+    """From a scale at which nothing but the poison overflows."""
     states = poison_gradients(monkeypatch, {1})
+    scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
     run(
         tmp_path / "out",
         corpus,
@@ -730,7 +734,7 @@ def test_fp16_overflow_lowers_the_scale_and_skips(corpus, tmp_path, monkeypatch)
         keep_checkpoints=9,
     )
     scales = [load(tmp_path / "out" / f"checkpoint_{n}.pt")["scaler"]["scale"] for n in (1, 2, 3)]
-    assert scales[1:] == [scales[0] / 2] * 2
+    assert scales == [256.0, 128.0, 128.0]
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
 
@@ -1189,6 +1193,48 @@ def test_learning_rate_schedule_by_hand(settings, rates):
         assert train.learning_rate_at(iteration, hparams) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("threshold", [0.01, 1e6])
+def test_gradients_are_clipped_to_the_threshold_by_hand(
+    threshold, precision, corpus, tmp_path, monkeypatch
+):
+    """Adam's first moment after one step is a tenth of the gradient it was given."""
+    compute, step, given, seen = train.compute_gradients, train.training_step, {}, []
+
+    def keep_gradients(run, batch):
+        losses = compute(run, batch)
+        scale = run.scaler.get_scale()  # 1 but for fp16
+        for name, parameter in run.model.named_parameters():
+            given[name] = parameter.grad.double() / scale
+        return losses
+
+    def check(run, batch):
+        before = copy.deepcopy(dict(run.model.named_parameters()))
+        step(run, batch)
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given.values()))
+        assert float(run.pending[-1].values[2]) == pytest.approx(norm, rel=1e-5)
+        for name, parameter in run.model.named_parameters():
+            expected = given[name] * min(1, threshold / norm) + 0.001 * before[name].detach()
+            moment = run.optimizer.state[parameter]["exp_avg"]
+            scale = float(expected.abs().max())
+            torch.testing.assert_close(10 * moment.double(), expected, rtol=1e-4, atol=1e-5 * scale)
+        seen.append(norm)
+        raise StopHere
+
+    monkeypatch.setattr(train, "compute_gradients", keep_gradients)
+    monkeypatch.setattr(train, "training_step", check)
+    scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
+    with pytest.raises(StopHere):
+        run(tmp_path / "out", corpus, **settings)
+    assert 0.01 < seen[0] < 1e6  # the one threshold clips, the other does not
+
+
+class StopHere(Exception):
+    """Ends a run inside a test."""
+
+
 def test_learning_rate_of_every_step_is_the_schedules(corpus, tmp_path, monkeypatch):
     steps = Steps(monkeypatch)
     run(tmp_path / "out", corpus, epochs=1, learning_rate_warmup_steps=4, log_interval=1)
@@ -1335,6 +1381,46 @@ def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_pat
     assert reads.count == 2
 
 
+def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, monkeypatch, capsys):
+    """As on a GPU: the values are there once the event behind them is waited for, with all of the
+    steps before it; so the device always has the newest step to work at."""
+    step, read = train.training_step, train.read_pending
+    waited, hidden, left = [], [], []
+
+    def hiding(run, batch):
+        step(run, batch)
+        newest = run.pending.pop()
+        shown, number = torch.full_like(newest.values, math.nan), newest.number
+
+        def synchronize():
+            waited.append(number)
+            for known, values, real in hidden:
+                if known <= number:
+                    values.copy_(real)
+
+        hidden.append((number, shown, newest.values))
+        copied = SimpleNamespace(synchronize=synchronize)
+        run.pending.append(newest._replace(values=shown, copied=copied))
+
+    def reading(run, but=0):
+        read(run, but)
+        left.append(len(run.pending))
+
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    settings = {"epochs": 2, "batch_size": 1, "dynamic_batch_size": False, "log_interval": 4}
+    settings |= {"epochs_per_validation": 9, "iters_per_checkpoint": 1000}
+    run(plain, corpus, **settings)
+    monkeypatch.setattr(train, "training_step", hiding)
+    monkeypatch.setattr(train, "read_pending", reading)
+    run(out, corpus, **settings)
+    # Of the two epochs of 14 steps, every fourth when the next is under way, and the last.
+    assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
+    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # the first, after step 1, has nothing to read
+    assert without_times(metrics(out)) == without_times(metrics(plain))
+    assert curves(out)["training/loss"] == curves(plain)["training/loss"]
+    assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]
+
+
 # ---------------------------------------------------------------------------- what is told
 
 
@@ -1349,6 +1435,40 @@ def test_run_line_says_what_was_run_on_what(corpus, whole):
     assert record["machine"]["device"] == "cpu"
     assert record["versions"]["torch"] == torch.__version__
     assert "commit" in record
+
+
+@pytest.mark.parametrize(
+    ("decoder", "precision"), [("reference", "fp32"), ("fast", "fp32"), ("fast", "bf16")]
+)
+def test_the_decoder_that_trains_is_told_and_rehearsed(
+    decoder, precision, corpus, tmp_path, monkeypatch, capsys
+):
+    """In the first lines and in the run's record; the rehearsal runs the same one, so that its
+    kernels are compiled and its memory is tried before training."""
+    used, inner = [], train.DECODERS[decoder]
+
+    def spy(*arguments):
+        used.append(torch.is_grad_enabled())
+        return inner(*arguments)
+
+    def rehearse_and_stop(run, *_):
+        assert used == []
+        train.rehearse_costliest(run)
+        assert used == [True] * 2  # forward and backward of the two costliest shapes
+        raise StopHere
+
+    monkeypatch.setitem(train.DECODERS, decoder, spy)
+    monkeypatch.setattr(train, "train", rehearse_and_stop)
+    out = tmp_path / "out"
+    with pytest.raises(StopHere):
+        run(out, corpus, decoder=decoder, precision=precision)
+    phrase = "reference, step by step"
+    if decoder == "fast":
+        phrase = f"fast ({train.fast_decoder.describe(torch.device('cpu'))})"
+    assert f"\ndecoder: {phrase}\n" in capsys.readouterr().out
+    [record] = metrics(out, "run")
+    assert record["decoder"] == phrase
+    assert record["hparams"]["decoder"] == decoder
 
 
 def test_padding_and_its_cost_against_random_batches_are_told_before_the_first_step(

@@ -11,8 +11,6 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
-from unidecode import unidecode
-
 from text.numbers import CORRECTED_NUMBER_RULES, NUMBER_RULES, Rule
 
 _ABBREVIATIONS = {
@@ -50,9 +48,18 @@ _SILENT_RULES: list[Rule] = [
 ]
 
 
+def _to_ascii(text: str) -> str:
+    """unidecode, which gives ASCII back as it is: machines that lack it can read English."""
+    if text.isascii():
+        return text
+    from unidecode import unidecode
+
+    return unidecode(text)
+
+
 def _to_ascii_but_currency(text: str) -> str:
     """unidecode would turn £ into PS and € into EUR before a number rule could see them."""
-    return re.sub(r"[^£€]+", lambda match: unidecode(match[0]), text)
+    return re.sub(r"[^£€]+", lambda match: _to_ascii(match[0]), text)
 
 
 def _apply(*rules: Rule) -> Callable[[str], str]:
@@ -68,7 +75,7 @@ def _apply(*rules: Rule) -> Callable[[str], str]:
 
 CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
     "english_cleaners": (
-        unidecode,
+        _to_ascii,
         str.lower,
         _apply(*NUMBER_RULES, *_abbreviation_rules(_ABBREVIATIONS), *_WHITESPACE_RULES),
     ),
@@ -83,7 +90,7 @@ CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
             *_WHITESPACE_RULES,
         ),
     ),
-    "transliteration_cleaners": (unidecode, str.lower, _apply(*_WHITESPACE_RULES)),
+    "transliteration_cleaners": (_to_ascii, str.lower, _apply(*_WHITESPACE_RULES)),
     "basic_cleaners": (str.lower, _apply(*_WHITESPACE_RULES)),
 }
 _STRIPS_THE_ENDS = "english_cleaners_corrected"

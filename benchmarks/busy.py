@@ -1,0 +1,414 @@
+"""How busy training keeps the GPU: the union of its kernels' and copies' times over wall time.
+
+    python benchmarks/busy.py --precision bf16 --json busy.json          # made-up clips
+    python benchmarks/busy.py filelists/ljspeech/train_mel.txt           # a filelist of cached mels
+
+Training as train.py does it: its loader with its processes, cached mels, its steps one after the
+other, losses read every log_interval steps; all but checkpoints and logs. After some steps to warm
+up the same consecutive steps are run twice, each time from the first on: once as they are, for
+their wall time, and once under torch's profiler, for the kernels. On a GPU they are run once before
+that, which captures the graphs that they need, as the first epoch of a training run does. The
+profiler runs for --session steps at a time, since its buffers hold no more, and the GPU is drained
+between sessions; that counts as idle.
+
+Without a filelist, mels of noise as long as LJSpeech's clips are written to a temporary folder
+first. The settings are the paper's (SSB-DBS-BR, batch size 16, 12.5 ms between frames) and the
+fast decoder unless --hparams changes them. On a CPU the operators' shares are printed instead.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
+# Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
+os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+import fast_decoder  # noqa: E402
+from batching import LengthBatchSampler  # noqa: E402
+from benchmarks.clips import made_up_clips, make_corpus  # noqa: E402
+from benchmarks.trainer import (  # noqa: E402
+    PRECISIONS,
+    Trainer,
+    machine,
+    make_trainer,
+    synchronize,
+    versions,
+)
+from data_utils import Batch, Clip, make_loader, read_filelist  # noqa: E402
+from files import write_atomically  # noqa: E402
+from hparams import batching_options, create_hparams  # noqa: E402
+
+PROGRAM = "busy.py"
+BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
+LONG_GAP = 100_000  # ns: longer idle times are told one by one
+GAP_EDGES = (2_000, 10_000, LONG_GAP)  # ns
+TOP, MOST_GAPS = 15, 10
+NAME_LENGTH = 80
+
+
+@dataclass
+class Session:
+    """What the profiler saw of some consecutive steps; times in ns of the system's clock."""
+
+    steps: int
+    start: int
+    end: int
+    marks: list[tuple[int, str]]  # (since when, what the host did), in order
+    kernels: list[tuple[str, int, int]] = field(default_factory=list)  # name, start, end
+    calls: list[tuple[str, int, int]] = field(default_factory=list)  # of the host to CUDA
+
+    def complete(self) -> bool:
+        """Whether there are kernels to the end. If not, the profiler's buffers were full."""
+        last = max((end for _, _, end in self.kernels), default=self.start)
+        return last > self.end - (self.end - self.start) / 10
+
+
+# ---------------------------------------------------------------------------- intervals
+
+
+def union(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of the intervals that together cover the same points, in order, apart."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    first = np.ones(len(starts), dtype=bool)
+    first[1:] = starts[1:] > ends[:-1]
+    last = np.append(first[1:], True)[: len(starts)]
+    return starts[first], ends[last]
+
+
+def idle_times(session: Session) -> np.ndarray:
+    """[gaps, 2] start and end of the times in the session when nothing ran on the GPU."""
+    times = np.array([(s, e) for _, s, e in session.kernels], dtype=np.int64).reshape(-1, 2)
+    starts, ends = union(*times.clip(session.start, session.end).T)
+    gaps = np.stack([np.append(session.start, ends), np.append(starts, session.end)], axis=1)
+    return gaps[gaps[:, 1] > gaps[:, 0]]
+
+
+def host_activity(session: Session, start: int, end: int) -> str:
+    """What the host did for most of a time, and the CUDA call that took most of it, if any."""
+    shares: dict[str, int] = defaultdict(int)
+    until = [when for when, _ in session.marks[1:]] + [session.end]
+    for (since, name), stop in zip(session.marks, until, strict=True):
+        shares[name] += max(0, min(stop, end) - max(since, start))
+    calls: dict[str, int] = defaultdict(int)
+    for name, since, stop in session.calls:
+        calls[name] += max(0, min(stop, end) - max(since, start))
+    activity = max(shares, key=shares.get, default="unknown")
+    call = max(calls, key=calls.get, default=None)
+    return f"{activity}, in {call}" if call and calls[call] > (end - start) / 2 else activity
+
+
+def analyse(sessions: list[Session]) -> dict:
+    """Busy share, idle times by length, the longest kernels and gaps of the complete sessions."""
+    sessions = [session for session in sessions if session.complete()]
+    steps = sum(session.steps for session in sessions)
+    if steps == 0:
+        return {"busy": None, "profiled_steps": 0}
+    wall = sum(session.end - session.start for session in sessions)
+    gaps = [(session, *gap) for session in sessions for gap in idle_times(session).tolist()]
+    lengths = np.array([end - start for _, start, end in gaps], dtype=np.int64)
+    total, count = Counter(), Counter()
+    for session in sessions:
+        for name, start, end in session.kernels:
+            total[name] += end - start
+            count[name] += 1
+    calls = Counter(name for session in sessions for name, _, _ in session.calls)
+    longest = sorted(gaps, key=lambda gap: gap[1] - gap[2])[:MOST_GAPS]
+    idle_by_length = []
+    for low, high in itertools.pairwise((0, *GAP_EDGES, np.inf)):
+        inside = lengths[(lengths >= low) & (lengths < high)]
+        to = None if high == np.inf else high / 1000
+        row = {"from_us": low / 1000, "to_us": to, "count": len(inside)}
+        idle_by_length.append(row | {"share": int(inside.sum()) / wall})
+    return {
+        "busy": 1 - int(lengths.sum()) / wall,
+        "profiled_steps": steps,
+        "busy_seconds_per_step": (wall - int(lengths.sum())) / 1e9 / steps,
+        "kernels_per_step": sum(count.values()) / steps,
+        "host_calls_per_step": {name: number / steps for name, number in calls.most_common(TOP)},
+        "top_kernels": [
+            {"name": name, "seconds": ns / 1e9, "count": count[name], "share": ns / wall}
+            for name, ns in total.most_common(TOP)
+        ],
+        "idle_by_length": idle_by_length,
+        "long_gaps": [
+            {"us": (end - start) / 1000, "host": host_activity(session, start, end)}
+            for session, start, end in longest
+            if end - start > LONG_GAP
+        ],
+    }
+
+
+# ---------------------------------------------------------------------------- training
+
+
+class Training:
+    """Steps of training, from the first batch of the first epoch on."""
+
+    def __init__(self, trainer: Trainer, clips: list[Clip]):
+        self.trainer, h = trainer, trainer.hparams
+        sampler = LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(h))
+        self.loader = make_loader(
+            clips,
+            h,
+            trainer.device.type == "cuda",
+            sampler,
+            persistent_workers=h.num_workers > 0,
+        )
+        self.batches, self.pending, self.done = endless(self.loader), [], 0
+        self.marks: list[tuple[int, str]] = []
+        self.waited = 0.0  # seconds, for data
+        self.padded_frames = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            began = self.mark("waiting for data")
+            batch = next(self.batches)
+            self.waited += (self.mark("launching a step") - began) / 1e9
+            self.padded_frames += batch.mel.shape[0] * batch.mel.shape[2]
+            self.pending.append(self.trainer.step(batch))
+            self.done += 1
+            if self.done % self.trainer.hparams.log_interval == 0:
+                self.mark("reading losses")
+                self.read_losses()
+
+    def read_losses(self) -> None:
+        """Of all steps but the newest, which the GPU goes on with meanwhile."""
+        steps, self.pending = self.pending[:-1], self.pending[-1:]
+        if steps and steps[-1].copied is not None:
+            steps[-1].copied.synchronize()
+        for step in steps:
+            if not torch.isfinite(step.values[0]):
+                raise FloatingPointError("the loss is not finite: nothing here means anything")
+
+    def mark(self, name: str) -> int:
+        now = time.time_ns()
+        self.marks.append((now, name))
+        return now
+
+
+def endless(loader: DataLoader) -> Iterator[Batch]:
+    """The batches of one epoch after another."""
+    for epoch in itertools.count():
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader
+
+
+def wall_time(training: Training, steps: int) -> dict:
+    """The steps as they are."""
+    device = training.trainer.device
+    training.waited, training.padded_frames = 0.0, 0
+    synchronize(device)
+    start = time.perf_counter()
+    training.run(steps)
+    synchronize(device)
+    seconds = time.perf_counter() - start
+    return {
+        "wall_seconds": seconds,
+        "waited_for_data": training.waited / seconds,
+        "padded_frames_per_second": training.padded_frames / seconds,
+    }
+
+
+def profiled(training: Training, steps: int) -> tuple[Session, object]:
+    """The steps under the profiler, and the profiler."""
+    cuda = training.trainer.device.type == "cuda"
+    activity = torch.profiler.ProfilerActivity.CUDA if cuda else torch.profiler.ProfilerActivity.CPU
+    synchronize(training.trainer.device)
+    training.marks = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about events of earlier cycles, of which there are none
+        profiler = torch.profiler.profile(activities=[activity])
+    with profiler:
+        start = training.mark("starting")
+        training.run(steps)
+        training.mark("waiting for the last step")
+        synchronize(training.trainer.device)
+        end = time.time_ns()
+    return Session(steps, start, end, training.marks), profiler
+
+
+def collect(session: Session, events) -> None:
+    """Kernels and copies, and the host's calls to CUDA, from what the profiler recorded."""
+    for event in events:
+        start = event.start_ns()
+        entry = (event.name()[:NAME_LENGTH], start, start + event.duration_ns())
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            if not event.is_user_annotation():
+                session.kernels.append(entry)
+        elif entry[0].startswith("cu"):
+            session.calls.append(entry)
+
+
+def operators(profiler) -> list[dict]:
+    """On a CPU: each operator's own share of the time that all took in a session."""
+    averages = profiler.key_averages()
+    whole = sum(average.self_cpu_time_total for average in averages) or 1
+    averages = sorted(averages, key=lambda average: -average.self_cpu_time_total)[:TOP]
+    return [
+        {"name": a.key, "share": a.self_cpu_time_total / whole, "count": a.count} for a in averages
+    ]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> dict:
+    cuda = trainer.device.type == "cuda"
+    if cuda:  # compiles and captures for the shapes of all steps, as the first epoch does
+        say(f"{args.warm_ups + args.steps} steps for the first time")
+        Training(trainer, clips).run(args.warm_ups + args.steps)
+    say(f"{args.warm_ups} steps to warm up, then {args.steps}")
+    training = Training(trainer, clips)
+    training.run(args.warm_ups)
+    found = wall_time(training, args.steps)
+    say(f"took {found['wall_seconds']:.2f} s; the same {args.steps} steps under the profiler")
+    training = Training(trainer, clips)
+    training.run(args.warm_ups)
+    sessions, left = [], args.steps
+    while left > 0:
+        session, profiler = profiled(training, min(left, args.session))
+        left -= args.session
+        if cuda:
+            collect(session, profiler.profiler.kineto_results.events())
+        sessions.append(session)
+    profiled_wall = sum(session.end - session.start for session in sessions) / 1e9
+    found |= {"profiled_wall_seconds": profiled_wall, "busy": None}
+    if cuda:
+        found |= analyse(sessions)
+    else:
+        found["operators"] = operators(profiler)
+    return found
+
+
+# ---------------------------------------------------------------------------- the program
+
+
+def report(result: dict) -> str:
+    """Markdown."""
+    lines = [
+        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}, decoder "
+        f"{result['decoder']}: {result['steps']} consecutive steps, {result['clips']}; fast is "
+        f"{result['fast_decoder']}",
+        "",
+        "| | |",
+        "|---|---:|",
+        f"| wall time without the profiler | {result['wall_seconds']:.2f} s |",
+        f"| wall time with it | {result['profiled_wall_seconds']:.2f} s |",
+        f"| waited for data | {result['waited_for_data']:.2%} |",
+        f"| padded mel frames a second | {result['padded_frames_per_second']:,.0f} |",
+    ]
+    if "operators" in result:
+        lines += ["| GPU busy | not measured without a GPU |", ""]
+        lines += [
+            "| operator, in the last session | share of the operators' time | calls |",
+            "|---|---:|---:|",
+        ]
+        lines += [
+            f"| {o['name']} | {o['share']:.1%} | {o['count']:,} |" for o in result["operators"]
+        ]
+        return "\n".join(lines)
+    if result["busy"] is None:
+        return "\n".join([*lines, "| GPU busy | not measured: the profiler saw no kernels |"])
+    unprofiled = result["busy_seconds_per_step"] * result["steps"] / result["wall_seconds"]
+    lines += [
+        f"| GPU busy, in {result['profiled_steps']} profiled steps | {result['busy']:.1%} |",
+        f"| the same busy time over the wall time without the profiler | {unprofiled:.1%} |",
+        f"| kernels and copies a step | {result['kernels_per_step']:,.0f} |",
+    ]
+    lines += [f"| {n} a step | {c:,.1f} |" for n, c in result["host_calls_per_step"].items()]
+    lines += ["", "| idle, by length | times | share of wall time |", "|---|---:|---:|"]
+    for row in result["idle_by_length"]:
+        to = "more" if row["to_us"] is None else f"{row['to_us']:g} µs"
+        lines.append(f"| {row['from_us']:g} µs to {to} | {row['count']:,} | {row['share']:.2%} |")
+    lines += ["", "| kernel | share of wall time | s | count |", "|---|---:|---:|---:|"]
+    for row in result["top_kernels"]:
+        name = row["name"].replace("|", "/")
+        lines.append(f"| {name} | {row['share']:.1%} | {row['seconds']:.3f} | {row['count']:,} |")
+    if result["long_gaps"]:
+        lines += ["", "| longest idle times | meanwhile the host was |", "|---:|---|"]
+        lines += [f"| {row['us']:,.0f} µs | {row['host']} |" for row in result["long_gaps"]]
+    return "\n".join(lines)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    cuda = torch.cuda.is_available()
+    add("filelist", nargs="?", type=Path, help="of cached mels; default: made-up ones")
+    add("--clips", type=int, default=2620, help="clips to make up; default %(default)s")
+    device = "cuda" if cuda else "cpu"
+    add("--device", default=device, help="cpu, cuda or cuda:1; default %(default)s")
+    add("--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only")
+    add(
+        "--hparams", default="decoder=fast", metavar="name=value,...", help="as train.py takes them"
+    )
+    add("--steps", type=int, default=200, help="measured; default %(default)s")
+    add("--warm-ups", type=int, default=20, help="steps before them; default %(default)s")
+    add("--session", type=int, default=100, help="steps the profiler runs for; default %(default)s")
+    add("--json", type=Path, help="write the results to this file too")
+    args = parser.parse_args(arguments)
+    for name, least in (("clips", 2), ("steps", 1), ("warm_ups", 0), ("session", 1)):
+        if getattr(args, name) < least:
+            flag = name.replace("_", "-")
+            parser.error(f"--{flag} {getattr(args, name)}: must be at least {least}")
+    if args.device.startswith("cuda") and not cuda:
+        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
+    return args
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    device = torch.device(args.device)
+    with tempfile.TemporaryDirectory(prefix="busy-") as folder:
+        try:
+            hparams = create_hparams(args.hparams, create_hparams(BASE))
+            hparams = replace(hparams, load_mel_from_disk=True)
+            filelist, source = args.filelist, str(args.filelist)
+            if filelist is None:
+                made_up = made_up_clips(args.clips, hparams)
+                filelist, source = make_corpus(Path(folder), made_up, hparams), made_up.source
+            clips = read_filelist(filelist, hparams)
+        except (ValueError, OSError) as error:
+            sys.exit(f"{PROGRAM}: {error}")
+        trainer = make_trainer(args.precision, hparams, device)
+        found = measure(trainer, clips, args)
+    result = found | {
+        "steps": args.steps,
+        "clips": source,
+        "decoder": hparams.decoder,
+        "fast_decoder": fast_decoder.describe(device),
+        "precision": args.precision,
+        "device": machine(device),
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
+        "hparams": asdict(hparams),
+    }
+    print(report(result))
+    if args.json:
+        text = json.dumps(result, indent=2) + "\n"
+        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"\nwrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+"""Minutes per epoch under each batching, from timed training steps on a sample of its batches.
+
+    python benchmarks/epoch.py                                    # lengths made up like LJSpeech's
+    python benchmarks/epoch.py lengths.csv --symbols metadata.csv --precision bf16 --json epoch.json
+    python benchmarks/epoch.py lengths.csv --decoder both --capacities 25824 --batches 6
+
+lengths.csv begins with id,samples or id,frames (a run's lengths.csv) and may hold a third column,
+symbols. Of LJSpeech's clips those of the pinned training set are taken. The settings are the
+paper's (batch size 16, 12.5 ms between frames) unless --hparams changes them.
+
+One epoch is planned under random batches (RAND) and under SSB-DBS-BR, with the capacity of
+batch_size longest clips and with each of --capacities, in padded frames; RAND then has as many
+clips a batch as the capacity holds longest ones. Each plan's batches are ordered by decoder steps
+and cut into strata of equal size; two batches of each are drawn, and whole training steps (forward,
+loss, backward, clipping, Adam) on noise of the lengths of their clips are timed, the plans in
+turns. The time of an epoch is the sum over strata of mean seconds x batches, without reading data;
+what follows +- is the standard error of that sum by the drawing of batches.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
+
+import decoder_graphs  # noqa: E402
+import fast_decoder  # noqa: E402
+from batching import padding_stats, plan_epoch  # noqa: E402
+from benchmarks import clips as corpus  # noqa: E402
+from benchmarks.trainer import (  # noqa: E402
+    DECODERS,
+    PRECISIONS,
+    Trainer,
+    machine,
+    make_trainer,
+    peak_memory,
+    reset_peak_memory,
+    versions,
+)
+from data_utils import Batch  # noqa: E402
+from files import write_atomically  # noqa: E402
+from hparams import HParams, create_hparams  # noqa: E402
+from progress import progress_bar  # noqa: E402
+
+PROGRAM = "epoch.py"
+PAPER = "batch_size=16,win_time=50,hop_time=12.5"
+SPLIT = ROOT / "filelists" / "ljspeech_split.csv"
+DRAWS = 2  # batches of a stratum: the fewest that tell how much they differ
+
+
+@dataclass
+class Plan:
+    """One epoch under one batching."""
+
+    name: str
+    capacity: int  # padded frames that a batch may hold
+    batches: list[np.ndarray]
+    shapes: np.ndarray  # [batches, 3]: clips, padded frames, padded symbols
+
+
+# ---------------------------------------------------------------------------- planning
+
+
+def make_plans(clips: corpus.Clips, hparams: HParams, capacities: list[int]) -> list[Plan]:
+    """RAND and SSB-DBS-BR for every capacity, the paper's first."""
+    longest = int(clips.frames.max())
+    plans = []
+    for capacity in [hparams.batch_size * longest, *capacities]:
+        if capacity < longest:
+            raise ValueError(
+                f"capacity {capacity}: the longest clip has {longest} frames, and must fit"
+            )
+        most = capacity // longest
+        best = {"dynamic_batch_size": True, "batch_capacity": capacity, "batch_randomization": True}
+        for name, strategy, options in (
+            (f"RAND, {most} clips", "random", {}),
+            ("SSB-DBS-BR", "semi_sorted", best),
+        ):
+            batches = plan_epoch(clips.frames, most, strategy, seed=hparams.seed, **options)
+            plans.append(Plan(name, capacity, batches, shapes_of(clips, batches, hparams)))
+    return plans
+
+
+def shapes_of(clips: corpus.Clips, batches: list[np.ndarray], hparams: HParams) -> np.ndarray:
+    r = hparams.n_frames_per_step
+    return np.array(
+        [(len(b), -(-clips.frames[b].max() // r) * r, clips.symbols[b].max()) for b in batches]
+    )
+
+
+def strata(plan: Plan, draws: int) -> list[np.ndarray]:
+    """Batches by number, ordered by padded frames, then clips, and cut into `draws` / 2 parts as
+    equal as can be; at least two batches in each, if there are so many."""
+    clips, frames, _ = plan.shapes.T
+    order = np.lexsort((clips, frames))
+    return np.array_split(order, max(1, min(draws, len(order)) // DRAWS))
+
+
+def draw(parts: list[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Two batches of each stratum, at random; one where there is no second."""
+    rng = np.random.default_rng(seed)
+    return [rng.choice(part, min(DRAWS, len(part)), replace=False) for part in parts]
+
+
+def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
+    """(sum, its standard error) of a quantity over strata of `sizes`, from the values drawn there.
+
+    Stratified sampling without replacement (Cochran, Sampling Techniques, chapter 5). The error
+    is not-a-number where a stratum of several has one value only.
+    """
+    total, variance = 0.0, 0.0
+    for size, values in zip(sizes, drawn, strict=True):
+        total += size * float(np.mean(values))
+        if len(values) < size:
+            spread = np.var(values, ddof=1) if len(values) > 1 else math.nan
+            variance += size**2 * (1 - len(values) / size) * float(spread) / len(values)
+    return total, math.sqrt(variance)
+
+
+# ---------------------------------------------------------------------------- measuring
+
+
+class Measurement:
+    """Training steps on the plans' batches."""
+
+    def __init__(self, trainer: Trainer, clips: corpus.Clips):
+        self.trainer, self.clips = trainer, clips
+        self.cuda = trainer.device.type == "cuda"
+        self.mel = corpus.noise(int(clips.frames.max()), trainer.hparams)
+
+    def batch(self, plan: Plan, number: int) -> Batch:
+        chosen, hparams = plan.batches[number], self.trainer.hparams
+        return corpus.noise_batch(self.clips, chosen, self.mel, hparams, self.cuda)
+
+    def step(self, batch: Batch, decoder: str) -> None:
+        self.trainer.model.training_decoder = DECODERS[decoder]
+        self.trainer.step(batch)
+
+    def peak_bytes(self, plan: Plan, decoder: str) -> int | None:
+        """Memory of the batch of most padded frames; None where it cannot be measured."""
+        batch = self.batch(plan, int((plan.shapes[:, 0] * plan.shapes[:, 1]).argmax()))
+        for _ in range(1 + self.cuda):  # a GPU's first step compiles and captures
+            measurable = reset_peak_memory(self.trainer.device)
+            self.step(batch, decoder)
+        return peak_memory(self.trainer.device) if measurable else None
+
+    def seconds(self, plan: Plan, number: int, decoder: str, repeats: int) -> float:
+        """Median of the repeats."""
+        batch = self.batch(plan, number)
+        if self.cuda:
+            self.step(batch, decoder)
+        times = [self.trainer.seconds(self.step, batch, decoder) for _ in range(repeats)]
+        return float(np.median(times))
+
+
+def measure(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], args) -> dict:
+    """{decoder: [{"sizes", "shapes", "seconds", "peak_memory_bytes"} of every plan]}: of every
+    stratum the number of its batches, and the shapes and seconds of those drawn."""
+    run = Measurement(trainer, clips)
+    parts = [strata(plan, args.batches) for plan in plans]
+    drawn = [draw(of_plan, args.seed) for of_plan in parts]
+    found = {
+        name: [
+            {
+                "sizes": [len(stratum) for stratum in of_plan],
+                "shapes": [plan.shapes[numbers].tolist() for numbers in chosen],
+                "seconds": [[] for _ in of_plan],
+                "peak_memory_bytes": run.peak_bytes(plan, name),  # and everything is warm then
+            }
+            for plan, of_plan, chosen in zip(plans, parts, drawn, strict=True)
+        ]
+        for name in decoders
+    }
+    # The plans take turns, so that a machine that slows down meanwhile slows all of them.
+    jobs = []
+    for index, chosen in enumerate(drawn):
+        for stratum, numbers in enumerate(chosen):
+            for turn, number in enumerate(numbers.tolist()):
+                jobs.append((turn, stratum / len(chosen), index, stratum, number))
+    with progress_bar("timing", len(jobs) * len(decoders), " batches") as bar:
+        for _, _, index, stratum, number in sorted(jobs):
+            for name in decoders:
+                seconds = run.seconds(plans[index], number, name, args.repeats)
+                found[name][index]["seconds"][stratum].append(seconds)
+                bar.update()
+    return found
+
+
+# ---------------------------------------------------------------------------- the report
+
+
+def summary(plan: Plan, clips: corpus.Clips) -> dict:
+    """What a plan costs in steps, padding and shapes, whatever runs it."""
+    stats = asdict(padding_stats(clips.frames, plan.batches))
+    batch_size, frames, symbols = plan.shapes.T
+    buckets = [decoder_graphs.bucket(int(b), int(n)) for b, _, n in plan.shapes]
+    rows, columns = np.array(buckets).T
+    return stats | {
+        "batching": plan.name,
+        "capacity": plan.capacity,
+        "padded_frames": int((batch_size * frames).sum()),
+        "real_frames": int(clips.frames.sum()),
+        "shapes": len({tuple(shape) for shape in plan.shapes.tolist()}),
+        "buckets": len(set(buckets)),
+        # Of the graphs' programs for clips, and for clips x symbols, those that return at once.
+        "idle_rows": float(1 - (batch_size * frames).sum() / (rows * frames).sum()),
+        "idle_rows_and_symbols": float(
+            1 - (batch_size * symbols * frames).sum() / (rows * columns * frames).sum()
+        ),
+    }
+
+
+def results(plans: list[Plan], clips: corpus.Clips, found: dict) -> list[dict]:
+    """A row for each plan; times are of the epoch."""
+    rows = [summary(plan, clips) | {"decoders": {}} for plan in plans]
+    for name, of_plans in found.items():
+        times = [estimate(measured["sizes"], measured["seconds"]) for measured in of_plans]
+        for index, (row, (seconds, error)) in enumerate(zip(rows, times, strict=True)):
+            random = index - index % 2  # the plan of random batches with the same capacity
+            row["decoders"][name] = of_plans[index] | {
+                "minutes_per_epoch": seconds / 60,
+                "standard_error_minutes": error / 60,
+                "saved_against_random": 1 - seconds / times[0][0],
+                "saved_at_equal_capacity": 1 - seconds / times[random][0],
+                "padded_frames_per_second": row["padded_frames"] / seconds,
+                "real_frames_per_second": row["real_frames"] / seconds,
+            }
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """Markdown: what the plans are, then what they take with each decoder."""
+    lines = [
+        "| batching | capacity | batches | ZPR % | decoder steps | largest batch | shapes "
+        "| graph buckets | idle rows | idle rows x symbols |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = [
+            row["batching"],
+            f"{row['capacity']:,}",
+            f"{row['num_batches']:,}",
+            f"{100 * row['zero_padding_rate']:.2f}",
+            f"{row['decoder_steps']:,.0f}",
+            f"{row['largest_batch_size']:,}",
+            f"{row['shapes']:,}",
+            f"{row['buckets']:,}",
+            f"{row['idle_rows']:.1%}",
+            f"{row['idle_rows_and_symbols']:.1%}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| batching | capacity | decoder | min/epoch | saved | saved at equal capacity "
+        "| padded frames/s | real frames/s | peak memory |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for index, row in enumerate(rows):
+        for name, of_decoder in row["decoders"].items():
+            minutes, error = of_decoder["minutes_per_epoch"], of_decoder["standard_error_minutes"]
+            peak = of_decoder["peak_memory_bytes"]
+            cells = [
+                row["batching"],
+                f"{row['capacity']:,}",
+                name,
+                f"{minutes:.3g} ± {error:.2g}",
+                "–" if index == 0 else f"{of_decoder['saved_against_random']:.1%}",
+                "–" if index % 2 == 0 else f"{of_decoder['saved_at_equal_capacity']:.1%}",
+                f"{of_decoder['padded_frames_per_second']:,.0f}",
+                f"{of_decoder['real_frames_per_second']:,.0f}",
+                "not measured" if peak is None else f"{peak / 1e9:.2f} GB",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def numbers(text: str) -> list[int]:
+    """25824,51648 as a list of whole numbers above 0; an empty text is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as in 25824,51648")
+    return [int(part) for part in parts]
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    cuda = torch.cuda.is_available()
+    device = "cuda" if cuda else "cpu"
+    add("lengths", nargs="?", type=Path, help="default: lengths like LJSpeech's, made up")
+    add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
+    add("--clips", type=int, default=10480, help="clips to make up; default %(default)s")
+    add("--device", default=device, help="cpu, cuda or cuda:1; default %(default)s")
+    add("--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only")
+    add("--decoder", choices=(*DECODERS, "both"), default="fast")
+    add("--capacities", type=numbers, metavar="25824,51648", help="default: 2 (GPU: 2,4,8) x first")
+    batches, repeats = (12, 3) if cuda else (6, 1)
+    add("--batches", type=int, default=batches, help="sampled a plan; default %(default)s")
+    add("--repeats", type=int, default=repeats, help="timed steps a batch; default %(default)s")
+    add("--seed", type=int, default=0, help="of plans and samples")
+    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    add("--json", type=Path, help="write the results to this file too")
+    args = parser.parse_args(arguments)
+    for name, least in (("clips", 2), ("batches", 2), ("repeats", 1), ("seed", 0)):
+        if getattr(args, name) < least:
+            parser.error(f"--{name} {getattr(args, name)}: must be at least {least}")
+    if args.symbols and not args.lengths:
+        parser.error("--symbols METADATA.csv: name the lengths of its clips too")
+    if args.device.startswith("cuda") and not cuda:
+        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
+    return args
+
+
+def prepare(args: argparse.Namespace) -> tuple[HParams, corpus.Clips, list[Plan]]:
+    """Settings, lengths and plans. ValueError where one of them cannot be."""
+    hparams = create_hparams(args.hparams, create_hparams(PAPER))
+    hparams = replace(hparams, seed=args.seed)
+    if args.lengths is None:
+        clips = corpus.made_up_clips(args.clips, hparams, args.seed)
+    else:
+        clips = corpus.read_clips(args.lengths, hparams, args.symbols, SPLIT)
+    if args.capacities is None:
+        first = hparams.batch_size * int(clips.frames.max())
+        times = (2, 4, 8) if args.device.startswith("cuda") else (2,)
+        args.capacities = [k * first for k in times]
+    return hparams, clips, make_plans(clips, hparams, args.capacities)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    try:
+        hparams, clips, plans = prepare(args)
+    except (ValueError, OSError) as error:
+        sys.exit(f"{PROGRAM}: {error}")
+    device = torch.device(args.device)
+    decoders = list(DECODERS) if args.decoder == "both" else [args.decoder]
+    trainer = make_trainer(args.precision, hparams, device)
+    print(
+        f"{machine(device)}, torch {torch.__version__}, {args.precision}\n{clips.source}\n"
+        f"fast decoder: {fast_decoder.describe(device)}\n"
+        f"up to {args.batches} batches a plan, {args.repeats} steps each; whole steps, data at hand"
+    )
+    rows = results(plans, clips, measure(trainer, decoders, clips, plans, args))
+    print(f"\n{table(rows)}")
+    if args.json:
+        result = {
+            "date": datetime.date.today().isoformat(),
+            "device": machine(device),
+            "versions": versions(),
+            "precision": args.precision,
+            "fast_decoder": fast_decoder.describe(device),
+            "clips": clips.source,
+            "seed": args.seed,
+            "batches_sampled": args.batches,
+            "repeats": args.repeats,
+            "hparams": asdict(hparams),
+            "rows": rows,
+        }
+        text = json.dumps(result, indent=2) + "\n"
+        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"\nwrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()

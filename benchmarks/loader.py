@@ -1,0 +1,244 @@
+"""The loader alone: how fast it reads batches, and how long training would wait for it.
+
+    python benchmarks/loader.py --json loader.json                  # made-up cached mels
+    python benchmarks/loader.py filelists/ljspeech/train_mel.txt filelists/ljspeech/train.txt
+
+Each filelist holds cached mels or sound, told apart by the names in it. Without one, cached mels as
+long as LJSpeech's clips, of noise, are written to a temporary folder and read back, which no sound
+library takes part in. Batches are those that train.py plans, and its loader reads them:
+
+- free: batches are taken as fast as they come;
+- first, later: a clock stands in for training and takes --rate padded frames a second; what is
+  reported is the share of the epoch spent waiting for a batch, as data_wait_seconds in
+  metrics.jsonl counts it. The first epoch starts the processes that read, later ones keep them.
+
+Files read once are in the system's memory, as in all epochs of a training run but the first.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
+
+from batching import LengthBatchSampler, padding_stats  # noqa: E402
+from benchmarks.clips import made_up_clips, make_corpus  # noqa: E402
+from benchmarks.trainer import machine, versions  # noqa: E402
+from data_utils import Clip, make_loader, read_filelist  # noqa: E402
+from files import write_atomically  # noqa: E402
+from hparams import HParams, batching_options, create_hparams  # noqa: E402
+from progress import progress_bar  # noqa: E402
+
+PROGRAM = "loader.py"
+EPOCHS = ("first", "later", "free")
+
+
+def holds_mels(filelist: Path) -> bool:
+    """Whether a filelist's first line names a cached mel; what is wrong with it, reading tells."""
+    try:
+        with open(filelist, encoding="utf-8-sig") as file:
+            return file.readline().partition("|")[0].strip().endswith(".npy")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def epoch(loader, number: int, device: torch.device, rate: float | None) -> dict[str, float]:
+    """Seconds that one epoch took, of which waiting; `rate` is training's, None: it takes none."""
+    sampler = loader.batch_sampler
+    sampler.set_epoch(number)
+    waited, began = 0.0, time.perf_counter()
+    batches = None
+    while True:
+        waiting = time.perf_counter()
+        batches = batches or iter(loader)  # starts the processes: waiting, as train.py counts it
+        batch = next(batches, None)
+        waited += time.perf_counter() - waiting
+        if batch is None:
+            break
+        batch = batch.to(device)
+        if rate is not None:
+            time.sleep(batch.mel.shape[0] * batch.mel.shape[2] / rate)
+    return {"seconds": time.perf_counter() - began, "waited_seconds": waited}
+
+
+def measure(clips: list[Clip], hparams: HParams, args: argparse.Namespace, bar) -> list[dict]:
+    """For each number of workers, what every repeat of every epoch took. The numbers take turns."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    results = [
+        {"num_workers": workers, **{name: [] for name in EPOCHS}} for workers in args.num_workers
+    ]
+    for _ in range(args.repeats):
+        for result in results:
+            h = replace(hparams, num_workers=result["num_workers"])
+            sampler = LengthBatchSampler([c.num_frames for c in clips], **batching_options(h))
+            loader = make_loader(
+                clips,
+                h,
+                device.type == "cuda",
+                sampler,
+                persistent_workers=h.num_workers > 0,
+            )
+            for number, name in enumerate(EPOCHS):
+                rate = None if name == "free" else args.rate
+                result[name].append(epoch(loader, number, device, rate))
+                bar.update()
+            del loader  # ends its processes
+    for result in results:
+        result |= summary(result, sampler, hparams)
+    return results
+
+
+def summary(result: dict, sampler: LengthBatchSampler, hparams: HParams) -> dict:
+    """Medians; frames are those of the last epoch planned, the one that ran free."""
+    r = hparams.n_frames_per_step
+    padded = sum(len(b) * -(-int(sampler.lengths[b].max()) // r) * r for b in sampler.plan)
+    seconds = statistics.median(times["seconds"] for times in result["free"])
+    found = {
+        "padded_frames_per_second": padded / seconds,
+        "frames_per_second": float(sampler.lengths.sum()) / seconds,
+        "clips_per_second": len(sampler.lengths) / seconds,
+        "milliseconds_per_batch": 1000 * seconds / len(sampler.plan),
+    }
+    for name in ("first", "later"):
+        waits = [times["waited_seconds"] for times in result[name]]
+        shares = [times["waited_seconds"] / times["seconds"] for times in result[name]]
+        found[f"{name}_epoch_waited_seconds"] = statistics.median(waits)
+        found[f"{name}_epoch_waited_share"] = statistics.median(shares)
+    return found
+
+
+def table(corpus: dict, rate: float) -> str:
+    """Markdown: a line for each number of workers."""
+    lines = [
+        f"{corpus['name']}: {corpus['clips']:,} clips of {corpus['kind']}, {corpus['batches']} "
+        f"batches of up to {corpus['largest_batch_size']} clips ({corpus['strategy']}); waiting "
+        f"where training takes {rate:,.0f} padded frames/s",
+        "",
+        "| workers | padded frames/s | real frames/s | clips/s | ms/batch | waited, first epoch "
+        "| later epochs |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for result in corpus["workers"]:
+        cells = [
+            str(result["num_workers"]),
+            f"{result['padded_frames_per_second']:,.0f}",
+            f"{result['frames_per_second']:,.0f}",
+            f"{result['clips_per_second']:,.0f}",
+            f"{result['milliseconds_per_batch']:.1f}",
+        ]
+        for name in ("first", "later"):
+            waited = result[f"{name}_epoch_waited_seconds"]
+            cells.append(f"{waited:.3f} s, {result[f'{name}_epoch_waited_share']:.2%}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def counts(text: str) -> list[int]:
+    """0,1,4 as a list of whole numbers."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as in 0,1,2,4")
+    return [int(part) for part in parts]
+
+
+def positive(text: str) -> float:
+    try:
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("filelists", nargs="*", type=Path, metavar="FILELIST", help="default: made-up cached mels")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    default = [workers for workers in (0, 1, 2, 4) if workers <= cores]
+    shown = ",".join(map(str, default))
+    add("--num-workers", type=counts, default=default, metavar="0,2", help=f"default {shown}")
+    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    add("--rate", type=positive, default=200_000, help="training's padded frames/s; default 200000")
+    add("--clips", type=int, default=2000, help="clips to make up; default %(default)s")
+    add("--repeats", type=int, default=3, help="of every epoch, for medians; default %(default)s")
+    add("--json", type=Path, help="write the results to this file too")
+    args = parser.parse_args(arguments)
+    for name in ("clips", "repeats"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: expected at least 1")
+    return args
+
+
+def measure_filelist(filelist: Path, name: str, args: argparse.Namespace) -> dict:
+    hparams = create_hparams(args.hparams)
+    hparams = replace(hparams, load_mel_from_disk=holds_mels(filelist))
+    clips = read_filelist(filelist, hparams)
+    sampler = LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(hparams))
+    stats = padding_stats(sampler.lengths, sampler.plan)
+    epochs = args.repeats * len(args.num_workers) * len(EPOCHS)
+    with progress_bar(f"reading {name}", epochs, " epochs") as bar:
+        results = measure(clips, hparams, args, bar)
+    return {
+        "name": name,
+        "kind": "cached mels" if hparams.load_mel_from_disk else "sound",
+        "clips": len(clips),
+        "batches": stats.num_batches,
+        "largest_batch_size": stats.largest_batch_size,
+        "strategy": hparams.batching_strategy
+        + (", dynamic sizes" if hparams.dynamic_batch_size else "")
+        + (", batches shuffled" if hparams.batch_randomization else ""),
+        "workers": results,
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix="loader-") as folder:
+            filelists = {str(path): path for path in args.filelists}
+            if not filelists:
+                hparams = create_hparams(args.hparams)
+                made_up = made_up_clips(args.clips, hparams)
+                name = "clips of noise, as long as LJSpeech's"
+                filelists = {name: make_corpus(Path(folder), made_up, hparams)}
+            corpora = [measure_filelist(path, name, args) for name, path in filelists.items()]
+    except (ValueError, OSError) as error:
+        sys.exit(f"{PROGRAM}: {error}")
+    gpu = machine(torch.device("cuda")) if torch.cuda.is_available() else None
+    result = {
+        "corpora": corpora,
+        "rate": args.rate,
+        "repeats": args.repeats,
+        "hparams": args.hparams,
+        "device": machine(torch.device("cpu")),
+        "gpu": gpu,
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
+    }
+    print(
+        f"{result['device']}, torch {result['versions']['torch']}; medians of {args.repeats}; "
+        + (f"batches pinned and copied to {gpu}" if gpu else "no GPU to pin memory for")
+    )
+    for corpus in corpora:
+        print(f"\n{table(corpus, args.rate)}")
+    if args.json:
+        text = json.dumps(result, indent=2) + "\n"
+        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"\nwrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Does the fast decoder train like the reference? Both curves, their difference, and what it means.
+
+    python benchmarks/loss_curves.py
+    python benchmarks/loss_curves.py --precision bf16 --picture curves.png --json curves.json
+
+A small model is trained with either decoder, from the same weights, on the same batches, with the
+same dropout. The corpus is made up and can be learnt: every symbol has a spectrum and a length of
+its own. Two programs that round differently drift apart as they train, whatever they compute. So
+three more runs, the yardsticks, train the reference decoder from weights that were rounded
+otherwise, each moved by up to half a unit in the last place of the precision: a difference about as
+large as theirs is float noise. Each decoder is trained a second time too, to see whether it repeats
+itself bit for bit.
+
+Most of the weights' early distance lies in biases that batch norm cancels: their gradients are
+noise alone, which Adam turns into whole steps. The losses part later, by and by, or all at once
+where one activation comes to lie on the other side of a ReLU's kink.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+from benchmarks.trainer import (  # noqa: E402
+    PRECISIONS,
+    Trainer,
+    machine,
+    make_trainer,
+    synchronize,
+    versions,
+)
+from data_utils import Batch, TextMelCollate  # noqa: E402
+from files import write_atomically  # noqa: E402
+from hparams import HParams, create_hparams  # noqa: E402
+from progress import progress_bar  # noqa: E402
+
+SMALL = (
+    "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
+    "prenet_dim=32,attention_dim=32,attention_location_n_filters=8,postnet_embedding_dim=64,"
+    "batch_size=8"
+)
+EPSILONS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10}  # last places
+REFERENCE, FAST = "reference", "fast"
+YARDSTICKS = ("yardstick 1", "yardstick 2", "yardstick 3")
+
+
+# ---------------------------------------------------------------------------- the corpus
+
+
+def made_up_batches(count: int, hparams: HParams) -> list[Batch]:
+    """`count` batches of sentences whose symbols each sound as one spectrum for some frames."""
+    generator = torch.Generator().manual_seed(hparams.seed)
+
+    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    num_symbols = 12
+    spectra = torch.randn(num_symbols, hparams.n_mel_channels, generator=generator) * 1.5 - 5
+    durations = draw(2, 7, num_symbols)
+    collate = TextMelCollate(hparams.n_frames_per_step)
+    batches = []
+    for _ in range(count):
+        items = []
+        for length in draw(3, 9, hparams.batch_size).tolist():
+            symbols = draw(0, num_symbols, length)
+            mel = spectra[symbols].repeat_interleave(durations[symbols], dim=0).T
+            noise = torch.randn(mel.shape, generator=generator)
+            items.append((symbols + 1, mel + 0.1 * noise))  # symbol 0 is padding
+        batches.append(collate(items))
+    return batches
+
+
+# ---------------------------------------------------------------------------- training
+
+
+def round_otherwise(model: torch.nn.Module, epsilon: float, seed: int) -> None:
+    """Move every weight by up to epsilon / 2 of itself."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            moves = torch.rand(parameter.shape, generator=generator) - 0.5
+            parameter *= 1 + epsilon * moves.to(parameter.device)
+
+
+def train_all(precision: str, device: torch.device, hparams: HParams, steps: int) -> dict:
+    """All runs side by side, a step each in turn.
+
+    Returns the losses of the runs that are drawn; of all but the reference the weights' distance
+    from the reference's after each step, relative to their norm; and whether a second run of each
+    decoder had the same losses and weights bit for bit.
+    """
+    decoders = {REFERENCE: "reference", FAST: "fast"} | dict.fromkeys(YARDSTICKS, "reference")
+    decoders |= {f"{REFERENCE} again": "reference", f"{FAST} again": "fast"}
+    runs = {
+        name: make_trainer(precision, replace(hparams, decoder=decoder), device)
+        for name, decoder in decoders.items()
+    }
+    for seed, name in enumerate(YARDSTICKS):
+        round_otherwise(runs[name].model, EPSILONS[precision], seed)
+    batches = made_up_batches(6, hparams)
+    losses: dict[str, list[float]] = {name: [] for name in runs}
+    distances: dict[str, list[float]] = {name: [] for name in (FAST, *YARDSTICKS)}
+    progress = progress_bar("training", steps, " steps")
+    for step in range(steps):
+        for name, trainer in runs.items():
+            torch.manual_seed(step)  # the dropout of this step
+            values = trainer.step(batches[step % len(batches)]).values
+            synchronize(device)
+            losses[name].append(float(values[0]))
+        reference = weights(runs[REFERENCE])
+        for name, run_distances in distances.items():
+            distance = (weights(runs[name]) - reference).norm() / reference.norm()
+            run_distances.append(float(distance))
+        progress.update()
+    progress.close()
+    repeats = {
+        name: losses[f"{name} again"] == losses[name]
+        and torch.equal(weights(runs[f"{name} again"]), weights(runs[name]))
+        for name in (REFERENCE, FAST)
+    }
+    drawn = {name: losses[name] for name in (REFERENCE, FAST, *YARDSTICKS)}
+    return {"losses": drawn, "weight_distances": distances, "repeats_bitwise": repeats}
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    """All of a model's parameters, one after another."""
+    return torch.nn.utils.parameters_to_vector(trainer.model.parameters()).detach()
+
+
+# ---------------------------------------------------------------------------- what is told
+
+
+def report(args: argparse.Namespace, hparams: HParams) -> dict:
+    device = torch.device(args.device)
+    trained = train_all(args.precision, device, hparams, args.steps)
+    losses = trained["losses"]
+    differences = {
+        name: [abs(a - b) / abs(b) for a, b in zip(losses[name], losses[REFERENCE], strict=True)]
+        for name in (FAST, *YARDSTICKS)
+    }
+    return {
+        "largest_relative_difference": max(differences[FAST]),
+        "largest_relative_difference_of_yardsticks": [max(differences[n]) for n in YARDSTICKS],
+        **trained,
+        "relative_differences": differences,
+        "steps": args.steps,
+        "precision": args.precision,
+        "device": machine(device),
+        "hparams": asdict(hparams),
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def summary(result: dict) -> str:
+    reference, fast = (result["losses"][name] for name in (REFERENCE, FAST))
+    distances = result["weight_distances"]
+    repeats = [
+        f"{decoder}: a second run was {'the same bit for bit' if same else 'NOT the same'}"
+        for decoder, same in result["repeats_bitwise"].items()
+    ]
+    return "\n".join(
+        [
+            f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
+            f"{result['steps']} steps of a small model",
+            f"loss {reference[0]:.4f} in the first step; in the last {reference[-1]:.4f} with the "
+            f"reference decoder, {fast[-1]:.4f} with the fast one",
+            "fast from reference: the loss of a step differs by at most "
+            f"{result['largest_relative_difference']:.1e} of itself, the weights after the last "
+            f"step by {distances[FAST][-1]:.1e}",
+            "the reference from itself, its first weights rounded otherwise in three ways: "
+            f"{spread(result['largest_relative_difference_of_yardsticks'])} and "
+            f"{spread([distances[name][-1] for name in YARDSTICKS])}",
+            *repeats,
+        ]
+    )
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.1e} to {max(values):.1e}"
+
+
+def draw(result: dict) -> Figure:
+    """Both curves over one another, and below how far losses and weights are apart."""
+    steps = range(1, result["steps"] + 1)
+    blue, red, grey = "#0072B2", "#D55E00", "#808080"  # Okabe and Ito's, with a grey
+    figure = Figure(figsize=(8, 8), dpi=100, layout="constrained")
+    curves, loss, weight = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2.2, 2.2))
+    broad = {"color": blue, "linewidth": 6, "alpha": 0.35, "solid_capstyle": "round"}
+    dashed = {"color": red, "linewidth": 1.6, "linestyle": (0, (4, 2))}
+    dotted = {"color": grey, "linewidth": 1.4, "linestyle": (0, (1, 1.2))}
+    squares = {"marker": "s", "markersize": 6.5, "markerfacecolor": "none"}
+    dots = {"marker": "o", "markersize": 4}
+    curves.plot(steps, result["losses"][REFERENCE], label="reference decoder", **broad)
+    curves.plot(steps, result["losses"][FAST], label="fast decoder", **dashed)
+    for name in (*YARDSTICKS, FAST):
+        line, marker = (dashed, dots) if name == FAST else (dotted, squares)
+        differences, distances = result["relative_differences"][name], result["weight_distances"]
+        loss.plot(steps, differences, **line | marker | {"linestyle": "none"})
+        weight.plot(steps, distances[name], **line)
+    curves.set(ylabel="training loss", ylim=(0, None), xlim=(0, result["steps"] + 1))
+    # Equal losses are at 0; under half the last place no two float32 numbers differ.
+    loss.set_yscale("symlog", linthresh=2.0**-24)
+    largest = max(max(values) for values in result["relative_differences"].values())
+    top = math.ceil(math.log10(max(largest, 1e-7)) + 0.01)
+    loss.set_yticks([0, *(10.0**power for power in range(-7, top + 1))])
+    loss.set(ylabel="loss: relative difference", ylim=(-1.5e-8, 10.0**top))
+    smallest = min(min(result["weight_distances"][name]) for name in (FAST, *YARDSTICKS))
+    farthest = max(max(result["weight_distances"][name]) for name in (FAST, *YARDSTICKS))
+    powers = math.floor(math.log10(max(smallest, 1e-12))), math.ceil(math.log10(farthest + 1e-11))
+    weight.set(yscale="log", ylim=tuple(10.0**power for power in powers))
+    weight.set(ylabel="weights: relative distance", xlabel="training step")
+    curves.set_title(
+        f"The same training with either decoder: a small model, {result['precision']}, "
+        f"{result['device'].split(',')[0]}",
+        loc="left",
+        fontsize=11,
+    )
+    for axes in (curves, loss, weight):
+        axes.grid(True, which="major", color="#e3e3e3", linewidth=0.8)
+        axes.minorticks_off()
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    curves.legend(frameon=False, loc="upper right")
+    handles = [Line2D([], [], **dashed | dots), Line2D([], [], **dotted | squares)]
+    labels = [
+        "fast decoder from reference decoder",
+        "reference decoder from itself, its first weights rounded otherwise (three times)",
+    ]
+    figure.legend(handles, labels, loc="outside lower left", frameon=False)
+    return figure
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--device", default=default, help="cpu or cuda; default %(default)s")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg|png", help="draw the curves here")
+    parser.add_argument("--json", type=Path, help="write the results to this file too")
+    parser.add_argument(
+        "--hparams", default="", metavar="name=value,...", help="change the small model"
+    )
+    args = parser.parse_args(arguments)
+    if args.steps < 1:
+        parser.error(f"--steps {args.steps}: must be at least 1")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
+    if args.picture and args.picture.suffix not in (".svg", ".png"):
+        parser.error(f"--picture {args.picture}: expected a name that ends in .svg or .png")
+    try:
+        hparams = create_hparams(args.hparams, create_hparams(SMALL))
+    except ValueError as error:
+        parser.error(str(error))
+    result = report(args, hparams)
+    print(summary(result))
+    if args.picture:
+        figure, kind = draw(result), args.picture.suffix[1:]
+        # Text stays text, and the same curves give the same bytes.
+        settings = {"svg.fonttype": "none", "svg.hashsalt": "loss curves"}
+        metadata = {"Date": None} if kind == "svg" else {}
+        with matplotlib.rc_context(settings):
+            write_atomically(
+                args.picture, lambda path: figure.savefig(path, format=kind, metadata=metadata)
+            )
+        print(f"wrote {args.picture}")
+    if args.json:
+        text = json.dumps(result, indent=2) + "\n"
+        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        print(f"wrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""benchmarks/epoch.py and clips.py: the sample stands for its epoch; lengths are read as given."""
+
+import importlib.util
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import decoder_graphs
+from benchmarks import clips as corpus
+from data_utils import read_filelist
+from hparams import create_hparams
+from text import text_to_sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "benchmarks" / "epoch.py"
+LJSPEECH = ROOT.parent / "shared" / "ljspeech"
+TINY = (
+    "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
+    "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
+    "n_mel_channels=4,batch_size=4,hop_time=200"
+)
+PAPER = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
+
+
+@pytest.fixture(scope="module")
+def epoch():
+    """The program as a module; it puts the project in place of its own folder in sys.path."""
+    path = sys.path.copy()
+    sys.path.insert(0, str(PROGRAM.parent))
+    spec = importlib.util.spec_from_file_location("epoch", PROGRAM)
+    sys.modules["epoch"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.path[:] = path
+    yield module
+    del sys.modules["epoch"]
+
+
+# ---------------------------------------------------------------------------- the sample
+
+
+def test_over_all_samples_the_estimate_is_right_and_so_is_its_standard_error(epoch):
+    population = [[3.0, 5.0, 10.0], [1.0, 1.5, 2.0, 7.0]]
+    sizes = [len(stratum) for stratum in population]
+    draws = itertools.product(*(itertools.combinations(stratum, 2) for stratum in population))
+    found = [epoch.estimate(sizes, [list(values) for values in draw]) for draw in draws]
+    totals, errors = np.array(found).T
+    assert totals.mean() == pytest.approx(sum(map(sum, population)))
+    assert np.square(errors).mean() == pytest.approx(totals.var())
+
+
+def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it(epoch):
+    assert epoch.estimate([1, 2], [[4.0], [1.0, 3.0]]) == (8.0, 0.0)
+    total, error = epoch.estimate([5], [[2.0]])
+    assert total == 10.0
+    assert math.isnan(error)
+
+
+def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each(epoch):
+    clips = corpus.made_up_clips(500, PAPER)
+    for plan in epoch.make_plans(clips, PAPER, [30_000]):
+        parts = epoch.strata(plan, 7)
+        assert len(parts) == 3
+        assert sorted(np.concatenate(parts).tolist()) == list(range(len(plan.batches)))
+        frames = [plan.shapes[part, 1] for part in parts]
+        assert all(a.max() <= b.min() for a, b in itertools.pairwise(frames))
+        assert np.ptp([len(part) for part in parts]) <= 1
+        chosen = epoch.draw(parts, seed=3)
+        assert [len(set(numbers)) for numbers in chosen] == [2, 2, 2]
+        pairs = zip(chosen, parts, strict=True)
+        assert all(set(numbers.tolist()) <= set(part.tolist()) for numbers, part in pairs)
+
+
+def test_every_clip_is_in_every_plan_once_and_capacities_are_kept(epoch):
+    clips = corpus.made_up_clips(500, PAPER)
+    plans = epoch.make_plans(clips, PAPER, [30_000])
+    longest = clips.frames.max()
+    assert [plan.capacity for plan in plans] == [16 * longest] * 2 + [30_000] * 2
+    for plan in plans:
+        assert sorted(np.concatenate(plan.batches).tolist()) == list(range(500))
+        sizes, frames, symbols = plan.shapes.T
+        assert (sizes * frames).max() <= plan.capacity
+        for batch, b, t, n in zip(plan.batches, sizes, frames, symbols, strict=True):
+            assert (len(batch), clips.frames[batch].max(), clips.symbols[batch].max()) == (b, t, n)
+    with pytest.raises(ValueError, match="must fit"):
+        epoch.make_plans(clips, PAPER, [100])
+
+
+def test_shapes_buckets_and_idle_programs_are_counted(epoch, monkeypatch):
+    monkeypatch.setattr(decoder_graphs, "bucket", lambda b, n: (-(-b // 4) * 4, -(-n // 10) * 10))
+    lengths = corpus.Clips(np.array([5, 5, 5, 2, 9]), np.array([3, 8, 10, 12, 7]), "")
+    batches = [np.array([0, 1, 2]), np.array([3]), np.array([4])]
+    plan = epoch.Plan("any", 20, batches, epoch.shapes_of(lengths, batches, PAPER))
+    found = epoch.summary(plan, lengths)
+    assert plan.shapes.tolist() == [[3, 5, 10], [1, 2, 12], [1, 9, 7]]
+    assert (found["shapes"], found["buckets"]) == (3, 2)
+    assert (found["padded_frames"], found["real_frames"]) == (26, 26)
+    assert found["idle_rows"] == pytest.approx(1 - (15 + 2 + 9) / (4 * (5 + 2 + 9)))
+    of_programs = 1 - (150 + 24 + 63) / (4 * (50 + 40 + 90))
+    assert found["idle_rows_and_symbols"] == pytest.approx(of_programs)
+
+
+# ---------------------------------------------------------------------------- the whole program
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> tuple[str, dict]:
+    folder = tmp_path_factory.mktemp("epoch")
+    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--hparams", TINY]
+    command += ["--clips", "60", "--batches", "4", "--decoder", "both", "--json", "epoch.json"]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout, json.loads((folder / "epoch.json").read_text(encoding="utf-8"))
+
+
+def test_it_reports_every_plan_with_each_decoder(measured):
+    printed, result = measured
+    rows = result["rows"]
+    assert [row["batching"] for row in rows] == [
+        "RAND, 4 clips",
+        "SSB-DBS-BR",
+        "RAND, 8 clips",
+        "SSB-DBS-BR",
+    ]
+    assert rows[2]["capacity"] == 2 * rows[0]["capacity"]
+    assert rows[1]["zero_padding_rate"] < rows[0]["zero_padding_rate"]
+    assert "made-up lengths of 60 clips" in printed
+    assert printed.count("| fast |") == printed.count("| reference |") == 4
+
+
+def test_minutes_are_those_of_the_drawn_batches_times_what_they_stand_for(measured):
+    _, result = measured
+    for row in result["rows"]:
+        for found in row["decoders"].values():
+            assert sum(found["sizes"]) == row["num_batches"]
+            means = [np.mean(seconds) for seconds in found["seconds"]]
+            assert min(means) > 0
+            minutes = np.dot(found["sizes"], means) / 60
+            assert found["minutes_per_epoch"] == pytest.approx(minutes)
+            rate = row["padded_frames"] / (60 * minutes)
+            assert found["padded_frames_per_second"] == pytest.approx(rate)
+    random = result["rows"][0]["decoders"]["fast"]
+    best = result["rows"][1]["decoders"]["fast"]
+    saved = 1 - best["minutes_per_epoch"] / random["minutes_per_epoch"]
+    assert best["saved_against_random"] == pytest.approx(saved)
+
+
+# ---------------------------------------------------------------------------- lengths and corpora
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_lengths_are_read_under_every_header(tmp_path):
+    samples = write(tmp_path / "samples.csv", "id,samples", "a,2760", "b,1")
+    assert corpus.read_clips(samples, PAPER).frames.tolist() == [11, 1]  # 276 samples apart
+    whole = write(tmp_path / "whole.csv", "id,frames,symbols", "a,40,7", "b,5,1")
+    clips = corpus.read_clips(whole, PAPER)
+    assert (clips.frames.tolist(), clips.symbols.tolist()) == ([40, 5], [7, 1])
+    texts = write(tmp_path / "texts.csv", "b|x|Oh!", "a|Dr. Who|Doctor Who")
+    frames = write(tmp_path / "frames.csv", "id,frames", "a,40", "b,5")
+    assert corpus.read_clips(frames, PAPER, texts).symbols.tolist() == [10, 3]
+    split = write(tmp_path / "split.csv", "id,set", "a,train", "b,val")
+    assert corpus.read_clips(frames, PAPER, split=split).frames.tolist() == [40]
+    other = write(tmp_path / "other.csv", "id,set", "a,train")
+    assert len(corpus.read_clips(frames, PAPER, split=other).frames) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["id,seconds", "a,1"], "expected one of id,samples and id,frames"),
+        (["id,frames"], "no clip under it"),
+        (["id,frames", "a,0", "b,3", "c,x,1"], "2 of 3 lines refused"),
+    ],
+)
+def test_a_bad_list_of_lengths_is_refused(tmp_path, lines, said):
+    path = write(tmp_path / "lengths.csv", *lines)
+    with pytest.raises(ValueError, match=said) as error:
+        corpus.read_clips(path, PAPER)
+    assert str(path) in str(error.value)
+
+
+def test_made_up_lengths_are_distributed_as_ljspeech(tmp_path):
+    if not LJSPEECH.is_dir():
+        pytest.skip("LJSpeech's lengths are not beside the project")
+    real = corpus.read_clips(LJSPEECH / "lengths.csv", PAPER, LJSPEECH / "metadata.csv")
+    made_up = corpus.made_up_clips(13_100, PAPER)
+    for name in ("frames", "symbols"):
+        ours, theirs = getattr(made_up, name), getattr(real, name)
+        quantiles = np.linspace(0.01, 0.99, 50)
+        assert np.quantile(ours, quantiles) == pytest.approx(
+            np.quantile(theirs, quantiles), rel=0.1
+        )
+        assert ours.mean() == pytest.approx(theirs.mean(), rel=0.02)
+
+
+def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
+    hparams = create_hparams(TINY + ",load_mel_from_disk=True")
+    wanted = corpus.made_up_clips(30, hparams)
+    clips = read_filelist(corpus.make_corpus(tmp_path, wanted, hparams), hparams)
+    assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
+    counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
+    assert counts == wanted.symbols.tolist()
