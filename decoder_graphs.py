@@ -112,6 +112,8 @@ def graphs_for(
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
+    except torch.OutOfMemoryError:
+        raise  # of this batch, not of all in its bucket
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, memory
         if setting.early_launch:
             return _graphs(setting._replace(early_launch=False))

@@ -3,6 +3,7 @@
     python benchmarks/epoch.py                                    # lengths made up like LJSpeech's
     python benchmarks/epoch.py lengths.csv --symbols metadata.csv --precision bf16 --json epoch.json
     python benchmarks/epoch.py lengths.csv --decoder both --capacities 25824 --batches 6
+    python benchmarks/epoch.py lengths.csv --shapes      # of every strategy's batches; no training
 
 lengths.csv begins with id,samples or id,frames (a run's lengths.csv) and may hold a third column,
 symbols. Of LJSpeech's clips those of the pinned training set are taken. The settings are the
@@ -47,7 +48,7 @@ from benchmarks.trainer import (  # noqa: E402
 )
 from data_utils import Batch  # noqa: E402
 from files import write_atomically  # noqa: E402
-from hparams import HParams, create_hparams  # noqa: E402
+from hparams import STRATEGIES, HParams, batching_options, create_hparams  # noqa: E402
 from progress import progress_bar  # noqa: E402
 
 PROGRAM = "epoch.py"
@@ -85,6 +86,20 @@ def make_plans(clips: corpus.Clips, hparams: HParams, capacities: list[int]) -> 
             ("SSB-DBS-BR", "semi_sorted", best),
         ):
             batches = plan_epoch(clips.frames, most, strategy, seed=hparams.seed, **options)
+            plans.append(Plan(name, capacity, batches, shapes_of(clips, batches, hparams)))
+    return plans
+
+
+def all_plans(clips: corpus.Clips, hparams: HParams) -> list[Plan]:
+    """Every strategy, with fixed and with dynamic sizes."""
+    plans = []
+    capacity = hparams.batch_size * int(clips.frames.max())
+    for dynamic in (False, True):
+        for strategy in STRATEGIES:
+            changes = {"batching_strategy": strategy, "dynamic_batch_size": dynamic}
+            options = batching_options(replace(hparams, batch_randomization=False, **changes))
+            batches = plan_epoch(clips.frames, **options)
+            name = f"{strategy}{', dynamic sizes' if dynamic else ''}"
             plans.append(Plan(name, capacity, batches, shapes_of(clips, batches, hparams)))
     return plans
 
@@ -236,8 +251,8 @@ def results(plans: list[Plan], clips: corpus.Clips, found: dict) -> list[dict]:
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    """Markdown: what the plans are, then what they take with each decoder."""
+def plans_table(rows: list[dict]) -> str:
+    """Markdown: what the plans are."""
     lines = [
         "| batching | capacity | batches | ZPR % | decoder steps | largest batch | shapes "
         "| graph buckets | idle rows | idle rows x symbols |",
@@ -257,8 +272,12 @@ def table(rows: list[dict]) -> str:
             f"{row['idle_rows_and_symbols']:.1%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
+    return "\n".join(lines)
+
+
+def times_table(rows: list[dict]) -> str:
+    """Markdown: what they take with each decoder."""
+    lines = [
         "| batching | capacity | decoder | min/epoch | saved | saved at equal capacity "
         "| padded frames/s | real frames/s | peak memory |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|",
@@ -308,6 +327,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--batches", type=int, default=batches, help="sampled a plan; default %(default)s")
     add("--repeats", type=int, default=repeats, help="timed steps a batch; default %(default)s")
     add("--seed", type=int, default=0, help="of plans and samples")
+    add("--shapes", action="store_true", help="only count the shapes of every strategy's batches")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
     add("--json", type=Path, help="write the results to this file too")
     args = parser.parse_args(arguments)
@@ -342,6 +362,10 @@ def main(arguments: list[str] | None = None) -> None:
         hparams, clips, plans = prepare(args)
     except (ValueError, OSError) as error:
         sys.exit(f"{PROGRAM}: {error}")
+    if args.shapes:
+        rows = [summary(plan, clips) for plan in all_plans(clips, hparams)]
+        print(f"{clips.source}\n\n{plans_table(rows)}")
+        return
     device = torch.device(args.device)
     decoders = list(DECODERS) if args.decoder == "both" else [args.decoder]
     trainer = make_trainer(args.precision, hparams, device)
@@ -351,7 +375,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"up to {args.batches} batches a plan, {args.repeats} steps each; whole steps, data at hand"
     )
     rows = results(plans, clips, measure(trainer, decoders, clips, plans, args))
-    print(f"\n{table(rows)}")
+    print(f"\n{plans_table(rows)}\n\n{times_table(rows)}")
     if args.json:
         result = {
             "date": datetime.date.today().isoformat(),

@@ -17,7 +17,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_fast_decoder import DIM, TOLERANCE, Problem, problem, relative_errors
+from test_fast_decoder import (
+    DIM,
+    TOLERANCE,
+    Problem,
+    assert_golden,
+    needs_golden,
+    problem,
+    relative_errors,
+)
 
 import decoder_graphs
 import fast_decoder
@@ -170,6 +178,13 @@ def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision)
         assert usual[0] <= 1.25 * usual[1], name
 
 
+@needs_golden
+@pytest.mark.skipif(GPU, reason="golden arrays are compared on the CPU")
+def test_golden_outputs_and_gradients_are_met():
+    assert_golden()
+    assert decoder_graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+
+
 # ---------------------------------------------------------------------------- graphs
 
 
@@ -292,14 +307,12 @@ def full_size(lengths):
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("lengths", [((120, 70), (33, 40)) * 8, ((30, 34), (9, 20)) * 32], ids=len)
-def test_on_a_gpu_the_full_size_decoder_is_as_exact_as_the_reference(
-    lengths, precision, monkeypatch
-):
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
+def test_on_a_gpu_the_full_size_decoder_is_as_exact_as_the_reference(precision, monkeypatch):
+    lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision == "tf32")
-    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision[:4])
     case = full_size(lengths)
     exact = run(case, model.teacher_forced)
     case.decoder.float()

@@ -14,7 +14,7 @@ import pytest
 import decoder_graphs
 from benchmarks import clips as corpus
 from data_utils import read_filelist
-from hparams import create_hparams
+from hparams import STRATEGIES, create_hparams
 from text import text_to_sequence
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -209,3 +209,13 @@ def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
     assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
     counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
     assert counts == wanted.symbols.tolist()
+
+
+def test_shapes_of_every_strategy_are_counted_without_training(epoch, capsys, monkeypatch):
+    monkeypatch.setattr(epoch, "make_trainer", None)
+    epoch.main(["--clips", "60", "--shapes", "--hparams", "batch_size=4"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 2 * len(STRATEGIES)
+    names = [row.split("|")[1].strip() for row in rows]
+    assert names[: len(STRATEGIES)] == list(STRATEGIES)
+    assert all(name.endswith(", dynamic sizes") for name in names[len(STRATEGIES) :])
