@@ -350,9 +350,9 @@ def table(result: dict) -> str:
     ratio = result["peak_memory_ratio"]
     ratio = "" if ratio is None else f"{ratio:.2f} x the bytes"
     row("peak memory", both("{}_peak_memory_bytes", gigabytes), ratio)
-    for key, name, unit, shown in (
-        ("launches_per_step", f"{result['launches_are']} a decoder step", 1, ",.0f"),
-        ("bytes_per_step", "MB a decoder step, from the shapes", 1e6, ",.1f"),
+    for key, name, unit, shown, what in (
+        ("launches_per_step", f"{result['launches_are']} a decoder step", 1, ",.0f", "as many"),
+        ("bytes_per_step", "MB a decoder step, from the shapes", 1e6, ",.1f", "the bytes"),
     ):
         if result[key] is None:
             row(name, ["not measured"] * 2)
@@ -362,7 +362,7 @@ def table(result: dict) -> str:
             ways = result[key][decoder]
             sums.append(sum(ways.values()))
             cells.append(" + ".join(f"{ways[way] / unit:{shown}}" for way in ways))
-        row(f"{name}, forward + backward", cells, f"{sums[1] / sums[0]:.2f} x as many")
+        row(f"{name}, forward + backward", cells, f"{sums[1] / sums[0]:.2f} x {what}")
     return "\n".join(lines)
 
 

@@ -372,7 +372,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"{machine(device)}, torch {torch.__version__}, {args.precision}\n{clips.source}\n"
         f"fast decoder: {fast_decoder.describe(device)}\n"
-        f"up to {args.batches} batches a plan, {args.repeats} steps each; whole steps, data at hand"
+        f"up to {args.batches} batches a plan, {args.repeats} timed on each; no data is read"
     )
     rows = results(plans, clips, measure(trainer, decoders, clips, plans, args))
     print(f"\n{plans_table(rows)}\n\n{times_table(rows)}")

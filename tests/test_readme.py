@@ -65,6 +65,13 @@ def run(command: str, clone: Path) -> subprocess.CompletedProcess:
         arguments.append("--quick")
     if arguments[1] == "benchmarks/decoder.py":
         arguments += "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0".split()
+    if arguments[1] == "benchmarks/epoch.py":
+        arguments += ["--batches", "2", "--hparams", f"{TINY},hop_time=200"]
+        arguments += [] if len(arguments) > 6 else ["--clips", "40"]  # made up
+    if arguments[1] == "benchmarks/loader.py":
+        arguments += "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7".split()
+    if arguments[1] == "benchmarks/loss_curves.py":
+        arguments += "--steps 2".split()
     if arguments[1] == "benchmarks/step_cost.py" and "--hparams" in arguments:
         arguments[arguments.index("--hparams") + 1] += f",{TINY}"
         arguments += "--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4".split()
@@ -83,8 +90,8 @@ def test_every_command_of_the_readme_runs_in_the_order_given(clone):
     for command in commands():
         if command in RUN_ELSEWHERE or command.startswith("tensorboard"):
             continue
-        if "scripts/table2/" in command:  # test_table2.py runs them
-            assert (clone / re.search(r"scripts/table2/\w+\.sh", command)[0]).is_file()
+        if script := re.search(r"(?:scripts/table2|benchmarks)/\w+\.sh", command):
+            assert (clone / script[0]).is_file()  # test_table2.py and test_gpu_report.py run them
             continue
         result = run(command, clone)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
