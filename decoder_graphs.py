@@ -41,6 +41,7 @@ class Setting(NamedTuple):
     kernel_size: int  # K
     p_attention_dropout: float
     p_decoder_dropout: float
+    differentiable: bool  # whether the backward passes are wanted too
     early_launch: bool  # whether a launch may be made while the one before it still runs
     stream: int  # graphs on two streams must not share a table
 
@@ -102,6 +103,7 @@ def graphs_for(
         location.weight.shape[2],
         0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        torch.is_grad_enabled(),
         early_launch,
         stream,
     )
@@ -112,13 +114,16 @@ def graphs_for(
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    except torch.OutOfMemoryError:
-        raise  # of this batch, not of all in its bucket
-    except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, memory
+    except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, say
+        cause = error.__context__ or error  # what broke a capture breaks its end too
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        reason = f"{type(cause).__name__}: {lines[0] if lines else ''}"
+        if "out of memory" in reason:
+            # a reason for this batch, not for all in its bucket: nothing is kept
+            raise torch.OutOfMemoryError(reason) from error
         if setting.early_launch:
             return _graphs(setting._replace(early_launch=False))
-        lines = str(error).strip().splitlines()
-        return f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return reason
 
 
 # ---------------------------------------------------------------------------- a graph
@@ -138,13 +143,15 @@ class _Loop:
         self.launches, self.before, self.after, self.graph = launches, before, after, None
         if device.type != "cuda":  # Triton's interpreter
             return
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+            torch.cuda.synchronize()  # an early launch does not wait for the table to be written
             self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
             torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
             # A loader's thread may pin memory meanwhile: that is no business of this capture.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._launch(CHUNK)
+            self.graph = graph
 
     def _launch(self, num_steps: int) -> None:
         if self.before is not None:
@@ -229,7 +236,7 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
         "DROPOUT": p > 0,
         "QUERY_PRECISION": _attention_types(setting)["PRECISION"],
         "num_warps": 4,
-        "num_stages": 5,
+        "num_stages": 5 if rows < 64 else 4,  # smaller GPUs have 99 kB of shared memory
         **types,
     }
     step = _kernels().lstm_step[-(-size // UNITS), -(-setting.clips // rows)]
@@ -314,10 +321,10 @@ def _attention_chunk(setting: Setting) -> tuple[Callable, Callable]:
         **types,
     }
     symbols = -(-setting.symbols // SYMBOLS)
-    slopes = _kernels().attention_slopes[CHUNK * setting.clips, symbols]
+    slopes = _kernels().attention_slopes[CHUNK, symbols, setting.clips]
     sums = _kernels().attention_sums[setting.clips, symbols, GROUPS]
     return (
-        lambda table: slopes(table, CLIPS=setting.clips, **options),
+        lambda table: slopes(table, **options),
         lambda table: sums(table, GROUPS=GROUPS, **options),
     )
 
@@ -368,6 +375,8 @@ class Graphs:
         decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
         self._attention = _Loop(device, _lstm_step(s, *attention), _attention_step(s))
         self._decoder = _Loop(device, _lstm_step(s, *decoder))
+        if not s.differentiable:
+            return
         slopes, sums = _attention_chunk(s)
         self._attention_backward = _Loop(
             device,

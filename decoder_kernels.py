@@ -81,10 +81,14 @@ def _sigmoid(x):
 
 @triton.jit
 def _tanh(x):
-    """From exp of a negative number only, so that nothing overflows."""
+    """From exp of a negative number only, so that nothing overflows; near 0, where that would
+    cancel, the first terms of the series, the rest of which is below 1e-11 of it."""
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
-    return tl.where(x < 0, -y, y)
+    square = x * x
+    series = 17.0 / 315 - square * (62.0 / 2835)
+    series = 1 - square * (1.0 / 3 - square * (2.0 / 15 - square * series))
+    return tl.where(tl.abs(x) < 0.125, x * series, tl.where(x < 0, -y, y))
 
 
 @triton.jit
@@ -543,7 +547,6 @@ def _through_windows(
 @triton.jit
 def attention_slopes(
     table,
-    CLIPS: tl.constexpr,  # programs a step
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -555,8 +558,8 @@ def attention_slopes(
     EARLY: tl.constexpr,
 ):
     """TANH and FILTERS of a chunk's steps, which nothing that comes backwards changes; program
-    (step and clip, symbols)."""
-    nth, clip = tl.program_id(0) // CLIPS, tl.program_id(0) % CLIPS
+    (step, symbols, clip)."""
+    nth, clip = tl.program_id(0), tl.program_id(2)
     t = tl.load(table + START) + nth
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)

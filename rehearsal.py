@@ -78,8 +78,9 @@ def rehearse(
                 model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
                 training_step(_made_up_batch(*shape, hparams).to(device))
             return True
-        except RuntimeError as error:  # cuBLAS and cuDNN say it in words of their own
-            if isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error):
+        except RuntimeError as error:  # cuBLAS, cuDNN and the driver say it in words of their own
+            said = any(words in str(error) for words in ("ALLOC_FAILED", "out of memory"))
+            if said or isinstance(error, torch.OutOfMemoryError):
                 return False
             raise
         finally:

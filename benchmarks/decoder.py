@@ -381,14 +381,14 @@ def main() -> None:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only"
     )
-    parser.add_argument("--repeats", type=int, help="default: 5, on a GPU 20")
-    parser.add_argument("--warm-ups", type=int, help="default: 1, on a GPU 3")
+    parser.add_argument("--repeats", type=int, help="default: 5, on a GPU 10")
+    parser.add_argument("--warm-ups", type=int, help="default: 1, on a GPU 2")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     args = parser.parse_args()
     on_gpu = args.device.startswith("cuda")
-    args.repeats = (20 if on_gpu else 5) if args.repeats is None else args.repeats
-    args.warm_ups = (3 if on_gpu else 1) if args.warm_ups is None else args.warm_ups
+    args.repeats = (10 if on_gpu else 5) if args.repeats is None else args.repeats
+    args.warm_ups = (2 if on_gpu else 1) if args.warm_ups is None else args.warm_ups
     for name in ("batch_size", "frames", "symbols", "repeats"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
@@ -396,16 +396,23 @@ def main() -> None:
         parser.error(f"--warm-ups {args.warm_ups}: must be at least 0")
     if on_gpu and not cuda:
         parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
-    memory = {
-        name: None if args.no_memory else in_a_process(peak_memory, args, name) for name in DECODERS
-    }
+    times, memory, launches = measure(args), dict.fromkeys(DECODERS), None
+    save(report(args, times, memory, launches), args.json)  # anew each time: a kill leaves it
+    if not args.no_memory:
+        memory = {name: in_a_process(peak_memory, args, name) for name in DECODERS}
+        save(report(args, times, memory, launches), args.json)
     launches = in_a_process(launches_per_step, args)
-    result = report(args, measure(args), memory, launches)
+    result = report(args, times, memory, launches)
+    save(result, args.json)
     print(table(result))
     if args.json:
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
         print(f"\nwrote {args.json}")
+
+
+def save(result: dict, path: Path | None) -> None:
+    if path is not None:
+        text = json.dumps(result, indent=2) + "\n"
+        write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 if __name__ == "__main__":

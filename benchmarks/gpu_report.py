@@ -273,7 +273,9 @@ def environment() -> dict:
         "gpu": said_by("nvidia-smi", f"--query-gpu={NVIDIA_SMI}", "--format=csv,noheader"),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": platform.platform(),
-        "commit": said_by("git", "describe", "--always", "--dirty", "--abbrev=40"),
+        # A copy of the working tree without .git is told by whoever sent it.
+        "commit": os.environ.get("COMMIT")
+        or said_by("git", "describe", "--always", "--dirty", "--abbrev=40"),
         "versions": versions,
     }
 

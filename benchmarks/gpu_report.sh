@@ -7,7 +7,8 @@
 #                                                       script; default: a temporary folder
 #
 # From the environment: PYTHON (python3); BUDGET, seconds for everything (510); LENGTHS, a CSV of
-# clip lengths as benchmarks/epoch.py reads it, and SYMBOLS, its metadata (made-up ones without).
+# clip lengths as benchmarks/epoch.py reads it, and SYMBOLS, its metadata (made-up ones without);
+# COMMIT, for a copy of the project without its history.
 set -uo pipefail
 
 rehearsal=0
@@ -16,7 +17,7 @@ if [[ ${1:-} == --cpu-rehearsal ]]; then
   shift
 fi
 if (($# > 1)) || [[ ${1:-} == -* ]]; then
-  sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 if (($# == 0 && rehearsal)); then
@@ -74,7 +75,7 @@ measure() {
 
 tests() {
   part "$1" "$2" "$python" -m pytest tests/test_decoder_kernels.py tests/test_fast_decoder.py \
-    -q -p no:cacheprovider -k "$3"
+    -v --durations=5 -p no:cacheprovider -k "$3"
 }
 
 if ((rehearsal)); then
@@ -92,27 +93,27 @@ if ((rehearsal)); then
 else
   row=(--batch-size 16 --frames 774 --symbols 120)
   short=(--batch-size 64 --frames 203 --symbols 32)
-  busy=() epoch=() curves=(--device cuda)
-  loader=(--num-workers "0,2,4" --repeats 1)
+  busy=() epoch=(--repeats 2) curves=(--device cuda)
+  loader=(--num-workers "0,4" --repeats 1)
   tf32=tf32
 fi
 epoch=("${epoch[@]}" ${lengths:+"$lengths"} ${symbols:+--symbols "$symbols"})
 
 part environment 30 "$python" benchmarks/gpu_report.py --environment "$parts/environment.json"
-tests tests_gpu 120 gpu
+tests tests_gpu 120 "(gpu or usual or more) and not compile"
 measure decoder_bf16 90 benchmarks/decoder.py --precision bf16 "${row[@]}"
 measure decoder_tf32 90 benchmarks/decoder.py --precision $tf32 "${row[@]}"
 measure decoder_fp32 90 benchmarks/decoder.py --precision fp32 "${row[@]}"
 measure decoder_bf16_64_clips 60 benchmarks/decoder.py --precision bf16 "${short[@]}"
-measure busy_bf16 80 benchmarks/busy.py --precision bf16 "${busy[@]}"
+measure busy_bf16 120 benchmarks/busy.py --precision bf16 "${busy[@]}"
 measure epoch_bf16 80 benchmarks/epoch.py --precision bf16 "${epoch[@]}"
 if [[ -e benchmarks/kernels.py ]] && ((!rehearsal)); then
   measure kernels 60 benchmarks/kernels.py
 fi
 measure loss_curves 40 benchmarks/loss_curves.py --picture "$out/loss-curves.svg" "${curves[@]}"
 measure loader 60 benchmarks/loader.py "${loader[@]}"
-measure epoch_fp32 60 benchmarks/epoch.py --precision fp32 "${epoch[@]}"
+measure epoch_fp32 60 benchmarks/epoch.py --precision fp32 "${epoch[@]}" --capacities "" --batches 8
 measure epoch_bf16_reference 60 benchmarks/epoch.py --precision bf16 --decoder reference \
   "${epoch[@]}" --capacities "" --batches 4
-tests tests_other $((rehearsal ? 10 : 90)) "not gpu"
+tests tests_other $((rehearsal ? 10 : 90)) "not (gpu or usual or more)"
 echo "wrote $out/report.md and $out/report.json"

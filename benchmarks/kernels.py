@@ -44,6 +44,7 @@ def setting_of(args: argparse.Namespace, precision: str, early: bool) -> decoder
         kernel_size=hparams.attention_location_kernel_size,
         p_attention_dropout=hparams.p_attention_dropout,
         p_decoder_dropout=hparams.p_decoder_dropout,
+        differentiable=True,
         early_launch=early,
         stream=torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0,
     )
@@ -111,7 +112,16 @@ def measure(args: argparse.Namespace) -> list[dict]:
             name = f"{precision}{'' if early else ', late'}"
             rows.append({"setting": name, **times, "together": sum(times.values())})
             print(f"measured {name}", file=sys.stderr, flush=True)
+            if args.json:  # anew for every setting, so that a kill leaves what is done
+                save(rows, args)
     return rows
+
+
+def save(rows: list[dict], args: argparse.Namespace) -> None:
+    result = {"rows": rows, "versions": versions(), "device": machine(torch.device(args.device))}
+    result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
+    text = json.dumps(result, indent=2) + "\n"
+    write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def table(rows: list[dict]) -> str:
@@ -151,10 +161,6 @@ def main() -> None:
     )
     print(table(rows))
     if args.json:
-        result = {"rows": rows, "versions": versions(), "device": machine(torch.device("cuda"))}
-        result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
         print(f"\nwrote {args.json}")
 
 

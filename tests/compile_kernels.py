@@ -28,6 +28,7 @@ FULL = {
     "kernel_size": 31,
     "p_attention_dropout": 0.1,
     "p_decoder_dropout": 0.1,
+    "differentiable": True,
     "early_launch": True,
 }
 CASES = [  # clips, symbols, operands, tf32
@@ -35,6 +36,8 @@ CASES = [  # clips, symbols, operands, tf32
     (64, 32, torch.bfloat16, False),
     (16, 120, torch.float32, True),
     (16, 120, torch.float32, False),
+    (16, 190, torch.bfloat16, False),
+    (64, 32, torch.float32, False),
 ]
 
 

@@ -59,13 +59,13 @@ class Problem:
         """Outputs and all gradients, by name, of a random weighting of the outputs."""
         memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
         self.decoder.zero_grad()
-        with torch.autocast("cpu", precision, enabled=precision is not None):
+        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
             outputs = function(self.decoder, memory, self.mask, mel, self.dropout_masks)
         generator, loss = seeded(self.seed), 0.0
         for output, weight in zip(outputs, weights, strict=True):
             noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
             if weight:
-                loss = loss + weight * (output.to(memory.dtype) * noise.to(memory.dtype)).sum()
+                loss = loss + weight * (output.to(memory.dtype) * noise.to(memory)).sum()
         loss.backward()
         results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
         results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
