@@ -13,6 +13,7 @@ attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kerne
 """
 
 import functools
+import os
 import warnings
 from collections.abc import Callable
 
@@ -21,6 +22,11 @@ import torch.nn.functional as F
 from torch.autograd import Function
 
 import decoder_graphs
+
+# On a CPU oneDNN and what torch puts around it each keep the programs they made for the last 1,024
+# shapes, half a gigabyte of them; most of ours never come back. Read at the first product.
+for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_cache, "64")
 
 CHUNK = 8  # steps whose derivatives are worked out together in the backward loops, without kernels
 
