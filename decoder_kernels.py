@@ -157,22 +157,10 @@ def lstm_step(
         w = tl.load(weight + k[:, None], in_weight, 0.0)
         total = _dot(x, w, total, PRECISION, INTERPRETED)
 
-    i_and_g, f_and_o = tl.split(tl.reshape(total, (ROWS, UNITS, 2, 2)))
-    i, g = tl.split(i_and_g)
-    f, o = tl.split(f_and_o)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
     inside = (row < batch)[:, None] & (unit < SIZE)[None, :]
-    gates += unit[None, :]
-    tl.store(gates, i, inside)
-    tl.store(gates + SIZE, f, inside)
-    tl.store(gates + 2 * SIZE, g, inside)
-    tl.store(gates + 3 * SIZE, o, inside)
-    here = step[:, None] * SIZE + unit[None, :]
-    cells = _buffer(table, CELLS, DTYPE)
-    cell = f * tl.load(cells + here - batch * SIZE, inside & has_past[:, None], 0.0) + i * g
-    tl.store(cells + here, cell, inside)
-    hidden = o * _tanh(cell)
+    hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
     if DROPOUT:
+        here = step[:, None] * SIZE + unit[None, :]
         kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
         hidden = tl.where(kept != 0, hidden * scale, 0.0)
     place = step[:, None] * WIDTH + unit[None, :]
@@ -189,6 +177,36 @@ def lstm_step(
         places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]
         in_part = (row < batch)[:, None] & (dim < QUERY)[None, :]
         tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, in_part)
+
+
+@triton.jit
+def _lstm_cell(
+    table,
+    total,  # [rows, 4 * units] of gates before activation
+    step,
+    unit,
+    has_past,
+    inside,
+    SIZE: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """The hidden state [rows, units] before dropout; GATES and CELLS are stored."""
+    rows: tl.constexpr = total.shape[0]
+    units: tl.constexpr = total.shape[1] // 4
+    i_and_g, f_and_o = tl.split(tl.reshape(total, (rows, units, 2, 2)))
+    i, g = tl.split(i_and_g)
+    f, o = tl.split(f_and_o)
+    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
+    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
+    tl.store(gates, i, inside)
+    tl.store(gates + SIZE, f, inside)
+    tl.store(gates + 2 * SIZE, g, inside)
+    tl.store(gates + 3 * SIZE, o, inside)
+    cells = _buffer(table, CELLS, DTYPE) + step[:, None] * SIZE + unit[None, :]
+    before = cells - tl.load(table + BATCH) * SIZE
+    cell = f * tl.load(before, inside & has_past[:, None], 0.0) + i * g
+    tl.store(cells, cell, inside)
+    return o * _tanh(cell)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -226,11 +244,10 @@ def attention_step(
     symbols = tl.load(table + SYMBOLS)
     step = t * batch + clip
     dim = tl.arange(0, DIM_BLOCK)
-    tap = tl.arange(0, TAPS_BLOCK)  # of the filter over the previous, then over the cumulative
+    tap = tl.arange(0, TAPS_BLOCK)
     in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
-    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
     query = tl.zeros((DIM_BLOCK,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
@@ -238,11 +255,6 @@ def attention_step(
         in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
 
-    width = symbols + KERNEL - 1
-    past = _buffer(table, PAST, DTYPE) + step * 2 * width
-    tap_place = tap // KERNEL * width + tap % KERNEL
-    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
-    mask = _buffer(table, MASK, tl.int8) + clip * symbols
     alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
     column = tl.program_id(1) * CONTEXT_BLOCK + tl.arange(0, CONTEXT_BLOCK)
     in_context = column < WIDTH - SIZE
@@ -253,17 +265,12 @@ def attention_step(
     total = tl.zeros((), DTYPE)
     for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
         n = start + tl.arange(0, SYMBOLS_BLOCK)
-        in_window = (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :]
-        window = tl.load(past + n[:, None] + tap_place[None, :], in_window, 0.0)
-        in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
-        pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0)
-        padding = tl.load(mask + n, n < symbols, 1)
         in_memory = (n < symbols)[:, None] & in_context[None, :]
         places = n[:, None] * (WIDTH - SIZE) + column[None, :]
         values = tl.load(memory + places, in_memory, 0.0)
-        pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
-        energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
-        energy = tl.where(padding != 0, float("-inf"), energy)
+        energy = _energies(
+            table, step, clip, n, query, location_weight, KERNEL, DIM, DTYPE, PRECISION, INTERPRETED
+        )
         before = highest
         highest = tl.maximum(before, tl.max(energy, axis=0))
         shift = tl.where(highest == float("-inf"), 0.0, highest)  # as yet nothing but padding
@@ -280,20 +287,75 @@ def attention_step(
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
 
     if tl.program_id(1) == 0:
-        past += KERNEL // 2
-        following = tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
-        for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
-            n = start + tl.arange(0, SYMBOLS_BLOCK)
-            cumulative = tl.load(past + width + n, n < symbols, 0.0)
-            if MOST_SYMBOLS > SYMBOLS_BLOCK:
-                tl.debug_barrier()  # other threads wrote the energies than read them
-                share = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest)
-                tl.debug_barrier()
-            alignment = share / total
-            tl.store(alignments + n, alignment, n < symbols)
-            tl.store(past + batch * 2 * width + n, alignment, n < following)
-            cumulative += alignment
-            tl.store(past + batch * 2 * width + width + n, cumulative, n < following)
+        _store_alignment(
+            table, t, clip, share, highest, total, KERNEL, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
+        )
+
+
+@triton.jit
+def _energies(
+    table,
+    step,
+    clip,
+    n,  # symbols
+    query,
+    location_weight,
+    KERNEL: tl.constexpr,
+    DIM: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """v . tanh(processed_memory + query + location), -inf at padding."""
+    symbols = tl.load(table + SYMBOLS)
+    dim = tl.arange(0, location_weight.shape[1])
+    tap = tl.arange(0, location_weight.shape[0])  # of the filter over the previous, then over
+    width = symbols + KERNEL - 1  # the cumulative alignment
+    past = _buffer(table, PAST, DTYPE) + step * 2 * width
+    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
+    window = tl.load(past + places, (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
+    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
+    in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
+    pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0)
+    padding = tl.load(_buffer(table, MASK, tl.int8) + clip * symbols + n, n < symbols, 1)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+    pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
+    energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
+    return tl.where(padding != 0, float("-inf"), energy)
+
+
+@triton.jit
+def _store_alignment(
+    table,
+    t,
+    clip,
+    share,  # exp(energy - highest) of the only block of symbols, if it is the only one
+    highest,
+    total,
+    KERNEL: tl.constexpr,
+    MOST_SYMBOLS: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """ALIGNMENTS, which holds the energies of several blocks, and what step t + 1 looks back at."""
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    width = symbols + KERNEL - 1
+    step = t * batch + clip
+    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
+    past = _buffer(table, PAST, DTYPE) + step * 2 * width + KERNEL // 2
+    following = tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
+    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
+        n = start + tl.arange(0, SYMBOLS_BLOCK)
+        cumulative = tl.load(past + width + n, n < symbols, 0.0)
+        if MOST_SYMBOLS > SYMBOLS_BLOCK:
+            tl.debug_barrier()  # other threads wrote the energies than read them
+            share = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest)
+            tl.debug_barrier()
+        alignment = share / total
+        tl.store(alignments + n, alignment, n < symbols)
+        tl.store(past + batch * 2 * width + n, alignment, n < following)
+        cumulative += alignment
+        tl.store(past + batch * 2 * width + width + n, cumulative, n < following)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -491,18 +553,35 @@ def cell_gradient(
         weight = tl.load(weight, in_weight, 0.0)
         dhidden = _dot(dquery, weight, dhidden, PRECISION, INTERPRETED)
 
-    here = step[:, None] * SIZE + unit[None, :]
+    if DROPOUT:
+        here = step[:, None] * SIZE + unit[None, :]
+        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+        dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
+    has_past = row < tl.where(t > 0, batch, 0)
+    dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+    _gate_gradients(table, dhidden, dcells, step, unit, has_past, inside, SIZE, DTYPE)
+
+
+@triton.jit
+def _gate_gradients(
+    table,
+    dhidden,  # [rows, units], before dropout
+    dcells,
+    step,
+    unit,
+    has_past,
+    inside,
+    SIZE: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """GATES become their gradients, and the cells' becomes that of the step before."""
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
     i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
     g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
-    cells = _buffer(table, CELLS, DTYPE) + here
+    cells = _buffer(table, CELLS, DTYPE) + step[:, None] * SIZE + unit[None, :]
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
-    has_past = row < tl.where(t > 0, batch, 0)
-    previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
-    if DROPOUT:
-        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
-        dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
-    dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
+    before = cells - tl.load(table + BATCH) * SIZE
+    previous = tl.load(before, inside & has_past[:, None], 0.0)
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
     tl.store(gates, dcell * g * i * (1 - i), inside)

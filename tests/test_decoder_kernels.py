@@ -435,7 +435,7 @@ def test_a_fallback_warns_once():
     with pytest.warns(UserWarning, match=r"plain operations.*slower.*an odd size"):
         fast_decoder._warn_once("an odd size")
     with warnings.catch_warnings(action="error"):
-        fast_decoder._warn_once("an odd size")
+        assert fast_decoder._warn_once("an odd size") is None
     fast_decoder._warn_once.cache_clear()
 
 
@@ -454,7 +454,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
     assert len(kernels) == 6 * 10
     for kernel in kernels:
         assert kernel["shared_bytes"] <= 227 * 1024, kernel
-        assert kernel["spilled_bytes"] <= 64, kernel  # 6 % of 255 registers
+        assert kernel["spilled_bytes"] == 0, kernel
         assert {load.rpartition(".")[2] for load in kernel["loads_before_waiting"]} <= {"b64"}, (
             kernel
         )
@@ -471,8 +471,16 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
 def test_the_kernels_benchmark_runs_all_four_loops(monkeypatch):
     args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=64)
     setting = benchmark.setting_of(args, "fp32", early=False)
-    for loop in benchmark.loops(decoder_graphs.Graphs(setting), args).values():
+    graphs, ran = decoder_graphs.Graphs(setting), []
+    run_loop = decoder_graphs._Loop.run
+    monkeypatch.setattr(
+        decoder_graphs._Loop, "run", lambda self, *steps: (ran.append(self), run_loop(self, *steps))
+    )
+    for loop in benchmark.loops(graphs, args).values():
         loop()
+    assert ran == [
+        *(graphs._attention, graphs._decoder, graphs._attention_backward, graphs._decoder_backward)
+    ]
 
 
 def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
