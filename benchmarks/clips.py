@@ -88,6 +88,10 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     """Numbered lines that are not empty."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path}: no such file; expected lines of id,samples or of id|text"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not readable as UTF-8 text ({error})") from None
     return [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]

@@ -219,3 +219,8 @@ def test_shapes_of_every_strategy_are_counted_without_training(epoch, capsys, mo
     names = [row.split("|")[1].strip() for row in rows]
     assert names[: len(STRATEGIES)] == list(STRATEGIES)
     assert all(name.endswith(", dynamic sizes") for name in names[len(STRATEGIES) :])
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.csv: no such file; expected lines of id,samples"):
+        corpus.read_clips(tmp_path / "none.csv", PAPER, None, None)
