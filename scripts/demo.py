@@ -8,6 +8,7 @@ goes on where it stopped; finished, it only shows the comparison.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -42,10 +43,13 @@ def run(*command: str | Path) -> None:
     script, *arguments = map(str, command)
     print("\n$ python", script, shlex.join(arguments), flush=True)
     # A model this small is faster on one thread: its matrices are not worth sharing out.
-    result = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, ROOT / script, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
-    if result.returncode != 0:
+    while process.returncode is None:
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches the script too, which saves
+            process.wait()
+    if process.returncode != 0:
         sys.exit(
             f"the demo stopped at {script}; run it again to go on, or delete the output folder "
             "to start anew"

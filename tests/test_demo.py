@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,33 @@ def test_the_demo_runs_from_a_path_with_spaces_and_again_over_itself(tmp_path):
     lines = [json.loads(line) for line in (out / "rand" / "metrics.jsonl").open()]
     assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
     assert "prepare_ljspeech.py" in first.stdout  # the next command
+
+
+def test_ctrl_c_lets_the_script_save_and_says_how_to_go_on(tmp_path):
+    script = tmp_path / "trains.py"
+    script.write_text(
+        "import sys, time\n"
+        "try:\n"
+        "    print('training', flush=True)\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(1)\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit(130)\n"
+    )
+    program = f"from scripts import demo; demo.run({str(script)!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert "$ python" in process.stdout.readline() + process.stdout.readline()
+    assert process.stdout.readline() == "training\n"
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    output, errors = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("saved\n", 1)
+    assert errors.startswith("the demo stopped at ")
+    assert "Traceback" not in errors
