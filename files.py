@@ -1,6 +1,7 @@
 """Writing files so that a reader never sees half of one."""
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,12 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """`value` as indented JSON, in one step."""
+    text = json.dumps(value, indent=2) + "\n"
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -19,7 +19,6 @@ fast decoder unless --hparams changes them. On a CPU the operators' shares are p
 import argparse
 import datetime
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -51,7 +50,7 @@ from benchmarks.trainer import (  # noqa: E402
     versions,
 )
 from data_utils import Batch, Clip, make_loader, read_filelist  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_json  # noqa: E402
 from hparams import batching_options, create_hparams  # noqa: E402
 
 PROGRAM = "busy.py"
@@ -405,8 +404,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     print(report(result))
     if args.json:
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(args.json, result)
         print(f"\nwrote {args.json}")
 
 

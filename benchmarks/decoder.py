@@ -17,7 +17,6 @@ out from the shapes (`bytes_per_step`).
 
 import argparse
 import datetime
-import json
 import multiprocessing
 import resource
 import statistics
@@ -41,7 +40,7 @@ from benchmarks.trainer import (  # noqa: E402
     versions,
 )
 from data_utils import Batch  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_json  # noqa: E402
 from hparams import HParams  # noqa: E402
 
 COUNTED = {"cpu": (16, 32), "cuda": (64, 192)}  # steps: whole chunks of either's backward pass
@@ -411,8 +410,7 @@ def main() -> None:
 
 def save(result: dict, path: Path | None) -> None:
     if path is not None:
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+        write_json(path, result)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ what follows +- is the standard error of that sum by the drawing of batches.
 
 import argparse
 import datetime
-import json
 import math
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -47,7 +46,7 @@ from benchmarks.trainer import (  # noqa: E402
     versions,
 )
 from data_utils import Batch  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_json  # noqa: E402
 from hparams import STRATEGIES, HParams, batching_options, create_hparams  # noqa: E402
 from progress import progress_bar  # noqa: E402
 
@@ -390,8 +389,7 @@ def main(arguments: list[str] | None = None) -> None:
             "hparams": asdict(hparams),
             "rows": rows,
         }
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(args.json, result)
         print(f"\nwrote {args.json}")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
 
-from files import write_atomically  # noqa: E402
+from files import write_atomically, write_json  # noqa: E402
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
 NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"
@@ -288,9 +288,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--environment", type=Path, help="write what this machine is, only")
     args = parser.parse_args(arguments)
     if args.environment:
-        text = json.dumps(environment(), indent=2) + "\n"
-        write_atomically(args.environment, lambda path: path.write_text(text, encoding="utf-8"))
-        print(text)
+        said = environment()
+        write_json(args.environment, said)
+        print(json.dumps(said, indent=2))
     elif len(args.folders) != 2:
         parser.error("expected two folders: of the parts, and for the report")
     else:

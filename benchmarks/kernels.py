@@ -9,7 +9,6 @@ floor; benchmarks/decoder.py measures it with all around it.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of i
 
 import decoder_graphs  # noqa: E402
 from benchmarks.trainer import machine, versions  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_json  # noqa: E402
 from hparams import HParams  # noqa: E402
 
 OPERANDS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
@@ -120,8 +119,7 @@ def measure(args: argparse.Namespace) -> list[dict]:
 def save(rows: list[dict], args: argparse.Namespace) -> None:
     result = {"rows": rows, "versions": versions(), "device": machine(torch.device(args.device))}
     result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
-    text = json.dumps(result, indent=2) + "\n"
-    write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+    write_json(args.json, result)
 
 
 def table(rows: list[dict]) -> str:

@@ -17,7 +17,6 @@ Files read once are in the system's memory, as in all epochs of a training run b
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import sys
@@ -33,9 +32,9 @@ sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of i
 
 from batching import LengthBatchSampler, padding_stats  # noqa: E402
 from benchmarks.clips import made_up_clips, make_corpus  # noqa: E402
-from benchmarks.trainer import machine, versions  # noqa: E402
+from benchmarks.trainer import machine, positive, versions  # noqa: E402
 from data_utils import Clip, make_loader, read_filelist  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_json  # noqa: E402
 from hparams import HParams, batching_options, create_hparams  # noqa: E402
 from progress import progress_bar  # noqa: E402
 
@@ -151,15 +150,6 @@ def counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def positive(text: str) -> float:
-    try:
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -235,8 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     for corpus in corpora:
         print(f"\n{table(corpus, args.rate)}")
     if args.json:
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(args.json, result)
         print(f"\nwrote {args.json}")
 
 

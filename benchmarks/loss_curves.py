@@ -18,7 +18,6 @@ where one activation comes to lie on the other side of a ReLU's kink.
 
 import argparse
 import datetime
-import json
 import math
 import sys
 from dataclasses import asdict, replace
@@ -41,7 +40,7 @@ from benchmarks.trainer import (  # noqa: E402
     versions,
 )
 from data_utils import Batch, TextMelCollate  # noqa: E402
-from files import write_atomically  # noqa: E402
+from files import write_atomically, write_json  # noqa: E402
 from hparams import HParams, create_hparams  # noqa: E402
 from progress import progress_bar  # noqa: E402
 
@@ -281,8 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
             )
         print(f"wrote {args.picture}")
     if args.json:
-        text = json.dumps(result, indent=2) + "\n"
-        write_atomically(args.json, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(args.json, result)
         print(f"wrote {args.json}")
 
 

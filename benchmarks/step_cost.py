@@ -30,7 +30,13 @@ sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of i
 
 from audio import frame_count  # noqa: E402
 from batching import plan_epoch  # noqa: E402
-from benchmarks.trainer import Trainer, peak_memory, proc_bytes, reset_peak_memory  # noqa: E402
+from benchmarks.trainer import (  # noqa: E402
+    Trainer,
+    peak_memory,
+    positive,
+    proc_bytes,
+    reset_peak_memory,
+)
 from cost_model import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs  # noqa: E402
 from data_utils import Batch, TextMelCollate  # noqa: E402
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict  # noqa: E402
@@ -393,15 +399,6 @@ def numbers(text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers above 0, as in 1,4,16")
     return sorted({int(part) for part in parts})
-
-
-def positive(text: str) -> float:
-    try:
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

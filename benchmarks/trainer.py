@@ -1,5 +1,6 @@
 """A training step as train.py makes it, and what it is measured with; the benchmarks share it."""
 
+import argparse
 import ctypes
 import os
 import platform
@@ -154,3 +155,16 @@ def versions() -> dict:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
     }
+
+
+# ---------------------------------------------------------------------------- arguments
+
+
+def positive(text: str) -> float:
+    """For argparse: a number above 0."""
+    try:
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
