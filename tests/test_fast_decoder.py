@@ -3,7 +3,10 @@
 import copy
 import dataclasses
 import json
+import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -433,3 +436,22 @@ def test_a_mel_of_no_whole_number_of_steps_is_refused():
     case.mel = case.mel[:, :, :7]
     with pytest.raises(ValueError, match="mel of 7 frames: expected a multiple of n_frames_per"):
         case.run(fast_decoder.teacher_forced)
+
+
+@pytest.mark.parametrize(("users", "expected"), [(None, "64"), ("7", "7")])
+def test_programs_kept_for_shapes_that_never_come_back_are_few_unless_the_user_says(
+    users, expected
+):
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {k: v for k, v in os.environ.items() if k not in names}
+    environment |= {} if users is None else dict.fromkeys(names, users)
+    program = f"import fast_decoder, os; print(*(os.environ[name] for name in {names}))"
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == [expected, expected]
