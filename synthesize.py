@@ -8,6 +8,8 @@ log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. A text s
 whichever texts are spoken beside it.
 """
 
+import environment
+
 import argparse
 import sys
 from dataclasses import dataclass
@@ -17,12 +19,12 @@ import numpy as np
 import torch
 
 from audio import griffin_lim, write_wav
-from checkpoint import CheckpointError, load_checkpoint, load_weights
 from files import write_atomically
 from hparams import HParams, create_hparams, hparams_from_dict
 from model import DropoutMasks, Tacotron2
 from pictures import draw_alignment
 from text import text_to_sequence
+from training.checkpoint import CheckpointError, load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words

@@ -9,6 +9,8 @@
 Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
 """
 
+import environment
+
 import argparse
 import contextlib
 import math
@@ -27,11 +29,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-import checkpoint
 import fast_decoder
 from audio import griffin_lim, mel_filters
 from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from checkpoint import CheckpointError
 from data_utils import (
     Batch,
     Clip,
@@ -42,10 +42,13 @@ from data_utils import (
 )
 from files import lock, remove_leftovers
 from hparams import HParams, batching_options, create_hparams, describe, hparams_from_dict
-from logger import METRICS_FILE, RunLogger, describe_environment
 from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
 from progress import duration, progress_bar
-from rehearsal import DoesNotFit, rehearse
+from training import checkpoint
+from training.checkpoint import CheckpointError
+from training.logger import METRICS_FILE, RunLogger
+from training.measuring import describe_environment
+from training.rehearsal import DoesNotFit, rehearse
 
 DEFAULT_LOGS = "logs"  # inside the output folder
 VALIDATION_SEED = 0  # batches and prenet masks of every run's validation

@@ -16,6 +16,8 @@ first. The settings are the paper's (SSB-DBS-BR, batch size 16, 12.5 ms between 
 fast decoder unless --hparams changes them. On a CPU the operators' shares are printed instead.
 """
 
+from project_root import ROOT
+
 import argparse
 import datetime
 import itertools
@@ -29,29 +31,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
 
-import fast_decoder  # noqa: E402
-from batching import LengthBatchSampler  # noqa: E402
-from benchmarks.clips import made_up_clips, make_corpus  # noqa: E402
-from benchmarks.trainer import (  # noqa: E402
-    PRECISIONS,
-    Trainer,
-    machine,
-    make_trainer,
-    synchronize,
-    versions,
-)
-from data_utils import Batch, Clip, make_loader, read_filelist  # noqa: E402
-from files import write_json  # noqa: E402
-from hparams import batching_options, create_hparams  # noqa: E402
+import fast_decoder
+from analysis.clips import made_up_clips, make_corpus
+from batching import LengthBatchSampler
+from data_utils import Batch, Clip, make_loader, read_filelist
+from files import write_json
+from hparams import batching_options, create_hparams
+from training.measuring import machine, synchronize, versions
+from training.step import PRECISIONS, Trainer
 
 PROGRAM = "busy.py"
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
@@ -389,7 +383,7 @@ def main(arguments: list[str] | None = None) -> None:
             clips = read_filelist(filelist, hparams)
         except (ValueError, OSError) as error:
             sys.exit(f"{PROGRAM}: {error}")
-        trainer = make_trainer(args.precision, hparams, device)
+        trainer = Trainer(replace(hparams, precision=args.precision), device)
         found = measure(trainer, clips, args)
     result = found | {
         "steps": args.steps,

@@ -15,6 +15,8 @@ shorter and a longer clip, so that what is done once is left out. Bytes a decode
 out from the shapes (`bytes_per_step`).
 """
 
+import project_root
+
 import argparse
 import datetime
 import multiprocessing
@@ -22,26 +24,18 @@ import resource
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-import fast_decoder  # noqa: E402
-from benchmarks.trainer import (  # noqa: E402
-    DECODERS,
-    PRECISIONS,
-    machine,
-    make_trainer,
-    synchronize,
-    versions,
-)
-from data_utils import Batch  # noqa: E402
-from files import write_json  # noqa: E402
-from hparams import HParams  # noqa: E402
+import fast_decoder
+from data_utils import Batch
+from files import write_json
+from hparams import HParams
+from training.measuring import machine, seconds_of, synchronize, versions
+from training.step import DECODERS, PRECISIONS, Trainer
 
 COUNTED = {"cpu": (16, 32), "cuda": (64, 192)}  # steps: whole chunks of either's backward pass
 
@@ -52,7 +46,7 @@ class Workload:
     def __init__(self, args: argparse.Namespace):
         self.device = torch.device(args.device)
         hparams = HParams()
-        self.trainer = make_trainer(args.precision, hparams, self.device)
+        self.trainer = Trainer(replace(hparams, precision=args.precision), self.device)
         self.model = self.trainer.model.train()
         clips, frames = args.batch_size, args.frames
         gate = torch.zeros(clips, frames)
@@ -70,20 +64,23 @@ class Workload:
         )
         self.text_mask = torch.zeros(clips, args.symbols, dtype=torch.bool, device=self.device)
 
-    def step(self, decoder: Callable) -> None:
-        self.model.training_decoder = decoder
+    def step(self, decoder: str) -> None:
+        self.trainer.use_decoder(decoder)
         self.trainer.step(self.batch)
 
-    def decoder_forward(self, decoder: Callable, frames: int | None = None) -> torch.Tensor:
+    def decoder_forward(self, decoder: str, frames: int | None = None) -> torch.Tensor:
         """A loss of the decoder's outputs; of the first `frames` frames."""
         self.trainer.optimizer.zero_grad(set_to_none=True)
         memory, mel = self.memory.detach().requires_grad_(), self.batch.mel[:, :, :frames]
         masks = self.model.decoder.draw_masks(mel.shape[2], len(memory))
         with self.trainer.autocast():
-            mel, gate, _ = decoder(self.model.decoder, memory, self.text_mask, mel, masks)
+            self.trainer.use_decoder(decoder)
+            mel, gate, _ = self.model.training_decoder(
+                self.model.decoder, memory, self.text_mask, mel, masks
+            )
             return mel.float().square().mean() + gate.float().square().mean()
 
-    def decoder_alone(self, decoder: Callable) -> None:
+    def decoder_alone(self, decoder: str) -> None:
         self.decoder_forward(decoder).backward()
 
 
@@ -97,8 +94,8 @@ def measure(args: argparse.Namespace) -> dict:
     times = {part: {name: [] for name in DECODERS} for part in runs}
     for repeat in range(args.warm_ups + args.repeats):
         for part, run in runs.items():
-            for name, decoder in DECODERS.items():
-                seconds = workload.trainer.seconds(run, decoder)
+            for name in DECODERS:
+                seconds = seconds_of(workload.device, run, name)
                 kind = (
                     "warm-up" if repeat < args.warm_ups else f"repeat {repeat - args.warm_ups + 1}"
                 )
@@ -158,11 +155,11 @@ def launches_per_step(args: argparse.Namespace) -> dict:
         counted.batch_size = counted.symbols = 2
     workload, run = Workload(counted), kernels_run if device.type == "cuda" else operators_run
     found = {}
-    for name, decoder in DECODERS.items():
-        workload.decoder_alone(decoder)  # compiles and captures
+    for name in DECODERS:
+        workload.decoder_alone(name)  # compiles and captures
         counts = []
         for frames in (short, long):
-            forward, loss = run(lambda f=frames, d=decoder: workload.decoder_forward(d, f))
+            forward, loss = run(lambda f=frames, d=name: workload.decoder_forward(d, f))
             counts.append((forward, run(loss.backward)[0]))
         forward, backward = (
             (after - before) / (long - short) for before, after in zip(*counts, strict=True)
@@ -241,12 +238,12 @@ def peak_memory(args: argparse.Namespace, name: str) -> int:
     """The most bytes that a step held, the optimiser's state being there."""
     workload = Workload(args)
     for _ in range(2):
-        workload.step(DECODERS[name])
+        workload.step(name)
     if workload.device.type == "cuda":
         # What compiling and capturing took for a moment does not count.
         synchronize(workload.device)
         torch.cuda.reset_peak_memory_stats(workload.device)
-        workload.step(DECODERS[name])
+        workload.step(name)
         synchronize(workload.device)
         return torch.cuda.max_memory_allocated(workload.device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -18,6 +18,8 @@ turns. The time of an epoch is the sum over strata of mean seconds x batches, wi
 what follows +- is the standard error of that sum by the drawing of batches.
 """
 
+from project_root import ROOT
+
 import argparse
 import datetime
 import math
@@ -28,27 +30,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-import decoder_graphs  # noqa: E402
-import fast_decoder  # noqa: E402
-from batching import padding_stats, plan_epoch  # noqa: E402
-from benchmarks import clips as corpus  # noqa: E402
-from benchmarks.trainer import (  # noqa: E402
-    DECODERS,
-    PRECISIONS,
-    Trainer,
-    machine,
-    make_trainer,
-    peak_memory,
-    reset_peak_memory,
-    versions,
-)
-from data_utils import Batch  # noqa: E402
-from files import write_json  # noqa: E402
-from hparams import STRATEGIES, HParams, batching_options, create_hparams  # noqa: E402
-from progress import progress_bar  # noqa: E402
+import fast_decoder
+from analysis import clips as corpus
+from batching import padding_stats, plan_epoch
+from data_utils import Batch
+from fast_decoder import graphs as decoder_graphs
+from files import write_json
+from hparams import STRATEGIES, HParams, batching_options, create_hparams
+from progress import progress_bar
+from training.measuring import machine, peak_memory, reset_peak_memory, seconds_of, versions
+from training.step import DECODERS, PRECISIONS, Trainer
 
 PROGRAM = "epoch.py"
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
@@ -155,7 +146,7 @@ class Measurement:
         return corpus.noise_batch(self.clips, chosen, self.mel, hparams, self.cuda)
 
     def step(self, batch: Batch, decoder: str) -> None:
-        self.trainer.model.training_decoder = DECODERS[decoder]
+        self.trainer.use_decoder(decoder)
         self.trainer.step(batch)
 
     def peak_bytes(self, plan: Plan, decoder: str) -> int | None:
@@ -171,7 +162,7 @@ class Measurement:
         batch = self.batch(plan, number)
         if self.cuda:
             self.step(batch, decoder)
-        times = [self.trainer.seconds(self.step, batch, decoder) for _ in range(repeats)]
+        times = [seconds_of(self.trainer.device, self.step, batch, decoder) for _ in range(repeats)]
         return float(np.median(times))
 
 
@@ -367,7 +358,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     device = torch.device(args.device)
     decoders = list(DECODERS) if args.decoder == "both" else [args.decoder]
-    trainer = make_trainer(args.precision, hparams, device)
+    trainer = Trainer(replace(hparams, precision=args.precision), device)
     print(
         f"{machine(device)}, torch {torch.__version__}, {args.precision}\n{clips.source}\n"
         f"fast decoder: {fast_decoder.describe(device)}\n"

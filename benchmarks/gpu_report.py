@@ -8,6 +8,8 @@ what it printed (NAME.out, NAME.err) and, if it got so far, what it measured (NA
 is missing or broken is said to be; nothing is made up for it.
 """
 
+from project_root import ROOT
+
 import argparse
 import datetime
 import importlib.metadata
@@ -15,15 +17,11 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-from files import write_atomically, write_json  # noqa: E402
+from files import write_atomically, write_json
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
 NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"

@@ -8,6 +8,8 @@ launch begins when the one before it has ended. What the loops take together is 
 floor; benchmarks/decoder.py measures it with all around it.
 """
 
+import project_root
+
 import argparse
 import statistics
 import sys
@@ -16,13 +18,10 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-import decoder_graphs  # noqa: E402
-from benchmarks.trainer import machine, versions  # noqa: E402
-from files import write_json  # noqa: E402
-from hparams import HParams  # noqa: E402
+from fast_decoder import graphs as decoder_graphs
+from files import write_json
+from hparams import HParams
+from training.measuring import machine, versions
 
 OPERANDS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 

@@ -15,6 +15,8 @@ library takes part in. Batches are those that train.py plans, and its loader rea
 Files read once are in the system's memory, as in all epochs of a training run but the first.
 """
 
+import project_root
+
 import argparse
 import datetime
 import os
@@ -27,16 +29,14 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-from batching import LengthBatchSampler, padding_stats  # noqa: E402
-from benchmarks.clips import made_up_clips, make_corpus  # noqa: E402
-from benchmarks.trainer import machine, positive, versions  # noqa: E402
-from data_utils import Clip, make_loader, read_filelist  # noqa: E402
-from files import write_json  # noqa: E402
-from hparams import HParams, batching_options, create_hparams  # noqa: E402
-from progress import progress_bar  # noqa: E402
+from analysis.arguments import positive
+from analysis.clips import made_up_clips, make_corpus
+from batching import LengthBatchSampler, padding_stats
+from data_utils import Clip, make_loader, read_filelist
+from files import write_json
+from hparams import HParams, batching_options, create_hparams
+from progress import progress_bar
+from training.measuring import machine, versions
 
 PROGRAM = "loader.py"
 EPOCHS = ("first", "later", "free")

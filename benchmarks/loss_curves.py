@@ -16,10 +16,11 @@ noise alone, which Adam turns into whole steps. The losses part later, by and by
 where one activation comes to lie on the other side of a ReLU's kink.
 """
 
+import project_root
+
 import argparse
 import datetime
 import math
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -28,21 +29,12 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)
-
-from benchmarks.trainer import (  # noqa: E402
-    PRECISIONS,
-    Trainer,
-    machine,
-    make_trainer,
-    synchronize,
-    versions,
-)
-from data_utils import Batch, TextMelCollate  # noqa: E402
-from files import write_atomically, write_json  # noqa: E402
-from hparams import HParams, create_hparams  # noqa: E402
-from progress import progress_bar  # noqa: E402
+from data_utils import Batch, TextMelCollate
+from files import write_atomically, write_json
+from hparams import HParams, create_hparams
+from progress import progress_bar
+from training.measuring import machine, synchronize, versions
+from training.step import PRECISIONS, Trainer
 
 SMALL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
@@ -102,7 +94,7 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
     decoders = {REFERENCE: "reference", FAST: "fast"} | dict.fromkeys(YARDSTICKS, "reference")
     decoders |= {f"{REFERENCE} again": "reference", f"{FAST} again": "fast"}
     runs = {
-        name: make_trainer(precision, replace(hparams, decoder=decoder), device)
+        name: Trainer(replace(hparams, decoder=decoder, precision=precision), device)
         for name, decoder in decoders.items()
     }
     for seed, name in enumerate(YARDSTICKS):

@@ -12,6 +12,8 @@ batch sizes, mel lengths and text lengths, up to the padded frames that a batch 
 beside the minutes it took without waiting for data, which is the loader's and not the model's.
 """
 
+import project_root
+
 import argparse
 import csv
 import datetime
@@ -25,24 +27,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, which has a batching.py of its own
-
-from audio import frame_count  # noqa: E402
-from batching import plan_epoch  # noqa: E402
-from benchmarks.trainer import (  # noqa: E402
-    Trainer,
+from analysis.arguments import positive
+from analysis.step_costs import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs
+from audio import frame_count
+from batching import plan_epoch
+from data_utils import Batch, TextMelCollate
+from hparams import HParams, batching_options, create_hparams, hparams_from_dict
+from progress import duration, progress_bar
+from text import text_to_sequence
+from training.logger import METRICS_FILE
+from training.measuring import (
+    describe_environment,
     peak_memory,
-    positive,
     proc_bytes,
     reset_peak_memory,
+    seconds_of,
 )
-from cost_model import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs  # noqa: E402
-from data_utils import Batch, TextMelCollate  # noqa: E402
-from hparams import HParams, batching_options, create_hparams, hparams_from_dict  # noqa: E402
-from logger import METRICS_FILE, describe_environment  # noqa: E402
-from progress import duration, progress_bar  # noqa: E402
-from text import text_to_sequence  # noqa: E402
+from training.step import Trainer
 
 PROGRAM = "step_cost.py"
 # LJSpeech has clips of 1.1 to 10.1 s, with texts of 12 to 187 characters.
@@ -151,10 +152,12 @@ class Survey:
             return
         try:
             if shape in self.first_seconds:
-                self.seconds.setdefault(shape, []).append(trainer.timed_step(batch))
+                self.seconds.setdefault(shape, []).append(
+                    seconds_of(trainer.device, trainer.step, batch)
+                )
             else:
                 measurable = reset_peak_memory(trainer.device)
-                seconds = trainer.timed_step(batch)
+                seconds = seconds_of(trainer.device, trainer.step, batch)
                 self.bytes[shape] = peak_memory(trainer.device) if measurable else None
                 self.first_seconds[shape] = seconds
             return

@@ -10,6 +10,8 @@ steps, and how well it mixes the clips. Writes tables and pictures; --recommend 
 batching that mixes enough, as overrides for train.py. benchmarks/step_cost.py makes COSTS.json.
 """
 
+import project_root
+
 import argparse
 import csv
 import datetime
@@ -25,18 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from audio import frame_count  # noqa: E402
-from batching import STRATEGIES  # noqa: E402
-from cost_model import StepCosts, read_costs  # noqa: E402
-from data_utils import lines_refused  # noqa: E402
-from files import write_atomically  # noqa: E402
-from hparams import HParams, create_hparams  # noqa: E402
-from progress import progress_bar  # noqa: E402
-from scripts import published  # noqa: E402
-from scripts.batching_figures import (  # noqa: E402
+from analysis import published
+from analysis.figures import (
     PARAMETER_NOTES,
     batching_name,
     draw_length_against_position,
@@ -44,7 +36,8 @@ from scripts.batching_figures import (  # noqa: E402
     draw_parameter_sweeps,
     write_figure,
 )
-from scripts.batching_survey import (  # noqa: E402
+from analysis.step_costs import StepCosts, read_costs
+from analysis.survey import (
     PARAMETERS,
     Recommendation,
     Survey,
@@ -56,7 +49,13 @@ from scripts.batching_survey import (  # noqa: E402
     survey,
     survey_row,
 )
-from text import text_to_sequence  # noqa: E402
+from audio import frame_count
+from batching import STRATEGIES
+from data_utils import lines_refused
+from files import write_atomically
+from hparams import HParams, create_hparams
+from progress import progress_bar
+from text import text_to_sequence
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1

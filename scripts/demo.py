@@ -7,6 +7,8 @@ batches (RAND) and under the paper's best batching (SSB-DBS-BR), and compares th
 goes on where it stopped; finished, it only shows the comparison.
 """
 
+from project_root import ROOT
+
 import argparse
 import contextlib
 import json
@@ -18,12 +20,9 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from matplotlib.figure import Figure
 
-from matplotlib.figure import Figure  # noqa: E402
-
-from files import write_atomically  # noqa: E402
+from files import write_atomically
 
 SMALL_MODEL = (
     "symbols_embedding_dim=128,encoder_embedding_dim=128,attention_rnn_dim=128,"

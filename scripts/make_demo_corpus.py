@@ -15,6 +15,8 @@ most of the mass towards the long end.
 The corpus follows from --clips and --seed alone and appears whole or not at all.
 """
 
+import project_root
+
 import argparse
 import ctypes
 import json
@@ -33,7 +35,6 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from progress import progress_bar
 
 VERSION = 1  # raise it with every change that changes the corpus

@@ -14,6 +14,8 @@ Every clip is checked. If any is bad, all bad ones are listed and nothing is wri
 --skip-bad leaves them out.
 """
 
+from project_root import ROOT
+
 import argparse
 import csv
 import hashlib
@@ -29,8 +31,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import numpy as np
 import soundfile
 import torch
@@ -44,7 +44,6 @@ from progress import progress_bar
 from scripts.download import download_corpus
 from text import sequence_to_text, text_to_sequence
 
-ROOT = Path(__file__).resolve().parent.parent
 SPLIT_FILE = ROOT / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
 READING_THREADS = 8  # headers wait for the disk, not for the processor

@@ -8,6 +8,8 @@ tables) and the figures. Runs that are alike but for their seed become one row, 
 error. What is broken or unfinished is named and left out.
 """
 
+import project_root
+
 import argparse
 import base64
 import csv
@@ -21,13 +23,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from files import write_atomically  # noqa: E402
-from scripts import batching_figures, published  # noqa: E402
-from scripts.report_figures import draw_validation_losses, figure_lengths  # noqa: E402
-from scripts.report_runs import (  # noqa: E402
+from analysis import figures as batching_figures
+from analysis import published
+from analysis.report_figures import draw_validation_losses, figure_lengths
+from analysis.report_runs import (
     LENGTHS_FILE,
     Row,
     deviations,
@@ -36,7 +35,7 @@ from scripts.report_runs import (  # noqa: E402
     read_run,
     warnings,
 )
-from scripts.report_tables import (  # noqa: E402
+from analysis.report_tables import (
     Column,
     Finding,
     Losses,
@@ -50,6 +49,7 @@ from scripts.report_tables import (  # noqa: E402
     paper_findings,
     randomization_sentence,
 )
+from files import write_atomically
 
 TITLE = "Ten batchings of Tacotron 2: ours beside the paper's"
 LARGEST_INLINE_SVG = 1_000_000  # bytes; a larger drawing goes into the page as PNG

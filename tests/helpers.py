@@ -237,7 +237,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
 
 def draw_quickly(set_attribute) -> None:
     """Empty pictures: the real ones take longer than training the tiny model."""
-    import logger
+    from training import logger
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
         set_attribute(logger, name, lambda *_: Figure(figsize=(1, 1)))

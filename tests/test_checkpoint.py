@@ -7,10 +7,10 @@ import pytest
 import torch
 from helpers import assert_same
 
-import checkpoint
-from checkpoint import CheckpointError
 from hparams import create_hparams
 from model import Tacotron2
+from training import checkpoint
+from training.checkpoint import CheckpointError
 
 SMALL = create_hparams(
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_model import TERMS, Measurement, fit, term_amounts, write_costs
+from analysis import published
+from analysis.step_costs import TERMS, Measurement, fit, term_amounts, write_costs
+from analysis.survey import mean_survey, survey
 from hparams import create_hparams
 from scripts import compare_batching as program
-from scripts import published
-from scripts.batching_survey import mean_survey, survey
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "ljspeech"
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples

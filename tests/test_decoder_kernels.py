@@ -27,10 +27,10 @@ from test_fast_decoder import (
     relative_errors,
 )
 
-import decoder_graphs
 import fast_decoder
 import model
 from benchmarks import kernels as benchmark
+from fast_decoder import graphs as decoder_graphs
 from hparams import HParams
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")

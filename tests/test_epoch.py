@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import decoder_graphs
-from benchmarks import clips as corpus
+from analysis import clips as corpus
 from data_utils import read_filelist
+from fast_decoder import graphs as decoder_graphs
 from hparams import STRATEGIES, create_hparams
 from text import text_to_sequence
 

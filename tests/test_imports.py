@@ -12,6 +12,7 @@ PROJECT = Path(__file__).parents[1]
 
 # module: (project modules, packages) it may import beside the standard library
 TABLE = {
+    "environment": ("", ""),
     "hparams": ("", ""),
     "files": ("", ""),
     "progress": ("", "tqdm"),
@@ -22,20 +23,20 @@ TABLE = {
     "audio": ("hparams", "torch numpy librosa soundfile"),
     "data_utils": ("text audio hparams files", "torch numpy"),
     "model": ("layers hparams", "torch"),
-    "decoder_kernels": ("", "triton"),
-    "decoder_graphs": ("decoder_kernels", "torch"),
-    "fast_decoder": ("decoder_graphs", "torch"),
-    "checkpoint": ("hparams files", "torch"),
-    "cost_model": ("files", "numpy scipy"),
-    "logger": ("pictures hparams files", "torch numpy"),
-    "rehearsal": ("data_utils hparams", "torch numpy"),
+    "fast_decoder": ("", "torch"),
+    "fast_decoder.kernels": ("", "triton"),
+    "fast_decoder.graphs": ("", "torch"),
+    "training.checkpoint": ("hparams files", "torch"),
+    "training.logger": ("pictures hparams files", "torch numpy"),
+    "training.rehearsal": ("data_utils hparams", "torch numpy"),
+    "analysis": ("batching data_utils audio text hparams files", "numpy scipy matplotlib torch"),
     "train": (
-        "hparams files batching text audio data_utils model fast_decoder checkpoint logger "
-        "pictures rehearsal progress",
+        "environment hparams files batching text audio data_utils model fast_decoder training "
+        "pictures progress",
         "torch numpy",
     ),
     "synthesize": (
-        "hparams files text audio data_utils model checkpoint pictures",
+        "environment hparams files text audio data_utils model training pictures",
         "torch numpy",
     ),
 }

@@ -61,7 +61,7 @@ def run(command: str, clone: Path) -> subprocess.CompletedProcess:
         arguments[at] += "," + TINY
         if "batch_size" in command:
             arguments[at] = re.sub(r"batch_size=16,", "", arguments[at])
-    if arguments[1] == "benchmarks/batching.py":
+    if arguments[1] == "benchmarks/planning.py":
         arguments.append("--quick")
     if arguments[1] == "benchmarks/decoder.py":
         arguments += "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0".split()

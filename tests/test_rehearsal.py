@@ -13,7 +13,7 @@ from batching import STRATEGIES, plan_epoch
 from data_utils import Batch
 from hparams import HParams, create_hparams
 from model import Tacotron2, Tacotron2Loss
-from rehearsal import DoesNotFit, costliest_shapes, rehearse
+from training.rehearsal import DoesNotFit, costliest_shapes, rehearse
 
 CPU = torch.device("cpu")
 SMALL = (

@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from analysis import published, report, report_figures, report_runs, report_tables
+from analysis.figures import STYLES
+from analysis.report_tables import Measure, Result, reduction
 from hparams import create_hparams
-from scripts import published, report, report_figures, report_runs, report_tables
-from scripts.batching_figures import STYLES
-from scripts.report_tables import Measure, Result, reduction
 
 STRATEGY = {style.name: strategy for strategy, style in STYLES.items()}
 MACHINE = {

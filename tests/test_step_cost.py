@@ -13,8 +13,8 @@ import torch
 from helpers import SENTENCES, Child, metrics
 from scipy.spatial import Delaunay
 
+from analysis.step_costs import TERMS, StepCosts, read_costs, write_costs
 from batching import STRATEGIES, plan_epoch
-from cost_model import TERMS, StepCosts, read_costs, write_costs
 from data_utils import Batch
 from hparams import create_hparams
 

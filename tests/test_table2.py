@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from analysis.published import SETTINGS, TABLE_2
 from hparams import HParams, create_hparams
-from scripts.published import SETTINGS, TABLE_2
-from scripts.table2 import quick
+from scripts import quick_mode as quick
 from tests.helpers import TINY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ case $1 in
     status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
     [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
     exit "$status" ;;
-  */quick.py)
+  */quick_mode.py)
     exec REAL "$@" ;;
   scripts/prepare_ljspeech.py)
     [ -d "$2" ] || { echo "no such folder: $2" >&2; exit 1; }

@@ -40,7 +40,6 @@ from helpers import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import checkpoint
 import data_utils
 import files
 import model as model_module
@@ -49,8 +48,9 @@ from audio import log_mel_spectrogram, mel_fingerprint, read_audio
 from batching import STRATEGIES, plan_epoch
 from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from hparams import create_hparams, hparams_from_dict
-from logger import RunLogger
 from model import Tacotron2
+from training import checkpoint
+from training.logger import RunLogger
 
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
 # inside epochs and between them, validation after the second and the fourth.

@@ -35,13 +35,13 @@ if [ $mode != full ]; then
     CORPUS=$OUT/corpus
     python "$here/../make_demo_corpus.py" "$CORPUS" --clips 85
   elif [ $mode = quick ]; then
-    python "$here/quick.py" corpus "$CORPUS" "$OUT/corpus"
+    python "$here/../quick_mode.py" corpus "$CORPUS" "$OUT/corpus"
     CORPUS=$OUT/corpus
   fi
 fi
 source "$here/settings.sh" # prepares the filelists
 if [ $mode != full ]; then
-  scaled=$(python "$here/quick.py" overrides $mode "$OUT/filelists/train_mel.txt")
+  scaled=$(python "$here/../quick_mode.py" overrides $mode "$OUT/filelists/train_mel.txt")
   echo "Scaled down, so it reproduces no figure of the paper: $scaled"
   EXTRA="$scaled,$EXTRA"
   [ $mode = quick-gpu ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # fastest for a small model

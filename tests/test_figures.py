@@ -5,9 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
-from batching import STRATEGIES
-from scripts import published
-from scripts.batching_figures import (
+from analysis import published
+from analysis.figures import (
     STYLES,
     batching_name,
     draw_length_against_position,
@@ -16,7 +15,8 @@ from scripts.batching_figures import (
     draw_parameter_sweeps,
     write_figure,
 )
-from scripts.batching_survey import survey, sweep
+from analysis.survey import survey, sweep
+from batching import STRATEGIES
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 

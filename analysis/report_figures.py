@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from scripts.batching_figures import STYLES
-from scripts.report_runs import Row
+from analysis.figures import STYLES
+from analysis.report_runs import Row
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scripts import published
-from scripts.report_runs import Row, Run, differing, representatives
+from analysis import published
+from analysis.report_runs import Row, Run, differing, representatives
 
 FIRST, _, LAST = published.EPOCHS_SHOWN
 GIB = 2**30

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis import published
+from analysis.figures import batching_name
+from analysis.survey import PARAMETERS
 from hparams import STRATEGIES, HParams, create_hparams, hparams_from_dict
-from scripts import published
-from scripts.batching_figures import batching_name
-from scripts.batching_survey import PARAMETERS
 
 METRICS_FILE, LENGTHS_FILE = "metrics.jsonl", "lengths.csv"
 MOST_PROBLEMS_SHOWN = 20

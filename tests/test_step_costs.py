@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_model import COST_SETTINGS, TERMS, Measurement, fit, read_costs, write_costs
+from analysis.step_costs import COST_SETTINGS, TERMS, Measurement, fit, read_costs, write_costs
 from hparams import HParams
 
 ROOT = Path(__file__).resolve().parent.parent

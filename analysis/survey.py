@@ -5,14 +5,10 @@ Sources (Ge21, Doetsch17, Gonzalez23) are those of batching.py.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from batching import STRATEGIES, padding_stats, pair_novelty, pair_spread, plan_epoch
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batching import STRATEGIES, plan_epoch
-from scripts.batching_survey import (
+from analysis.survey import (
     PARAMETERS,
     cost,
     match_zero_padding,
@@ -19,6 +18,7 @@ from scripts.batching_survey import (
     survey,
     sweep,
 )
+from batching import STRATEGIES, plan_epoch
 
 
 def distinct_lengths(count, seed=0):

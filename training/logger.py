@@ -2,8 +2,6 @@
 
 import json
 import os
-import platform
-import subprocess
 import threading
 from pathlib import Path
 
@@ -109,30 +107,3 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     once and as a message, not as the thread's traceback."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
-
-
-def describe_environment(device: torch.device) -> dict:
-    """Machine, versions and commit of this recipe, for the `run` line."""
-    here = Path(__file__).resolve().parent
-    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = None  # a copy without its history
-    cuda = device.type == "cuda"
-    return {
-        "machine": {
-            "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "system": platform.platform(),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "cuda": torch.version.cuda if cuda else None,
-        },
-        "commit": commit,
-    }

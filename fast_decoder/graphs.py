@@ -53,7 +53,7 @@ class Setting(NamedTuple):
 def _kernels():
     """decoder_kernels, or the reason why it cannot be imported."""
     try:
-        import decoder_kernels
+        from fast_decoder import kernels as decoder_kernels
     except ImportError as error:
         return f"Triton cannot be imported ({error})"
     return decoder_kernels

@@ -21,12 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 
-import decoder_graphs
-
-# On a CPU oneDNN and what torch puts around it each keep the programs they made for the last 1,024
-# shapes, half a gigabyte of them; most of ours never come back. Read at the first product.
-for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_cache, "64")
+from fast_decoder import graphs as decoder_graphs
 
 CHUNK = 8  # steps whose derivatives are worked out together in the backward loops, without kernels
 
@@ -92,6 +87,16 @@ def teacher_forced(
         )
     frames, gates = decoder.linear_projection(outputs), decoder.gate_layer(outputs)
     return decoder.to_frames(frames), gates.squeeze(2).T, alignments.transpose(0, 1)
+
+
+def limit_caches() -> None:
+    """Let a process that trains on a CPU keep fewer programs for shapes that do not come back.
+
+    oneDNN and what torch puts around it each keep those of the last 1,024 shapes, half a gigabyte.
+    Call it before the first product, which reads the limits; those that the user set stay.
+    """
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(cache, "64")
 
 
 def describe(device: torch.device) -> str:

@@ -1,8 +1,10 @@
 """What the quick modes of all.sh scale down: the corpus, the settings and the model.
 
-python scripts/table2/quick.py corpus CORPUS OUT        OUT becomes a part of CORPUS
-python scripts/table2/quick.py overrides MODE FILELIST  prints the overrides for train.py
+python scripts/quick_mode.py corpus CORPUS OUT        OUT becomes a part of CORPUS
+python scripts/quick_mode.py overrides MODE FILELIST  prints the overrides for train.py
 """
+
+import project_root
 
 import argparse
 import os
@@ -11,11 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from analysis.published import SETTINGS, TRAINING_CLIPS
 from scripts.demo import SMALL_MODEL
 from scripts.prepare_ljspeech import read_metadata
-from scripts.published import SETTINGS, TRAINING_CLIPS
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
@@ -110,7 +110,7 @@ def main() -> None:
         else:
             print(overrides(args.mode, args.filelist))
     except (ValueError, OSError) as error:
-        sys.exit(f"quick.py: {error}")
+        sys.exit(f"quick_mode.py: {error}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Used by compare_batching.py and report.py. Every strategy keeps its colour, mark
 all of them, so they can be told apart without colour too.
 """
 
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from analysis.survey import DEFAULTS, PARAMETERS, Survey, parameter_values, sweep
 from batching import STRATEGIES, padding_stats, plan_epoch
 from files import write_atomically
-from scripts.batching_survey import DEFAULTS, PARAMETERS, Survey, parameter_values, sweep
 
 
 class Style(NamedTuple):

@@ -1,14 +1,16 @@
 """How long an epoch's plan takes: plan_epoch beside numpy's argsort and other libraries' samplers.
 
-    python benchmarks/batching.py --quick                 # 10,480 clips, as LJSpeech's training set
-    python benchmarks/batching.py --save                  # and 10 million clips: some minutes
-    python benchmarks/batching.py --lengths lengths.csv   # lines of id,samples; else drawn
+    python benchmarks/planning.py --quick                 # 10,480 clips, as LJSpeech's training set
+    python benchmarks/planning.py --save                  # and 10 million clips: some minutes
+    python benchmarks/planning.py --lengths lengths.csv   # lines of id,samples; else drawn
 
 `plan_epoch` is timed with `semi_sorted`, dynamic batch sizes and batch randomization, 16 clips a
 batch, from the array of lengths to the list of batches; `argsort` on as many random numbers. A
 library's sampler is timed through its public interface, from the sampler that already holds the
 lengths to the list of an epoch's batches, and only if it is installed. Everything in one run.
 """
+
+from project_root import ROOT
 
 import argparse
 import contextlib
@@ -27,11 +29,8 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # in place of this folder, in which `batching` would be this very file
-
-from batching import padding_stats, plan_epoch  # noqa: E402
-from files import write_atomically  # noqa: E402
+from batching import padding_stats, plan_epoch
+from files import write_atomically
 
 SMALL, LARGE = 10_480, 10_000_000
 BATCH_SIZE, REPEATS = 16, 5
@@ -259,7 +258,7 @@ def main() -> None:
         f"- versions: {versions()}",
         f"- lengths: {source}",
         f"- {BATCH_SIZE} clips a batch, or {BATCH_SIZE} x the longest clip as capacity; best and "
-        f"median of {REPEATS} where not said otherwise; benchmarks/batching.py says what is timed",
+        f"median of {REPEATS} where not said otherwise; benchmarks/planning.py says what is timed",
         "",
     ]
     for line in report:

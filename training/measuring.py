@@ -1,0 +1,123 @@
+"""What runs and benchmarks are measured with: time, memory, and the machine they ran on."""
+
+import ctypes
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(device: torch.device, run: Callable, *arguments) -> float:
+    """Seconds of `run(*arguments)`, the device's work included."""
+    synchronize(device)
+    start = time.perf_counter()
+    run(*arguments)
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Begin a new high-water mark, with what earlier steps left behind given back.
+
+    False on a system that cannot: `peak_memory` then counts from the start of the process.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Most bytes since `reset_peak_memory`: of the GPU, else resident ones of this process.
+
+    None on a CPU where the system has no /proc.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return proc_bytes("/proc/self/status", "VmHWM:")
+
+
+def largest_memory(device: torch.device) -> int:
+    """Most bytes in use: of the GPU since its mark was reset, else of this process ever."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024  # macOS counts bytes, not kB
+
+
+def proc_bytes(path: str, name: str) -> int | None:
+    """The value of a line `name  number kB`; None on systems without it."""
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+
+
+# ---------------------------------------------------------------------------- the machine
+
+
+def machine(device: torch.device) -> str:
+    """The GPU's name, or the processor's with its cores and torch's threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+def versions() -> dict:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,  # None where torch is built for CPUs
+    }
+
+
+def describe_environment(device: torch.device) -> dict:
+    """Machine, versions and commit of this recipe, for the `run` line of metrics.jsonl."""
+    here = Path(__file__).resolve().parents[1]
+    git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None  # a copy without its history
+    cuda = device.type == "cuda"
+    return {
+        "machine": {
+            "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "versions": versions()
+        | {"numpy": np.__version__, "cuda": torch.version.cuda if cuda else None},
+        "commit": commit,
+    }
