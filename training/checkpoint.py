@@ -11,15 +11,24 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from errors import UserError
 from files import write_atomically
 
 BEST = "best.pt"
 
 
-class CheckpointError(Exception):
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read."""
+
+    path: Path
+    state: dict
+
+
+class CheckpointError(UserError):
     """A checkpoint that cannot be written, read or used; the message says which and why."""
 
 
@@ -36,8 +45,7 @@ def save_checkpoint(directory: Path, state: dict, keep: int) -> Path:
         free = shutil.disk_usage(directory).free / 1e9 if directory.is_dir() else 0
         raise CheckpointError(
             f"{path} could not be written ({_first_line(error)}; {free:.2f} GB free): make "
-            "room or make the folder writable, then go on with --resume; earlier checkpoints "
-            "are untouched"
+            "room or make the folder writable; earlier checkpoints are untouched"
         ) from None
     for _, old in list_checkpoints(directory)[:-keep]:
         old.unlink()
@@ -90,13 +98,13 @@ def load_checkpoint(path: str | Path) -> dict:
     return state
 
 
-def load_newest(directory: Path, warn: Callable[[str], None]) -> tuple[Path, dict] | None:
+def load_newest(directory: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint of a run that can be read, `best.pt` when no other can; `warn` hears
     of each that cannot."""
     best = [directory / BEST] if (directory / BEST).exists() else []
     for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
         try:
-            return path, load_checkpoint(path)
+            return Checkpoint(path, load_checkpoint(path))
         except CheckpointError as error:
             warn(f"skipped {error}")
     return None

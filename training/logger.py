@@ -1,17 +1,40 @@
 """What a run tells: metrics.jsonl and TensorBoard."""
 
+import functools
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from errors import UserError
 from pictures import draw_alignment, draw_gate, draw_mels
 
 METRICS_FILE = "metrics.jsonl"
+
+
+EVENTS = "events.out.tfevents.*"  # TensorBoard's files
+SUFFIX = ".tacotron2"  # of our own: others in the same folder are left alone
+
+
+def _writing(method: Callable) -> Callable:
+    """Let a failure to write be a UserError."""
+
+    @functools.wraps(method)
+    def guarded(self, *arguments):
+        try:
+            return method(self, *arguments)
+        except OSError as error:
+            raise UserError(
+                f"writing to {self.output_directory} failed ({error}): make room or make the "
+                "folder writable; checkpoints are untouched"
+            ) from error
+
+    return guarded
 
 
 class RunLogger:
@@ -19,24 +42,36 @@ class RunLogger:
 
     `state()` is the size of every log file, and `resume_state` cuts them back to those sizes, so a
     run that goes on from a checkpoint leaves no trace of the steps after it. An empty
-    `resume_state` clears the logs.
+    `resume_state` clears the logs. Event files that are not ours stay as they are.
+
+    All methods raise UserError when they cannot write.
     """
 
     def __init__(self, output_directory: Path, log_directory: Path, resume_state: dict[str, int]):
         self.output_directory, self.log_directory = output_directory, log_directory
+        self._listed = set(resume_state)
+        listed_events = [name for name in resume_state if name != METRICS_FILE]
+        # Checkpoints of the first release list files without our suffix, and no others.
+        self._owns_all = any(listed_events) and not any(n.endswith(SUFFIX) for n in listed_events)
         self._cut_back(resume_state)
+        self._owns_all = False
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
         self.metrics = open(output_directory / METRICS_FILE, "a", encoding="utf-8")  # noqa: SIM115
-        self.writer = SummaryWriter(str(log_directory))
+        self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
-        events = sorted(self.log_directory.glob("events.out.tfevents.*"))
+        """The log files of this run that are there."""
+        events = [path for path in sorted(self.log_directory.glob(EVENTS)) if self._is_ours(path)]
         return [path for path in (self.output_directory / METRICS_FILE, *events) if path.is_file()]
+
+    def _is_ours(self, path: Path) -> bool:
+        return self._owns_all or path.name.endswith(SUFFIX) or self._name(path) in self._listed
 
     def _name(self, path: Path) -> str:
         return os.path.relpath(path, self.output_directory)
 
+    @_writing
     def state(self) -> dict[str, int]:
         """Bytes of each log file, by its path from the output folder; all of it on the disk."""
         self.writer.flush()
@@ -52,6 +87,7 @@ class RunLogger:
             elif size < path.stat().st_size:
                 os.truncate(path, size)
 
+    @_writing
     def log_run(self, record: dict) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""
         self._write("run", record)
@@ -59,11 +95,13 @@ class RunLogger:
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self.writer.add_text("hparams", table, record["iteration"])
 
+    @_writing
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Training curves by step, to TensorBoard alone."""
         for name, value in values.items():
             self.writer.add_scalar(f"training/{name}", value, iteration)
 
+    @_writing
     def log_epoch(self, record: dict) -> None:
         """One `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
@@ -71,6 +109,7 @@ class RunLogger:
             if name not in ("epoch", "iteration"):
                 self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
 
+    @_writing
     def log_validation(self, record: dict, example: dict) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
 

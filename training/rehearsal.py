@@ -4,18 +4,19 @@ Running out of memory then happens in the first seconds, with the setting that w
 in hour three when the longest clips happen to meet.
 """
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
-from data_utils import Batch
+from data_utils import Batch, Clip
+from errors import UserError
 from hparams import HParams
+from training.step import Trainer
 
-
-class DoesNotFit(Exception):
-    """The costliest batch does not fit into the device's memory; the message says what does."""
+Shape = tuple[int, int, int]  # clips, frames, symbols
 
 
 def costliest_shapes(
@@ -23,7 +24,7 @@ def costliest_shapes(
     num_symbols: Sequence[int],
     hparams: HParams,
     capacity: int | None = None,
-) -> list[tuple[int, int, int]]:
+) -> list[Shape]:
     """(clips, frames, symbols) of the batches that need most memory, for training.
 
     With a fixed size: that many clips as long as the longest, with the longest text. With dynamic
@@ -48,88 +49,128 @@ def costliest_shapes(
 
 
 def rehearse(
-    model: torch.nn.Module,
-    training_step: Callable[[Batch], None],
-    num_frames: Sequence[int],
-    num_symbols: Sequence[int],
-    hparams: HParams,
-    device: torch.device,
-    optimizer_started: bool,
+    trainer: Trainer, training_clips: Sequence[Clip], validation_clips: Sequence[Clip]
 ) -> int:
-    """Forward and backward of the costliest batches, leaving no trace.
-
-    `training_step(batch)` computes the loss and its gradients. Buffers, gradients and random
-    states are put back bitwise.
-
-    Args:
-        optimizer_started: Adam's two moments are in memory already; if not, their room is taken
-            for the while, for the first real step will take it.
+    """Forward and backward of the costliest training batches, forward of the costliest validation
+    batch, leaving no trace: buffers, gradients and random states are put back bitwise.
 
     Returns:
         Peak bytes of device memory.
 
     Raises:
-        DoesNotFit: with the largest capacity or batch size that does fit.
+        UserError: with the largest capacity or batch sizes that do fit.
     """
+    hparams, device = trainer.hparams, trainer.device
+    frames, symbols = _lengths(training_clips)
 
-    def fits(shapes: list[tuple[int, int, int]]) -> bool:
-        try:
-            for shape in shapes:
-                model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
-                training_step(_made_up_batch(*shape, hparams).to(device))
-            return True
-        except RuntimeError as error:  # cuBLAS, cuDNN and the driver say it in words of their own
-            said = any(words in str(error) for words in ("ALLOC_FAILED", "out of memory"))
-            if said or isinstance(error, torch.OutOfMemoryError):
-                return False
-            raise
-        finally:
-            model.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
+    def training_shapes(clips: int) -> list[Shape]:
+        """With room for so many of the longest clips."""
+        if hparams.dynamic_batch_size:
+            return costliest_shapes(frames, symbols, hparams, capacity=clips * max(frames))
+        return [(clips, max(frames), max(symbols))]
 
+    def validation_shapes(clips: int) -> list[Shape]:
+        return [(clips, *map(max, _lengths(validation_clips)))]
+
+    def validation_step(batch: Batch) -> None:
+        with torch.no_grad(), trainer.autocast():
+            trainer.loss(trainer.model(batch), batch)
+
+    problems = []
+    with _without_trace(trainer):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        asked = costliest_shapes(frames, symbols, hparams)
+        if not _fit(trainer, trainer.compute_gradients, asked):
+            most = min(hparams.batch_size, len(frames))
+            if hparams.dynamic_batch_size:
+                capacity = hparams.batch_capacity or hparams.batch_size * max(frames)
+                most = -(-capacity // max(frames))
+            fitting = _largest(
+                lambda clips: _fit(trainer, trainer.compute_gradients, training_shapes(clips)), most
+            )
+            setting, value = "batch_size", fitting
+            if hparams.dynamic_batch_size:
+                setting, value = "batch_capacity", fitting * max(frames)
+            problems.append(_problem("", asked, fitting, f"{setting}={value}"))
+        trainer.model.eval()
+        most = min(hparams.validation_batch_size, len(validation_clips))
+        asked = validation_shapes(most)
+        if not _fit(trainer, validation_step, asked):
+            fitting = _largest(
+                lambda clips: _fit(trainer, validation_step, validation_shapes(clips)), most
+            )
+            setting = f"validation_batch_size={fitting}"
+            problems.append(_problem(" for validation", asked, fitting, setting))
+        if problems:
+            raise UserError("\n".join(problems))
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _lengths(clips: Sequence[Clip]) -> tuple[list[int], list[int]]:
+    return [clip.num_frames for clip in clips], [len(clip.symbols) for clip in clips]
+
+
+def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
+    """Whether steps on batches of these shapes find the memory they need."""
+    try:
+        for shape in shapes:
+            trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
+            step(_made_up_batch(*shape, trainer.hparams).to(trainer.device))
+        return True
+    except RuntimeError as error:  # cuBLAS, cuDNN and the driver say it in words of their own
+        named = any(words in str(error) for words in ("ALLOC_FAILED", "out of memory"))
+        if named or isinstance(error, torch.OutOfMemoryError):
+            return False
+        raise
+    finally:
+        trainer.model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+
+
+def _largest(fits: Callable[[int], bool], too_many: int) -> int:
+    """The largest number of clips that fits, by bisection; 0 if not even one does."""
+    low, high = 0, too_many  # low fit, high do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _problem(purpose: str, shapes: list[Shape], fitting: int, setting: str) -> str:
+    needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in shapes)
+    message = (
+        f"the costliest batches of this corpus{purpose} do not fit into the GPU's memory ({needed})"
+    )
+    if fitting == 0:
+        return f"{message}; not even one clip of {shapes[0][1]} frames does: leave the longest out"
+    return f"{message}; this fits: --hparams {setting}"
+
+
+@contextlib.contextmanager
+def _without_trace(trainer: Trainer) -> Iterator[None]:
+    """Put buffers, gradients, mode and random states back afterwards, bitwise.
+
+    Adam's two moments take their room for the while if the first step, which makes them, is still
+    to come.
+    """
+    model, training = trainer.model, trainer.model.training
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]
     moments = []
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[trainer.device] if trainer.device.type == "cuda" else []):
         try:
-            if not optimizer_started:
+            if not trainer.optimizer.state:
                 moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]
-            shapes = costliest_shapes(num_frames, num_symbols, hparams)
-            if devices:
-                torch.cuda.reset_peak_memory_stats(device)
-            if not fits(shapes):
-                raise DoesNotFit(_advice(fits, shapes, num_frames, num_symbols, hparams))
-            return torch.cuda.max_memory_allocated(device) if devices else 0
+            yield
         finally:
             del moments
+            model.train(training)
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(buffers[name])
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter.grad = gradient
-
-
-def _advice(fits, shapes, num_frames, num_symbols, hparams: HParams) -> str:
-    longest, most_symbols = int(max(num_frames)), int(max(num_symbols))
-    clips = min(hparams.batch_size, len(num_frames))
-    if hparams.dynamic_batch_size:
-        clips = -(-(hparams.batch_capacity or hparams.batch_size * longest) // longest)
-    low, high = 0, clips  # low longest clips fit, high do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if hparams.dynamic_batch_size:
-            trial = costliest_shapes(num_frames, num_symbols, hparams, capacity=middle * longest)
-        else:
-            trial = [(middle, longest, most_symbols)]
-        low, high = (middle, high) if fits(trial) else (low, middle)
-    needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in shapes)
-    message = f"the costliest batches of this corpus do not fit into the GPU's memory ({needed})"
-    if low == 0:
-        return f"{message}; not even one clip of {longest} frames does: leave the longest out"
-    if hparams.dynamic_batch_size:
-        return f"{message}; this fits: --hparams batch_capacity={low * longest}"
-    return f"{message}; this fits: --hparams batch_size={low}"
 
 
 def _made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:

@@ -1,0 +1,71 @@
+"""A run's clips, their batches, and what these cost."""
+
+from collections.abc import Iterable
+
+from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
+from data_utils import Clip, read_filelist
+from errors import UserError
+from hparams import HParams, batching_options
+from progress import progress_bar
+
+
+def read_clips(hparams: HParams) -> list[list[Clip]]:
+    """The training and the validation clips; UserError names all that is wrong with either."""
+    lists, problems = [], []
+    for filelist in (hparams.training_files, hparams.validation_files):
+
+        def shown(lines: list, filelist: str = filelist) -> Iterable:
+            return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
+
+        try:
+            lists.append(read_filelist(filelist, hparams, shown))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    shared = {clip.path for clip in lists[0]} & {clip.path for clip in lists[1]}
+    if shared:
+        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    return lists
+
+
+def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
+    """The sampler of training batches; UserError for options that this corpus does not allow."""
+    try:
+        return LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(hparams))
+    except ValueError as error:  # batching.py stands alone, and so do its errors
+        raise UserError(str(error)) from None
+
+
+def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
+    """The first epoch's padding, and its cost against random batches of the same corpus."""
+    r, name = hparams.n_frames_per_step, hparams.batching_strategy
+    random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
+    rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
+    ours = plan_stats(sampler, hparams)
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+
+    def cost(what: str, spent: float, spent_by_random: float) -> str:
+        saved = 100 * (1 - spent / spent_by_random)
+        return (
+            f"  {what} an epoch {spent:,.0f}, {saved:.1f} % fewer than random batches' "
+            f"{spent_by_random:,.0f}"
+        )
+
+    return "\n".join(
+        [
+            f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} "
+            "clips",
+            f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+            f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+            f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
+            cost("decoder steps", ours.decoder_steps, rand.decoder_steps),
+            cost("padded frames", ours.padded_frames, rand.padded_frames),
+        ]
+    )
+
+
+def plan_stats(sampler: LengthBatchSampler, hparams: HParams) -> PaddingStats:
+    """What the batches of the sampler's epoch cost in padding."""
+    return padding_stats(sampler.lengths, sampler.plan, frames_per_step=hparams.n_frames_per_step)

@@ -1,0 +1,208 @@
+"""Finding, saving and restoring a run, so that it goes on as if it had never stopped."""
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_utils import write_lengths
+from errors import UserError
+from files import lock, remove_leftovers
+from hparams import HParams, create_hparams, hparams_from_dict
+from training import checkpoint
+from training.checkpoint import Checkpoint
+from training.logger import METRICS_FILE, RunLogger
+from training.measuring import describe_environment
+from training.run import LoopState, Run
+
+
+def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
+    """The checkpoint to go on from: --resume's newest, or -c's. None to start from step 0.
+
+    Raises:
+        UserError: if the output folder holds a run and nothing says to go on with it.
+    """
+    directory, checkpoint_path = args.output_directory, args.checkpoint_path
+    metrics = directory / METRICS_FILE
+    held = (
+        checkpoint.list_checkpoints(directory)
+        or (directory / checkpoint.BEST).exists()
+        or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed while setting up
+    )
+    if args.resume:
+        found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
+        if found is None and held:
+            print(f"{directory}: no good checkpoint yet, starting from the first step")
+    else:
+        goes_on = checkpoint_path is not None and not args.warm_start
+        if held and not (goes_on and lies_in(checkpoint_path, directory)):
+            raise UserError(
+                f"{directory} holds a run: add --resume to go on with it, or choose another -o"
+            )
+        found = None
+        if goes_on:
+            found = Checkpoint(checkpoint_path, checkpoint.load_checkpoint(checkpoint_path))
+    if found is not None and "loop" not in found.state:
+        raise UserError(
+            f"{found.path} holds weights of another recipe, not the state of a run: begin from "
+            "them with -c and --warm_start, and an output folder of its own"
+        )
+    return found
+
+
+def lies_in(path: Path, directory: Path) -> bool:
+    return path.resolve().parent == directory.resolve()
+
+
+def resolve_hparams(overrides: str, found: Checkpoint | None) -> HParams:
+    """Defaults, or the checkpoint's settings, with the overrides of this command."""
+    if found is None:
+        return create_hparams(overrides)
+    base = hparams_from_dict(found.state["hparams"])
+    hparams = create_hparams(overrides, base)
+    for name, value in asdict(base).items():
+        if getattr(hparams, name) != value:
+            print(f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}")
+    return hparams
+
+
+def finished(found: Checkpoint | None, hparams: HParams, directory: Path) -> bool:
+    """Whether the checkpoint is the last of its run; its best one is then marked."""
+    if found is None or found.state["loop"]["epoch"] <= hparams.epochs:
+        return False
+    if lies_in(found.path, directory):
+        mark_if_best(directory, found)
+    return True
+
+
+def save(run: Run) -> Path:
+    """Write a checkpoint of this moment; nothing may be pending."""
+    state, trainer = run.state, run.trainer
+    saved = {
+        "iteration": state.iteration,
+        "state_dict": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        "scaler": trainer.scaler.state_dict(),
+        "hparams": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(run.hparams).items()
+        },
+        "loop": asdict(state),
+        # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
+        "sampler": run.sampler.state_dict(state.batches_trained) if state.batches_trained else None,
+        "corpus": run.corpus,
+        "rng": {"cpu": torch.get_rng_state()},
+        "logs": run.logger.state(),
+    }
+    if run.device.type == "cuda":
+        saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
+    path = checkpoint.save_checkpoint(run.output_directory, saved, run.hparams.keep_checkpoints)
+    if state.best_iteration == state.iteration:
+        checkpoint.mark_best(run.output_directory, path)
+    return path
+
+
+def restore(run: Run, found: Checkpoint) -> None:
+    """Put a checkpoint's state into a freshly built run.
+
+    Raises:
+        UserError: if it is of another corpus or model, or of other batches inside an epoch.
+    """
+    path, saved, trainer = found.path, found.state, run.trainer
+    if saved["corpus"] != run.corpus:
+        raise UserError(
+            f"{path} was trained on other clips, texts or lengths in frames than training_files "
+            "and validation_files now name: give the same filelists and audio settings, or use "
+            "--warm_start to begin a new run from its weights"
+        )
+    checkpoint.load_weights(trainer.model, saved, path)
+    trainer.optimizer.load_state_dict(saved["optimizer"])
+    trainer.optimizer.param_groups[0]["weight_decay"] = run.hparams.weight_decay
+    if saved["scaler"]:  # empty but for fp16
+        trainer.scaler.load_state_dict(saved["scaler"])
+    run.state = LoopState(**saved["loop"])
+    if saved["sampler"] is not None:
+        if saved["sampler"]["epoch"] != plan_number(run.state.epoch, run.hparams):
+            raise UserError(
+                f"{path}: prepare_trainset_per_epoch cannot change inside epoch {run.state.epoch}, "
+                "which was left half-way: set it as it was, until the epoch ends"
+            )
+        try:
+            run.sampler.load_state_dict(saved["sampler"])
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from None
+    torch.set_rng_state(saved["rng"]["cpu"])
+    if run.device.type == "cuda" and "cuda" in saved["rng"]:
+        torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
+    print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
+
+
+def plan_number(epoch: int, hparams: HParams) -> int:
+    """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
+    return epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Seed of an epoch's dropout: a hash of the pair, so that no two runs share an epoch."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) -> None:
+    """Take the output folder and bring it to the state of the checkpoint, if there is one.
+
+    The logs of a run that goes on in its own folder are cut back to the checkpoint.
+
+    Raises:
+        UserError: if the folder cannot be written to, or another process trains in it.
+    """
+    directory, state = run.output_directory, run.state
+    log_state = {}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        run.lock = lock(directory)
+        remove_leftovers(directory)
+        # Before the logs are cut: killed in between, the next --resume must cut them too.
+        for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+            print(f"set aside a later or damaged checkpoint: {moved}")
+        if found is not None and lies_in(found.path, directory):
+            log_state = found.state["logs"]
+            mark_if_best(directory, found)
+        if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
+            state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
+        run.logger = RunLogger(directory, directory / args.log_directory, log_state)
+        write_lengths(directory / "lengths.csv", run.training_clips)
+    except OSError as error:
+        raise UserError(f"the output folder cannot be used: {error}") from error
+    if found is None or not args.resume:
+        save(run)  # so that --resume needs neither -c nor --hparams, and a full disk shows now
+    run.logger.log_run(run_record(run, found.path if found else args.checkpoint_path))
+
+
+def mark_if_best(directory: Path, found: Checkpoint) -> None:
+    """A run may be killed between writing its best checkpoint and marking it."""
+    if found.state["loop"]["best_iteration"] == found.state["iteration"]:
+        checkpoint.mark_best(directory, found.path)
+
+
+def run_record(run: Run, started_from: Path | None) -> dict:
+    """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
+    return {
+        "iteration": run.state.iteration,
+        "epoch": run.state.epoch,
+        "started_from": str(started_from) if started_from else None,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "hparams": asdict(run.hparams),
+        "corpus": {
+            "fingerprint": run.corpus,
+            "training_clips": len(run.training_clips),
+            "validation_clips": len(run.validation_clips),
+            "training_frames": sum(clip.num_frames for clip in run.training_clips),
+        },
+        "decoder": run.trainer.decoder_description,
+        **describe_environment(run.device),
+    }

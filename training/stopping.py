@@ -1,0 +1,77 @@
+"""How training ends: a signal saves and stops, a user's mistake becomes a message."""
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+
+from errors import UserError
+from training.run import Run
+
+DEFAULT_LOGS = "logs"  # inside the output folder
+
+
+class StopRequest:
+    """Remembers SIGINT or SIGTERM until the loop can save; a SIGINT after it stops at once."""
+
+    def __init__(self):
+        self.signal = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, _frame) -> None:
+        if self.signal is None:
+            self.signal = number
+            message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
+            with contextlib.suppress(OSError):
+                os.write(2, message.encode())  # print may be what the signal interrupted
+        elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
+            raise KeyboardInterrupt
+
+    def leave(self, run: Run) -> None:
+        """End the process if a signal came; the caller has saved."""
+        if self.signal is not None:
+            try:
+                print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
+            except BrokenPipeError:  # `| tee` ended by the same Ctrl-C
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + self.signal)
+
+
+def resume_command(run: Run) -> str:
+    """What to type to go on; the log folder is named where it is not the default."""
+    logs = os.path.relpath(run.logger.log_directory, run.output_directory)
+    named = "" if logs == DEFAULT_LOGS else f" -l {shlex.quote(logs)}"
+    return f"python train.py -o {shlex.quote(str(run.output_directory))}{named} --resume"
+
+
+@contextlib.contextmanager
+def messages(run: Run | None = None) -> Iterator[None]:
+    """End the program with a message, and no traceback, on what is no fault of the recipe.
+
+    That is a mistake of the user's, Ctrl-C, or the death of a process that reads clips. Once there
+    is a `run`, the message says how to go on with it. Any other exception keeps its traceback.
+    """
+    go_on = f"go on with: {resume_command(run)}" if run else ""
+    try:
+        yield
+    except UserError as error:
+        sys.exit("\n".join(filter(None, [f"train.py: {error}", go_on])))
+    except RuntimeError as error:
+        if not is_dead_worker(error):
+            raise
+        sys.exit(
+            f"train.py: a process that reads clips died, often of too little memory: {error}\n"
+            f"Fewer num_workers need less; {go_on}"
+        )
+    except KeyboardInterrupt:
+        stopped = f"stopped without saving; {go_on}" if run else "interrupted before training began"
+        print(f"train.py: {stopped}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def is_dead_worker(error: Exception) -> bool:
+    """Whether this is what torch raises, at any moment, when a loader's process has died."""
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)

@@ -1,0 +1,122 @@
+"""An epoch's sums: losses read late, so that the device never waits for them, and their record."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from batching import PaddingStats
+from data_utils import Batch
+from errors import UserError
+from progress import duration
+from training.run import Run, clip_names
+from training.step import StepLosses, learning_rate_at
+
+MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+
+
+class PendingStep(NamedTuple):
+    """A step whose losses are not read yet."""
+
+    number: int
+    losses: StepLosses
+    clip_indices: torch.Tensor
+    mel_lengths: torch.Tensor
+
+
+def count_step(run: Run, batch: Batch, losses: StepLosses) -> None:
+    """Count a step that was just made; its losses wait for `read_pending`."""
+    run.state.iteration += 1
+    run.state.batches_trained += 1
+    step = PendingStep(run.state.iteration, losses, batch.clip_indices, batch.mel_lengths)
+    run.pending.append(step)
+
+
+def read_pending(run: Run, but: int = 0) -> None:
+    """Read the losses of the steps since the last call, which waits for the device to end them.
+
+    The newest `but` steps are left for the next call: while the device works at these, the wait
+    for those before them leaves it nothing to wait for itself.
+
+    Raises:
+        UserError: on a loss that is not finite, or too many skipped updates in a row. Every
+            checkpoint is from before that, for all is read before one is written.
+    """
+    count = len(run.pending) - but
+    if count <= 0:
+        return
+    steps, run.pending = run.pending[:count], run.pending[count:]
+    if steps[-1].losses.copied is not None:
+        steps[-1].losses.copied.synchronize()
+    rows = torch.stack([step.losses.values for step in steps]).tolist()
+    for step, row in zip(steps, rows, strict=True):
+        _add(run, step, *row)
+    run.recent_loss = float(np.mean([row[0] for row in rows]))
+
+
+def _add(run: Run, step: PendingStep, loss: float, unpadded: float, norm: float, skipped) -> None:
+    state, clips = run.state, run.training_clips
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss became {loss} in step {step.number}, on these clips:\n"
+            f"{clip_names(clips, step.clip_indices)}\n"
+            "Listen to them; else lower learning_rate or use precision=fp32. The weights were not "
+            "updated with it, and the last checkpoint is good"
+        )
+    state.skips_running = state.skips_running + 1 if skipped else 0
+    if state.skips_running >= MOST_SKIPS_RUNNING:
+        raise UserError(
+            f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last in step "
+            f"{step.number} on these clips:\n{clip_names(clips, step.clip_indices)}\n"
+            "Lower learning_rate or use another precision. The last checkpoint is good"
+        )
+    if not skipped:
+        state.gradient_norm_sum += norm
+        state.updates += 1
+    num_clips, num_frames = len(step.mel_lengths), int(step.mel_lengths.sum())
+    state.clips += num_clips
+    state.frames += num_frames
+    state.loss_sum += loss * num_clips
+    state.loss_unpadded_sum += unpadded * num_frames
+    if step.number % run.hparams.log_interval == 0:
+        rate = learning_rate_at(step.number - 1, run.hparams)
+        shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
+        run.logger.log_steps(step.number, shown | {"learning_rate": rate})
+
+
+def log_epoch(run: Run, stats: PaddingStats) -> None:
+    """Log and print what the epoch did and cost; `stats` are those of its batches."""
+    state, seconds = run.state, max(run.state.seconds, 1e-9)
+    record = {
+        "epoch": state.epoch,
+        "iteration": state.iteration,
+        "train_loss": state.loss_sum / state.clips,
+        "train_loss_unpadded": state.loss_unpadded_sum / state.frames,
+        "gradient_norm": state.gradient_norm_sum / max(state.updates, 1),
+        "skipped_updates": stats.num_batches - state.updates,
+        "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
+        "minutes": state.seconds / 60,
+        "prepare_seconds": state.prepare_seconds,
+        "num_batches": stats.num_batches,
+        "zero_padding_rate": stats.zero_padding_rate,
+        "average_batch_length": stats.average_batch_length,
+        "padded_to_original_rate": stats.padded_to_original_rate,
+        "padded_fraction": stats.padded_fraction,
+        "decoder_steps": int(stats.decoder_steps),
+        "largest_batch_size": stats.largest_batch_size,
+        "largest_batch_frames": int(stats.largest_batch_frames),
+        "frames_per_second": state.frames / seconds,
+        "padded_frames_per_second": stats.padded_frames / seconds,
+        "clips_per_second": state.clips / seconds,
+        "data_wait_seconds": state.data_wait_seconds,
+        "peak_memory_bytes": state.peak_memory_bytes,
+    }
+    run.logger.log_epoch(record)
+    print(
+        f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
+        f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
+        f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data",
+        flush=True,
+    )

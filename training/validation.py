@@ -1,0 +1,111 @@
+"""Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from audio import griffin_lim
+from batching import plan_epoch
+from data_utils import Batch, Clip, make_loader
+from errors import UserError
+from hparams import HParams
+from progress import progress_bar
+from training.run import Run, clip_names
+
+VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
+
+
+def make_validation_loader(clips: list[Clip], hparams: HParams, pin_memory: bool) -> DataLoader:
+    """Random batches, the same in every run and every epoch."""
+    lengths = [clip.num_frames for clip in clips]
+    plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
+    return make_loader(clips, hparams, pin_memory, [batch.tolist() for batch in plan])
+
+
+@torch.no_grad()
+def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
+    """The record of a validation, and one clip as `RunLogger.log_validation` takes it.
+
+    Prenet masks come from a constant seed. The padded loss weights batches by clips, the unpadded
+    one by real frames, and sharpness is the mean over real steps of the largest attention weight.
+
+    Args:
+        batches: an iterable of the validation set's batches.
+        should_stop: called before each of them; None is returned when it answers yes.
+
+    Raises:
+        UserError: naming the clips of a batch whose loss is not finite.
+    """
+    trainer, model = run.trainer, run.trainer.model
+    generator = torch.Generator().manual_seed(VALIDATION_SEED)
+    sums, seen, example = [], [], None
+    model.eval()
+    progress = progress_bar("validation", len(run.validation_loader), " batches")
+    try:
+        for batch in batches:
+            if should_stop():
+                return None
+            num_steps = batch.mel.shape[2] // model.n_frames_per_step
+            masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
+            moved = batch.to(trainer.device)
+            with trainer.autocast():
+                outputs = model(moved, masks)
+            losses = trainer.loss(outputs, moved)
+            steps = -(-batch.mel_lengths // model.n_frames_per_step)
+            real = (
+                torch.arange(num_steps, device=trainer.device) < steps.to(trainer.device)[:, None]
+            )
+            sharpest = outputs.alignments.amax(dim=2).float() * real
+            sums.append(torch.stack([losses.total, losses.total_unpadded, sharpest.sum()]))
+            seen.append(batch)
+            if example is None:
+                example = example_of(batch, outputs, run.hparams)
+            progress.update()
+    finally:
+        model.train()
+        progress.close()
+    rows = torch.stack(sums).double().cpu().numpy()
+    for row, batch in zip(rows, seen, strict=True):
+        if not np.isfinite(row).all():
+            names = clip_names(run.validation_clips, batch.clip_indices)
+            raise UserError(f"the validation loss became {row[0]} on these clips:\n{names}")
+    clips = np.array([len(batch.mel_lengths) for batch in seen])
+    frames = np.array([int(batch.mel_lengths.sum()) for batch in seen])
+    steps = sum(int((-(-batch.mel_lengths // model.n_frames_per_step)).sum()) for batch in seen)
+    record = {
+        "epoch": run.state.epoch,
+        "iteration": run.state.iteration,
+        "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
+        "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
+        "alignment_sharpness": float(rows[:, 2].sum() / steps),
+    }
+    return record, example
+
+
+def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
+    """The first clip of a batch: alignment, mels, gate and sound."""
+    frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
+    steps = -(-frames // hparams.n_frames_per_step)
+    predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
+    return {
+        "alignment": outputs.alignments[0, :steps, :symbols].float().cpu().numpy(),
+        "target_mel": batch.mel[0, :, :frames].numpy(),
+        "predicted_mel": predicted.numpy(),
+        "gate": torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
+        "gate_target": batch.gate[0, :steps].numpy(),
+        "audio": griffin_lim(predicted, hparams, iterations=30),
+        "sampling_rate": hparams.sampling_rate,
+    }
+
+
+def log_validation(run: Run, record: dict, example: dict) -> None:
+    """Log and print a validation, and remember the best."""
+    run.logger.log_validation(record, example)
+    print(
+        f"  validation loss {record['validation_loss']:.4f}, "
+        f"unpadded {record['validation_loss_unpadded']:.4f}, "
+        f"alignment sharpness {record['alignment_sharpness']:.3f}"
+    )
+    if record["validation_loss_unpadded"] < run.state.best_validation_loss:
+        run.state.best_validation_loss = record["validation_loss_unpadded"]
+        run.state.best_iteration = run.state.iteration
