@@ -140,8 +140,8 @@ def test_made_up_lengths_and_symbols_are_those_of_ljspeech():
     real = read_clips(SHARED / "lengths.csv", HPARAMS, SHARED / "metadata.csv")
     with open(SHARED / "lengths.csv") as file:
         seconds = np.array([int(row["samples"]) for row in csv.DictReader(file)]) / 22_050
-    found = ljspeech.seconds_at(np.linspace(0, 1, 101))
-    assert found == pytest.approx(np.quantile(seconds, np.linspace(0, 1, 101)), abs=0.1)
+    found = ljspeech.seconds_at(np.array(ljspeech.SHARES))
+    assert found == pytest.approx(np.quantile(seconds, ljspeech.SHARES), abs=0.006)
     per_second = real.symbols.sum() / seconds.sum()
     assert per_second == pytest.approx(ljspeech.SYMBOLS_PER_SECOND, abs=0.05)
     made_up = made_up_clips(13_100, HPARAMS)
