@@ -18,11 +18,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
+from errors import UserError
 from files import write_atomically
 from hparams import HParams
 from text import text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
+LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
 MOST_PROBLEMS_SHOWN = 20
 
 
@@ -57,22 +59,16 @@ def read_filelist(
             line or its file, and how to mend it.
     """
     filelist = Path(filelist)
-    try:
-        # Not splitlines, which breaks lines at odd characters inside a text too.
-        lines = filelist.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise ValueError(
-            f"{filelist}: no such filelist; make one with scripts/prepare_ljspeech.py, or name "
-            "yours with --hparams training_files=...,validation_files=..."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{filelist}: not readable as UTF-8 text ({error})") from None
-    numbered = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.strip()]
+    numbered = numbered_lines(
+        filelist,
+        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+        "--hparams training_files=...,validation_files=...",
+    )
     clips, problems, checked_folders = [], [], {}
     for number, line in progress(numbered):
         where = f"{filelist}:{number}"
         try:
-            path, text, seconds = _split_line(line)
+            path, text, seconds = split_filelist_line(line)
             symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
             if not symbols:
                 raise ValueError(f"text {text!r} has no known symbol left after cleaning")
@@ -92,17 +88,38 @@ def read_filelist(
     return clips
 
 
-def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> ValueError:
+def numbered_lines(path: Path, if_missing: str) -> list[tuple[int, str]]:
+    """(number, text) of every line of a file that is not empty, without the blanks around it.
+
+    Raises:
+        UserError: saying `if_missing` where there is no such file, or that it is not UTF-8 text.
+    """
+    try:
+        # Not splitlines, which breaks lines at odd characters inside a text too.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path}: {if_missing}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as UTF-8 text ({error})") from None
+    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """One message about all the bad lines of a file, to be raised."""
     shown = problems[:MOST_PROBLEMS_SHOWN]
     if len(problems) > len(shown):
         shown.append(f"... and {len(problems) - len(shown)} more")
-    return ValueError(
+    return UserError(
         f"{path}: {len(problems)} of {num_lines} lines refused:\n  " + "\n  ".join(shown)
     )
 
 
-def _split_line(line: str) -> tuple[str, str, float | None]:
+def split_filelist_line(line: str) -> tuple[str, str, float | None]:
+    """(path, text, seconds or None) of a line of `path|text|seconds` or `path|text`.
+
+    Raises:
+        ValueError: if it is neither.
+    """
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
         raise ValueError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")

@@ -2,7 +2,7 @@
 
     python benchmarks/planning.py --quick                 # 10,480 clips, as LJSpeech's training set
     python benchmarks/planning.py --save                  # and 10 million clips: some minutes
-    python benchmarks/planning.py --lengths lengths.csv   # lines of id,samples; else drawn
+    python benchmarks/planning.py --lengths lengths.csv   # or a filelist; else drawn
 
 `plan_epoch` is timed with `semi_sorted`, dynamic batch sizes and batch randomization, 16 clips a
 batch, from the array of lengths to the list of batches; `argsort` on as many random numbers. A
@@ -29,12 +29,16 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
+from analysis import ljspeech
+from analysis.lengths import read_lengths
 from batching import padding_stats, plan_epoch
+from errors import UserError
 from files import write_atomically
+from hparams import HParams
 
 SMALL, LARGE = 10_480, 10_000_000
 BATCH_SIZE, REPEATS = 16, 5
-SHORTEST, MOST_FREQUENT, LONGEST = 88, 682, 808  # frames of 12.5 ms: 1.1, 8.5 and 10.1 s
+FRAMES_A_SECOND = 80  # of made-up lengths: frames of 12.5 ms, as Ge et al.'s
 
 Plan = Callable[[], list]  # gives an epoch's batches
 
@@ -188,27 +192,11 @@ def peak_bytes_per_clip(lengths: np.ndarray) -> float:
     return peak / len(lengths)
 
 
-def read_lengths(path: Path) -> np.ndarray:
-    """Frames of 256 samples from lines of id,samples; a first line of headings is skipped."""
-    if not path.is_file():
-        sys.exit(f"{path}: no such file; expected a CSV with lines of id,samples")
-    lengths = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        samples = line.rpartition(",")[2].strip()
-        if samples.isdecimal() and int(samples) > 0:
-            lengths.append(1 + int(samples) // 256)
-        elif number > 1:
-            sys.exit(f"{path}:{number}: {line!r}: expected id,samples with at least one sample")
-    if not lengths:
-        sys.exit(f"{path}: expected lines of id,samples, found none")
-    return np.array(lengths)
-
-
 def lengths_for(count: int, known: np.ndarray | None) -> np.ndarray:
     rng = np.random.default_rng(0)
     if known is not None:
         return rng.choice(known, count, replace=count > len(known))
-    return rng.triangular(SHORTEST, MOST_FREQUENT, LONGEST, count).astype(np.int64)
+    return (ljspeech.seconds_at(rng.random(count)) * FRAMES_A_SECOND).astype(np.int64)
 
 
 def machine() -> str:
@@ -232,18 +220,17 @@ def versions() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=f"{SMALL:,} clips only")
-    parser.add_argument("--lengths", type=Path, help="CSV of id,samples to draw the clips from")
+    parser.add_argument("--lengths", type=Path, help="CSV or filelist to draw the clips from")
     parser.add_argument("--save", action="store_true", help="write the report to results/")
     args = parser.parse_args()
     if args.lengths is None:
         known = None
-        source = (
-            f"drawn from a triangular distribution, {SHORTEST} to {LONGEST} frames with the mode "
-            f"at {MOST_FREQUENT} (mean {(SHORTEST + MOST_FREQUENT + LONGEST) // 3}), close to "
-            "LJSpeech at 12.5 ms a frame"
-        )
+        source = "distributed as LJSpeech's, in frames of 12.5 ms"
     else:
-        known = read_lengths(args.lengths)
+        try:
+            known = read_lengths(args.lengths, HParams()).frames
+        except UserError as error:
+            sys.exit(f"planning.py: {error}")
         source = f"drawn from the {len(known):,} of {args.lengths.name}, frames of 256 samples"
 
     def say(line: str) -> None:

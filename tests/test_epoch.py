@@ -176,7 +176,7 @@ def test_lengths_are_read_under_every_header(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["id,seconds", "a,1"], "expected one of id,samples and id,frames"),
+        (["id,seconds", "a,1"], "expected id,samples or id,frames"),
         (["id,frames"], "no clip under it"),
         (["id,frames", "a,0", "b,3", "c,x,1"], "2 of 3 lines refused"),
     ],
