@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from errors import UserError
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
@@ -49,30 +50,28 @@ def read_header(path: str | Path, hparams: HParams) -> int:
     """Number of samples of a mono WAV or FLAC file, read from its header.
 
     Raises:
-        ValueError: saying what is wrong with the file and how to mend it: missing, unreadable,
+        UserError: saying what is wrong with the file and how to mend it: missing, unreadable,
             not mono, at another sampling rate, empty, or too short for one spectrum.
     """
     if not Path(path).is_file():
-        raise ValueError("no such file; check the corpus folder and the paths in the list")
+        raise UserError("no such file; check the corpus folder and the paths in the list")
     import soundfile
 
     try:
         info = soundfile.info(str(path))
     except soundfile.SoundFileError as error:
-        raise ValueError(f"not readable as sound ({error}); copy or convert it again") from None
+        raise UserError(f"not readable as sound ({error}); copy or convert it again") from None
     rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
     if info.channels != 1:
-        raise ValueError(
-            f"{info.channels} channels, expected mono; mix it down: sox in out remix -"
-        )
+        raise UserError(f"{info.channels} channels, expected mono; mix it down: sox in out remix -")
     if info.samplerate != rate:
-        raise ValueError(
+        raise UserError(
             f"{info.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
             f"or set sampling_rate={info.samplerate}"
         )
     if info.frames < minimum:
         empty = "empty" if info.frames == 0 else f"{info.frames} samples"
-        raise ValueError(f"{empty}, expected at least {minimum} samples; leave the clip out")
+        raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
     return info.frames
 
 
@@ -84,20 +83,20 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
     try:
         samples, _ = soundfile.read(str(path), dtype="float32")
     except soundfile.SoundFileError as error:
-        raise ValueError(f"not readable as sound ({error}); copy or convert it again") from None
+        raise UserError(f"not readable as sound ({error}); copy or convert it again") from None
     return torch.from_numpy(samples)
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
     """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped.
 
-    Raises ValueError on samples that are not finite: they would become a full-scale bang.
+    Raises UserError on samples that are not finite: they would become a full-scale bang.
     """
     import soundfile
 
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
-        raise ValueError(f"{path}: samples hold nan or infinity; nothing was written")
+        raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
     samples = samples / max(peak, 1.0)
     soundfile.write(str(path), samples, sampling_rate, subtype="PCM_16", format="WAV")
 
@@ -131,17 +130,17 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
         float32 [n_mel_channels, 1 + N // hop_length].
 
     Raises:
-        ValueError: on another shape, on too few samples to mirror, and on samples that are not
+        UserError: on another shape, on too few samples to mirror, and on samples that are not
             finite or lie outside [-1, 1].
     """
     if samples.ndim != 1 or len(samples) < minimum_samples(hparams):
-        raise ValueError(
+        raise UserError(
             f"samples of shape {list(samples.shape)}: expected one dimension with at least "
             f"{minimum_samples(hparams)} samples, half the filter and one"
         )
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well
-        raise ValueError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")
+        raise UserError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")
     spectrum = torch.stft(
         samples.float(),
         n_fft=hparams.filter_length,

@@ -55,7 +55,7 @@ def read_filelist(
         progress: wraps the list of lines while they are checked, a tqdm bar for example.
 
     Raises:
-        ValueError: one message listing every bad line with its number, what is wrong with the
+        UserError: one message listing every bad line with its number, what is wrong with the
             line or its file, and how to mend it.
     """
     filelist = Path(filelist)
@@ -71,7 +71,7 @@ def read_filelist(
             path, text, seconds = split_filelist_line(line)
             symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
             if not symbols:
-                raise ValueError(f"text {text!r} has no known symbol left after cleaning")
+                raise UserError(f"text {text!r} has no known symbol left after cleaning")
             if hparams.load_mel_from_disk:
                 _check_mel_settings(Path(path).parent, hparams, checked_folders)
                 # Memory-mapped: the shape costs no more than the header.
@@ -79,12 +79,12 @@ def read_filelist(
             else:
                 num_frames = _frames_of_sound(path, seconds, hparams)
             clips.append(Clip(path, text, symbols, num_frames, where))
-        except ValueError as error:
+        except UserError as error:
             problems.append(f"{where}: {error}")
     if problems:
         raise lines_refused(filelist, problems, len(numbered))
     if not clips:
-        raise ValueError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+        raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return clips
 
 
@@ -118,29 +118,29 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
     """(path, text, seconds or None) of a line of `path|text|seconds` or `path|text`.
 
     Raises:
-        ValueError: if it is neither.
+        UserError: if it is neither.
     """
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
-        raise ValueError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
+        raise UserError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
     if len(parts) == 2:
         return parts[0], parts[1], None
     try:
         return parts[0], parts[1], float(parts[2])
     except ValueError:
-        raise ValueError(f"seconds {parts[2]!r}, expected a number") from None
+        raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
 
 def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
     if path.endswith(".npy"):
-        raise ValueError(f"{path}: a cached mel; read it with load_mel_from_disk=True")
+        raise UserError(f"{path}: a cached mel; read it with load_mel_from_disk=True")
     try:
         num_samples = read_header(path, hparams)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     actual = num_samples / hparams.sampling_rate
     if seconds is not None and not abs(seconds - actual) <= 0.5 / hparams.sampling_rate + 1e-6:
-        raise ValueError(
+        raise UserError(
             f"{path}: {seconds:.6f} seconds in the list, {actual:.6f} in the file; the clip "
             "changed after the list was made: make the list again"
         )
@@ -148,17 +148,17 @@ def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
 
 
 def _read_mel(path: str, hparams: HParams, mmap_mode: str | None = None) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames]; ValueError if the file holds anything else."""
+    """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
     try:
         mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
+        raise UserError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
     except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not a .npy array ({error}); cache the mels again") from None
+        raise UserError(f"{path}: not a .npy array ({error}); cache the mels again") from None
     if not isinstance(mel, np.ndarray):
-        raise ValueError(f"{path}: an archive of arrays; cache the mels again")
+        raise UserError(f"{path}: an archive of arrays; cache the mels again")
     if mel.ndim != 2 or mel.shape[0] != hparams.n_mel_channels or mel.shape[1] == 0:
-        raise ValueError(
+        raise UserError(
             f"{path}: shape {mel.shape}, expected ({hparams.n_mel_channels}, frames); "
             "cache the mels again"
         )
@@ -185,7 +185,7 @@ def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str 
     if folder not in checked:
         checked[folder] = mel_settings_problem(folder, hparams)
     if checked[folder]:
-        raise ValueError(
+        raise UserError(
             f"{folder}: mels {checked[folder]}; set those, or cache the mels again with "
             "prepare_ljspeech.py --cache-mels"
         )
@@ -226,10 +226,10 @@ class TextMelDataset(Dataset):
         text = torch.from_numpy(np.frombuffer(clip.symbols, dtype=np.uint8).astype(np.int64))
         try:
             mel = self._mel(clip.path)
-        except ValueError as error:
-            raise ValueError(f"{clip.where}: {clip.path}: {error}") from None
+        except UserError as error:
+            raise UserError(f"{clip.where}: {clip.path}: {error}") from None
         if mel.shape[1] != clip.num_frames:
-            raise ValueError(
+            raise UserError(
                 f"{clip.where}: {clip.path}: {mel.shape[1]} frames, but {clip.num_frames} when "
                 "the run began; the file changed underneath it"
             )

@@ -14,6 +14,8 @@ import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from errors import UserError
+
 STRATEGIES = (
     "random",
     "sorted",
@@ -29,7 +31,7 @@ STRATEGIES = (
 
 @dataclass(frozen=True)
 class HParams:
-    """The resolved settings of one run; immutable. Raises ValueError listing all that is wrong."""
+    """The resolved settings of one run; immutable. Raises UserError listing all that is wrong."""
 
     # --- the run
     epochs: int = 500  # passes over the training set
@@ -112,7 +114,7 @@ class HParams:
     def __post_init__(self) -> None:
         problems = _type_problems(self) or _range_problems(self)
         if problems:
-            raise ValueError(_listed(problems))
+            raise UserError(_listed(problems))
 
 
 # Names of the reference that this recipe has no use for, and what to write instead.
@@ -154,7 +156,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     filter the next power of two, as Ge et al. Section 3 trains with 50 ms / 12.5 ms.
 
     Raises:
-        ValueError: one message naming every unknown name (with the nearest known one), every
+        UserError: one message naming every unknown name (with the nearest known one), every
             value that is not of its type or range, and a time given beside its length.
     """
     base = base or HParams()
@@ -185,7 +187,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     draft = types.SimpleNamespace(**values)  # a range is refused beside a name, in one message
     problems += _type_problems(draft) or _range_problems(draft)
     if problems:
-        raise ValueError(_listed(problems))
+        raise UserError(_listed(problems))
     return HParams(**values)
 
 

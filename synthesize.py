@@ -19,12 +19,13 @@ import numpy as np
 import torch
 
 from audio import griffin_lim, write_wav
+from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams, hparams_from_dict
 from model import DropoutMasks, Tacotron2
 from pictures import draw_alignment
-from text import text_to_sequence
-from training.checkpoint import CheckpointError, load_checkpoint, load_weights
+from text import symbols, text_to_sequence
+from training.checkpoint import load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
@@ -42,8 +43,8 @@ def load_model(path: str | Path, overrides: str, device: torch.device) -> tuple[
     """The model of a checkpoint, ready to speak. The reference's hold no settings: defaults then.
 
     Raises:
-        CheckpointError: if it cannot be read or does not fit its settings.
-        ValueError: on overrides that are refused.
+        UserError: if it cannot be read or does not fit its settings, or on overrides that are
+            refused.
     """
     saved = load_checkpoint(path)
     hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
@@ -76,7 +77,7 @@ def speak(model: Tacotron2, sequences: list[list[int]], seed: int) -> list[Speec
         alignment = outputs.alignments[i, :num_steps, : lengths[i]].float().cpu().numpy()
         last_gate = torch.sigmoid(outputs.gate[i, num_steps - 1]).item()
         stopped = last_gate > model.gate_threshold
-        warnings = alignment_warnings(alignment)
+        warnings = alignment_warnings(alignment, sequences[i])
         if not stopped:
             warnings.append(
                 f"no stop within {model.max_decoder_steps} steps, cut there: raise "
@@ -92,8 +93,13 @@ def sharpness(alignment: np.ndarray) -> float:
     return float(alignment.max(axis=1).mean())
 
 
-def alignment_warnings(alignment: np.ndarray) -> list[str]:
-    """What is broken in attention weights [steps, symbols]: words blurred, left out or repeated."""
+def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
+    """What is broken in attention weights [steps, symbols]: words blurred, left out or repeated.
+
+    `sequence` holds the ids of the symbols. Attention often passes over the silent letters at the
+    end of a word, and the punctuation after it; words are missing if it never gets so far as the
+    middle of the last word.
+    """
     warnings = []
     if sharpness(alignment) < LEAST_SHARPNESS:
         warnings.append(
@@ -101,10 +107,12 @@ def alignment_warnings(alignment: np.ndarray) -> list[str]:
             f"{LEAST_SHARPNESS}; the model has not learnt to read yet, train on"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    last = alignment.shape[1] - 1
-    if focus.max() < last:
+    words = word_spans(sequence)
+    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
+    if len(reached) < len(words):
         warnings.append(
-            f"the last symbol was never reached: it got to symbol {focus.max() + 1} of {last + 1}"
+            f"words are missing at the end: attention got to word {len(reached)} of {len(words)} "
+            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
         )
     jumps = focus[:-1] - focus[1:]
     if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
@@ -115,19 +123,33 @@ def alignment_warnings(alignment: np.ndarray) -> list[str]:
     return warnings
 
 
+def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
+    """(first, last + 1) of every word: a run of letters, apostrophes and phones with a letter or
+    a phone in it."""
+    spans, start = [], None
+    for i, symbol in enumerate([*(symbols[number] for number in sequence), " "]):
+        spoken = symbol[0] == "@" or symbol.isalpha()  # a phone of the ARPAbet, or a letter
+        if spoken and start is None:
+            start = i
+        elif not spoken and symbol != "'" and start is not None:
+            spans.append((start, i))
+            start = None
+    return spans
+
+
 def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, list[int]]]:
-    """(text, symbols) of each text; ValueError lists those that leave nothing to speak."""
+    """(text, symbols) of each text; UserError lists those that leave nothing to speak."""
     if args.text is not None:
         lines = [("--text", args.text.replace("\n", " "))]
     else:
         try:
             content = args.text_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{args.text_file}: not readable as UTF-8 text ({error})") from None
+            raise UserError(f"{args.text_file}: not readable as UTF-8 text ({error})") from None
         numbered = enumerate(content.splitlines(), 1)
         lines = [(f"{args.text_file}:{n}", line) for n, line in numbered if line.strip()]
         if not lines:
-            raise ValueError(f"{args.text_file}: no text in it; write one a line")
+            raise UserError(f"{args.text_file}: no text in it; write one a line")
     texts, problems = [], []
     for where, text in lines:
         sequence = text_to_sequence(text, hparams.text_cleaners)
@@ -135,7 +157,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
             problems.append(f"{where}: {text!r} leaves nothing to speak after cleaning")
         texts.append((text.strip(), sequence))
     if problems:
-        raise ValueError("\n".join(problems))
+        raise UserError("\n".join(problems))
     return texts
 
 
@@ -191,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
                 print(f"{name}.wav  {seconds:5.2f} s  {shown}", flush=True)
                 for warning in speech.warnings:
                     print(f"  warning: {warning}", flush=True)
-    except (CheckpointError, ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         sys.exit(f"synthesize.py: {error}")
     kinds = "wav, alignment png" + (" and mel npy" if args.save_mel else "")
     print(f"wrote {kinds} of {len(texts)} texts to {args.output_directory}")

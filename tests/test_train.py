@@ -41,16 +41,19 @@ from helpers import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import data_utils
+import fast_decoder
 import files
 import model as model_module
 import train
 from audio import log_mel_spectrogram, mel_fingerprint, read_audio
-from batching import STRATEGIES, plan_epoch
+from batching import STRATEGIES, LengthBatchSampler, plan_epoch
 from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
-from training import checkpoint
+from training import checkpoint, step, stopping, validation
 from training.logger import RunLogger
+from training.rehearsal import rehearse
+from training.step import StepLosses, Trainer, learning_rate_at
 
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
 # inside epochs and between them, validation after the second and the fourth.
@@ -132,9 +135,9 @@ def half_of_a_log_line(kind: str) -> None:
 def kill_at(moment: str) -> None:
     match moment:
         case "before the first step":
-            act_at(train, "training_step", kill_self)
+            act_at(Trainer, "step", kill_self)
         case "inside an epoch":
-            act_at(train, "training_step", kill_self, 8, after=True)
+            act_at(Trainer, "step", kill_self, 8, after=True)
         case "with half of a checkpoint written":
             half_of_a_checkpoint(2)
         case "before a checkpoint has its name":
@@ -150,7 +153,7 @@ def kill_at(moment: str) -> None:
         case "after an epoch line":
             act_at(RunLogger, "log_epoch", kill_self, 2, after=True)
         case "in validation":
-            act_at(train, "example_of", kill_self, 2)
+            act_at(validation, "example_of", kill_self, 2)
         case "between validation and its checkpoint":
             act_at(RunLogger, "log_validation", kill_self, after=True)
         case "setting aside":
@@ -160,7 +163,7 @@ def kill_at(moment: str) -> None:
         case "writing the run line":
             half_of_a_log_line("run")
         case "the second step":
-            act_at(train, "training_step", kill_self, 2, after=True)
+            act_at(Trainer, "step", kill_self, 2, after=True)
 
 
 @pytest.mark.parametrize(
@@ -245,17 +248,24 @@ def test_kill_9_from_outside_while_a_checkpoint_is_being_written(corpus, whole, 
 # ---------------------------------------------------------------------------- asked to stop
 
 
-def signal_at(number: int, name: str, call: int, to_group: bool, seconds: float = 0) -> None:
+PLACES = {
+    "a step": (Trainer, "step"),
+    "a validation": (validation, "example_of"),
+    "an epoch's end": (train, "log_epoch"),
+}
+
+
+def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
         (os.killpg if to_group else os.kill)(os.getpid(), number)
         time.sleep(seconds)  # in which the death of a loader's process would be noticed
 
-    act_at(train, name, send, call)
+    act_at(*PLACES[place], send, call)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("place", "call"), [("training_step", 7), ("example_of", 1), ("finish_epoch", 3)]
+    ("place", "call"), [("a step", 7), ("a validation", 1), ("an epoch's end", 3)]
 )
 def test_signal_saves_and_says_how_to_go_on(number, place, call, corpus, whole, tmp_path):
     out = tmp_path / "out"
@@ -263,7 +273,7 @@ def test_signal_saves_and_says_how_to_go_on(number, place, call, corpus, whole, 
     assert stopped.code == 128 + number
     assert f"python train.py -o {out} --resume" in stopped.output
     assert "Traceback" not in stopped.output
-    if place == "training_step":
+    if place == "a step":
         assert newest(out).name == "checkpoint_7.pt"  # the very step, though none was due
     resumed = Child(flags(out, "", "--resume")).end()
     assert resumed.code == 0, resumed.output
@@ -288,7 +298,7 @@ def test_signal_to_the_whole_group_saves_and_leaves_no_traceback_and_no_orphan(
 ):
     out = tmp_path / "out"
     hparams = corpus.hparams(**LONG, num_workers=2)
-    child = Child(flags(out, hparams), signal_at, number, "training_step", 7, True, 0.5)
+    child = Child(flags(out, hparams), signal_at, number, "a step", 7, True, 0.5)
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
@@ -299,13 +309,13 @@ def test_signal_to_the_whole_group_saves_and_leaves_no_traceback_and_no_orphan(
 
 
 def ctrl_c_twice() -> None:
-    act_at(train, "training_step", lambda: (os.kill(os.getpid(), signal.SIGINT),) * 2, 7)
-    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGINT), 7)
+    act_at(Trainer, "step", lambda: (os.kill(os.getpid(), signal.SIGINT),) * 2, 7)
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGINT), 7)
 
 
 def terminated_twice() -> None:
-    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
-    act_at(train, "training_step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
 
 
 def test_second_ctrl_c_stops_at_once_and_says_so(corpus, tmp_path):
@@ -583,8 +593,8 @@ def test_newest_checkpoints_and_the_best_are_kept(corpus, tmp_path, monkeypatch)
         saved.append((state["iteration"], state["loop"]["epoch"], state["loop"]["batches_trained"]))
         return save(directory, state, keep)
 
-    def order(run, loader, stop):
-        record, example = validate(run, loader, stop)
+    def order(run, batches, should_stop):
+        record, example = validate(run, batches, should_stop)
         return record | {
             "validation_loss_unpadded": {1: 3.0, 2: 1.0, 3: 2.0}[record["epoch"]]
         }, example
@@ -631,13 +641,13 @@ def test_loss_not_finite_stops_naming_the_clips_and_keeps_the_good_checkpoint(
 ):
     poison_mel(monkeypatch, "train09.wav")
     batches = []
-    act_step = train.training_step
+    make_step = Trainer.step
 
-    def step(run, batch):
+    def watched(trainer, batch, learning_rate):
         batches.append(batch.clip_indices.tolist())
-        act_step(run, batch)
+        return make_step(trainer, batch, learning_rate)
 
-    monkeypatch.setattr(train, "training_step", step)
+    monkeypatch.setattr(Trainer, "step", watched)
     arguments = flags(copied, "epochs=9,log_interval=1000", "--resume")
     message = refused(arguments, capsys)
     assert "the loss became nan in step" in message
@@ -659,29 +669,29 @@ def test_validation_loss_not_finite_names_the_clips(corpus, tmp_path, monkeypatc
     assert f"{corpus.val}:3: " in message
 
 
-def state_of(run) -> dict:
-    return copy.deepcopy(
-        {"weights": dict(run.model.named_parameters()), "adam": run.optimizer.state_dict()["state"]}
-    )
+def state_of(trainer) -> dict:
+    weights = dict(trainer.model.named_parameters())
+    return copy.deepcopy({"weights": weights, "adam": trainer.optimizer.state_dict()["state"]})
 
 
 def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in those steps; (state before, after) of each step."""
-    compute, step, states = train.compute_gradients, train.training_step, []
+    compute, step, states = Trainer.compute_gradients, Trainer.step, []
 
-    def poisoned(run, batch):
-        losses = compute(run, batch)
-        if run.state.iteration in steps:
-            run.model.embedding.weight.grad[-1, -1] = value
+    def poisoned(trainer, batch):
+        losses = compute(trainer, batch)
+        if len(states) in steps:
+            trainer.model.embedding.weight.grad[-1, -1] = value
         return losses
 
-    def watched(run, batch):
-        before = state_of(run)
-        step(run, batch)
-        states.append((before, state_of(run)))
+    def watched(trainer, batch, learning_rate):
+        before = state_of(trainer)
+        losses = step(trainer, batch, learning_rate)
+        states.append((before, state_of(trainer)))
+        return losses
 
-    monkeypatch.setattr(train, "compute_gradients", poisoned)
-    monkeypatch.setattr(train, "training_step", watched)
+    monkeypatch.setattr(Trainer, "compute_gradients", poisoned)
+    monkeypatch.setattr(Trainer, "step", watched)
     return states
 
 
@@ -835,7 +845,7 @@ def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, 
 
 
 def stop_at_the_epochs_end() -> None:
-    act_at(train, "finish_epoch", lambda: time.sleep(600))
+    act_at(train, "log_epoch", lambda: time.sleep(600))
 
 
 def kill_a_worker() -> None:
@@ -843,7 +853,7 @@ def kill_a_worker() -> None:
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
         time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
 
-    act_at(train, "training_step", kill, 6)
+    act_at(Trainer, "step", kill, 6)
 
 
 def test_death_of_a_process_that_reads_clips_is_told_and_loses_nothing(corpus, whole, tmp_path):
@@ -882,7 +892,7 @@ def copied_corpus(corpus, folder: Path) -> Path:
 
 
 def delete_clip(path: Path) -> None:
-    act_at(train, "training_step", path.unlink, 6)
+    act_at(Trainer, "step", path.unlink, 6)
 
 
 def test_validation_clip_deleted_while_training_stops_with_a_checkpoint_and_names_it(
@@ -892,7 +902,7 @@ def test_validation_clip_deleted_while_training_stops_with_a_checkpoint_and_name
     copied_corpus(corpus, folder)
     text = corpus.val.read_text().replace(str(corpus.folder), str(folder))
     (folder / "val.txt").write_text(text)
-    act_at_patched(monkeypatch, train, "training_step", (folder / "val03.wav").unlink, 6)
+    act_at_patched(monkeypatch, Trainer, "step", (folder / "val03.wav").unlink, 6)
     arguments = flags(out, corpus.hparams(**LONG, validation_files=folder / "val.txt"))
     message = refused(arguments, capsys)
     assert f"{folder / 'val.txt'}:4: {folder / 'val03.wav'}: no such file" in message
@@ -1029,25 +1039,26 @@ class Steps:
 
     def __init__(self, monkeypatch):
         self.clips, self.lengths, self.losses, self.norms, self.rates = [], [], [], [], []
-        compute, step = train.compute_gradients, train.training_step
+        compute, step = Trainer.compute_gradients, Trainer.step
 
-        def record_losses(run, batch):
-            losses = compute(run, batch)
+        def record_losses(trainer, batch):
+            losses = compute(trainer, batch)
             self.losses.append(
                 (float(losses.total.detach()), float(losses.total_unpadded.detach()))
             )
-            squares = [float(p.grad.double().square().sum()) for p in run.model.parameters()]
+            squares = [float(p.grad.double().square().sum()) for p in trainer.model.parameters()]
             self.norms.append(math.sqrt(sum(squares)))
             return losses
 
-        def record(run, batch):
-            step(run, batch)
+        def record(trainer, batch, learning_rate):
+            losses = step(trainer, batch, learning_rate)
             self.clips.append(batch.clip_indices.tolist())
             self.lengths.append(batch.mel_lengths.tolist())
-            self.rates.append(run.optimizer.param_groups[0]["lr"])
+            self.rates.append(trainer.optimizer.param_groups[0]["lr"])
+            return losses
 
-        monkeypatch.setattr(train, "compute_gradients", record_losses)
-        monkeypatch.setattr(train, "training_step", record)
+        monkeypatch.setattr(Trainer, "compute_gradients", record_losses)
+        monkeypatch.setattr(Trainer, "step", record)
 
 
 def test_epoch_line_holds_the_numbers_of_the_batches_that_were_trained(
@@ -1106,9 +1117,9 @@ def test_minutes_are_planning_waiting_and_training_but_not_validation_and_checkp
         monkeypatch.setattr(owner, name, slow)
 
     monkeypatch.setattr(train.time, "perf_counter", lambda: now)
-    takes(train.LengthBatchSampler, "set_epoch", 0.001)
+    takes(LengthBatchSampler, "set_epoch", 0.001)
     takes(TextMelDataset, "__getitem__", 0.01)
-    takes(train, "training_step", 1)
+    takes(Trainer, "step", 1)
     takes(train, "save", 1000)
     takes(train, "validate", 1e6)
     run(tmp_path / "out", corpus, epochs=2, epochs_per_validation=1, iters_per_checkpoint=2)
@@ -1139,10 +1150,10 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
     """The first step's gradient norm, against autograd on the loss written out."""
     norms = []
 
-    def by_hand(run, batch):
-        state = torch.get_rng_state()
-        buffers = copy.deepcopy(dict(run.model.named_buffers()))
-        outputs = run.model(batch)
+    def by_hand(trainer, batch):
+        state, model = torch.get_rng_state(), trainer.model
+        buffers = copy.deepcopy(dict(model.named_buffers()))
+        outputs = model(batch)
         loss = 0.0
         for b, length in enumerate(batch.mel_lengths.tolist()):
             for mel in (outputs.mel, outputs.mel_postnet):
@@ -1152,16 +1163,16 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
                 outputs.gate[b, :length], batch.gate[b, :length], reduction="sum"
             )
             loss = loss + gate / int(batch.mel_lengths.sum())
-        gradients = torch.autograd.grad(loss, list(run.model.parameters()))
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
         norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
         torch.set_rng_state(state)
-        for name, buffer in run.model.named_buffers():
+        for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-        return compute(run, batch)
+        return compute(trainer, batch)
 
     steps = Steps(monkeypatch)
-    compute = train.compute_gradients
-    monkeypatch.setattr(train, "compute_gradients", by_hand)
+    compute = Trainer.compute_gradients
+    monkeypatch.setattr(Trainer, "compute_gradients", by_hand)
     run(tmp_path / "out", corpus, epochs=1, loss="unpadded")
     assert steps.norms == pytest.approx(norms, rel=1e-4)
 
@@ -1190,7 +1201,7 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
 def test_learning_rate_schedule_by_hand(settings, rates):
     hparams = create_hparams(settings)
     for iteration, rate in rates.items():
-        assert train.learning_rate_at(iteration, hparams) == pytest.approx(rate)
+        assert learning_rate_at(iteration, hparams) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -1199,30 +1210,30 @@ def test_gradients_are_clipped_to_the_threshold_by_hand(
     threshold, precision, corpus, tmp_path, monkeypatch
 ):
     """Adam's first moment after one step is a tenth of the gradient it was given."""
-    compute, step, given, seen = train.compute_gradients, train.training_step, {}, []
+    compute, step, given, seen = Trainer.compute_gradients, Trainer.step, {}, []
 
-    def keep_gradients(run, batch):
-        losses = compute(run, batch)
-        scale = run.scaler.get_scale()  # 1 but for fp16
-        for name, parameter in run.model.named_parameters():
+    def keep_gradients(trainer, batch):
+        losses = compute(trainer, batch)
+        scale = trainer.scaler.get_scale()  # 1 but for fp16
+        for name, parameter in trainer.model.named_parameters():
             given[name] = parameter.grad.double() / scale
         return losses
 
-    def check(run, batch):
-        before = copy.deepcopy(dict(run.model.named_parameters()))
-        step(run, batch)
+    def check(trainer, batch, learning_rate):
+        before = copy.deepcopy(dict(trainer.model.named_parameters()))
+        losses = step(trainer, batch, learning_rate)
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given.values()))
-        assert float(run.pending[-1].values[2]) == pytest.approx(norm, rel=1e-5)
-        for name, parameter in run.model.named_parameters():
+        assert float(losses.values[2]) == pytest.approx(norm, rel=1e-5)
+        for name, parameter in trainer.model.named_parameters():
             expected = given[name] * min(1, threshold / norm) + 0.001 * before[name].detach()
-            moment = run.optimizer.state[parameter]["exp_avg"]
+            moment = trainer.optimizer.state[parameter]["exp_avg"]
             scale = float(expected.abs().max())
             torch.testing.assert_close(10 * moment.double(), expected, rtol=1e-4, atol=1e-5 * scale)
         seen.append(norm)
         raise StopHere
 
-    monkeypatch.setattr(train, "compute_gradients", keep_gradients)
-    monkeypatch.setattr(train, "training_step", check)
+    monkeypatch.setattr(Trainer, "compute_gradients", keep_gradients)
+    monkeypatch.setattr(Trainer, "step", check)
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
     settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
@@ -1358,18 +1369,19 @@ class Reads(TorchDispatchMode):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_path, monkeypatch):
     counts, tolists = [], []
-    step, tolist = train.training_step, torch.Tensor.tolist
+    step, tolist = Trainer.step, torch.Tensor.tolist
 
-    def watched(run, batch):
+    def watched(trainer, batch, learning_rate):
         with Reads() as reads:
-            step(run, batch)
+            losses = step(trainer, batch, learning_rate)
         counts.append(reads.count)
+        return losses
 
     def spy(self):
         tolists.append(self.dtype != torch.int64)
         return tolist(self)
 
-    monkeypatch.setattr(train, "training_step", watched)
+    monkeypatch.setattr(Trainer, "step", watched)
     monkeypatch.setattr(torch.Tensor, "tolist", spy)
     hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
     run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
@@ -1384,13 +1396,12 @@ def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_pat
 def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, monkeypatch, capsys):
     """As on a GPU: the values are there once the event behind them is waited for, with all of the
     steps before it; so the device always has the newest step to work at."""
-    step, read = train.training_step, train.read_pending
+    step, read = Trainer.step, train.read_pending
     waited, hidden, left = [], [], []
 
-    def hiding(run, batch):
-        step(run, batch)
-        newest = run.pending.pop()
-        shown, number = torch.full_like(newest.values, math.nan), newest.number
+    def hiding(trainer, batch, learning_rate):
+        losses = step(trainer, batch, learning_rate)
+        shown, number = torch.full_like(losses.values, math.nan), len(hidden) + 1
 
         def synchronize():
             waited.append(number)
@@ -1398,9 +1409,8 @@ def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, mo
                 if known <= number:
                     values.copy_(real)
 
-        hidden.append((number, shown, newest.values))
-        copied = SimpleNamespace(synchronize=synchronize)
-        run.pending.append(newest._replace(values=shown, copied=copied))
+        hidden.append((number, shown, losses.values))
+        return StepLosses(shown, SimpleNamespace(synchronize=synchronize))
 
     def reading(run, but=0):
         read(run, but)
@@ -1410,7 +1420,7 @@ def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, mo
     settings = {"epochs": 2, "batch_size": 1, "dynamic_batch_size": False, "log_interval": 4}
     settings |= {"epochs_per_validation": 9, "iters_per_checkpoint": 1000}
     run(plain, corpus, **settings)
-    monkeypatch.setattr(train, "training_step", hiding)
+    monkeypatch.setattr(Trainer, "step", hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
     # Of the two epochs of 14 steps, every fourth when the next is under way, and the last.
@@ -1445,26 +1455,32 @@ def test_the_decoder_that_trains_is_told_and_rehearsed(
 ):
     """In the first lines and in the run's record; the rehearsal runs the same one, so that its
     kernels are compiled and its memory is tried before training."""
-    used, inner = [], train.DECODERS[decoder]
+    used, choose = [], step.choose_decoder
 
-    def spy(*arguments):
-        used.append(torch.is_grad_enabled())
-        return inner(*arguments)
+    def spied(name, device):
+        inner, description = choose(name, device)
+
+        def spy(*arguments):
+            used.append(torch.is_grad_enabled())
+            return inner(*arguments)
+
+        return spy, description
 
     def rehearse_and_stop(run, *_):
         assert used == []
-        train.rehearse_costliest(run)
-        assert used == [True] * 2  # forward and backward of the two costliest shapes
+        rehearse(run.trainer, run.training_clips, run.validation_clips)
+        # Forward and backward of the two costliest shapes, forward of the validation's.
+        assert used == [True, True, False]
         raise StopHere
 
-    monkeypatch.setitem(train.DECODERS, decoder, spy)
+    monkeypatch.setattr(step, "choose_decoder", spied)
     monkeypatch.setattr(train, "train", rehearse_and_stop)
     out = tmp_path / "out"
     with pytest.raises(StopHere):
         run(out, corpus, decoder=decoder, precision=precision)
     phrase = "reference, step by step"
     if decoder == "fast":
-        phrase = f"fast ({train.fast_decoder.describe(torch.device('cpu'))})"
+        phrase = f"fast ({fast_decoder.describe(torch.device('cpu'))})"
     assert f"\ndecoder: {phrase}\n" in capsys.readouterr().out
     [record] = metrics(out, "run")
     assert record["decoder"] == phrase
@@ -1476,7 +1492,7 @@ def test_padding_and_its_cost_against_random_batches_are_told_before_the_first_s
 ):
     printed = []
     act_at_patched(
-        monkeypatch, train, "training_step", lambda: printed.append(capsys.readouterr().out), 1
+        monkeypatch, Trainer, "step", lambda: printed.append(capsys.readouterr().out), 1
     )
     run(tmp_path / "out", corpus, epochs=1)
     lengths = [1 + round(s * 22050) // HOP for s in np.linspace(0.3, 1.5, 14)]
@@ -1570,7 +1586,7 @@ def test_validation_clips_that_are_trained_on_are_warned_of(corpus, tmp_path, ca
 def test_the_command_to_go_on_names_the_folders_of_the_run_whatever_their_names(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     folders = SimpleNamespace(log_directory=output / logs)
-    command = train.resume_command(SimpleNamespace(output_directory=output, logger=folders))
+    command = stopping.resume_command(SimpleNamespace(output_directory=output, logger=folders))
     python, script, *arguments = shlex.split(command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)

@@ -22,7 +22,7 @@ _SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
 def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
     """The text after every named cleaner in turn; braces have no meaning here.
 
-    Raises ValueError for an unknown cleaner.
+    Raises UserError for an unknown cleaner.
     """
     return clean_pieces([text], cleaner_names)[0]
 
@@ -35,7 +35,7 @@ def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
     underscore becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and spans
     are looked for in the first line only, where one drops all further lines, so give single lines.
 
-    Raises ValueError for an unknown cleaner.
+    Raises UserError for an unknown cleaner.
     """
     pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
     if len(pieces) == 1:

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
+from errors import UserError
 from text.numbers import CORRECTED_NUMBER_RULES, NUMBER_RULES, Rule
 
 _ABBREVIATIONS = {
@@ -99,7 +100,7 @@ _STRIPS_THE_ENDS = "english_cleaners_corrected"
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises ValueError for an unknown cleaner, TypeError for a bare string in place of a list.
+    Raises UserError for an unknown cleaner, TypeError for a bare string in place of a list.
     """
     if isinstance(cleaner_names, str):
         raise TypeError(
@@ -109,7 +110,7 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
     for name in cleaner_names:
         if name not in CLEANERS:
             nearest = difflib.get_close_matches(str(name), CLEANERS, n=1, cutoff=0.0)[0]
-            raise ValueError(
+            raise UserError(
                 f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
                 f"Available: {', '.join(CLEANERS)}"
             )
