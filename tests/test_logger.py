@@ -12,6 +12,7 @@ import soundfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from errors import UserError
 from training.logger import RunLogger
 
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
@@ -207,7 +208,52 @@ def test_full_disk_in_tensorboards_thread_is_raised_here_without_a_traceback(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match="writing to .* failed .*No space left"):
         logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
     assert "Traceback" not in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------------------- other files
+
+
+def event_files(directory) -> set[str]:
+    return {path.name for path in (directory / "logs").iterdir()}
+
+
+def test_event_files_of_others_are_left_alone_and_later_ones_of_ours_are_removed(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger.log_epoch(EPOCH)
+    saved = logger.state()
+    [ours] = event_files(tmp_path)
+    logger.close()
+    foreign = tmp_path / "logs" / "events.out.tfevents.1.elsewhere.2.0"
+    foreign.write_bytes(b"of another program")
+    later = tmp_path / "logs" / f"events.out.tfevents.{time.time():.0f}.here.3.0.tacotron2"
+    later.write_bytes(b"after the checkpoint")
+    logger = RunLogger(tmp_path, tmp_path / "logs", saved)
+    newest = event_files(tmp_path) - {ours, foreign.name}
+    assert len(newest) == 1
+    assert later.name not in newest
+    assert foreign.read_bytes() == b"of another program"
+    assert f"logs/{foreign.name}" not in logger.state()
+    logger.close()
+    RunLogger(tmp_path, tmp_path / "logs", {}).close()  # a run that starts anew
+    assert foreign.read_bytes() == b"of another program"
+    assert ours not in event_files(tmp_path)
+
+
+def test_logs_of_the_first_release_are_cut_back_and_kept(tmp_path):
+    """Its event files have no suffix: those that its checkpoint lists are ours, and with them all
+    that are there when a run first goes on from it."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "events.out.tfevents.1.here.2.0").write_bytes(b"listed and grown")
+    (logs / "events.out.tfevents.5.here.9.0").write_bytes(b"begun after the checkpoint")
+    RunLogger(tmp_path, logs, {"logs/events.out.tfevents.1.here.2.0": 6}).close()
+    assert (logs / "events.out.tfevents.1.here.2.0").read_bytes() == b"listed"
+    assert not (logs / "events.out.tfevents.5.here.9.0").exists()
+    logger = RunLogger(tmp_path, logs, {"logs/events.out.tfevents.1.here.2.0": 6})
+    logger.log_steps(1, {"loss": 1.0})
+    assert logger.state()["logs/events.out.tfevents.1.here.2.0"] == 6  # still part of the run
+    logger.close()

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching import STRATEGIES, plan_epoch
-from data_utils import Batch
+from data_utils import Clip
+from errors import UserError
 from hparams import HParams, create_hparams
-from model import Tacotron2, Tacotron2Loss
-from training.rehearsal import DoesNotFit, costliest_shapes, rehearse
+from training.rehearsal import costliest_shapes, rehearse
+from training.step import Trainer
 
 CPU = torch.device("cpu")
 SMALL = (
@@ -110,23 +111,41 @@ def test_explicit_capacity_that_shorter_clips_fill_better():
 # ---------------------------------------------------------------------------- no trace
 
 
-def small_model(device: torch.device) -> Tacotron2:
-    torch.manual_seed(0)
-    return Tacotron2(create_hparams(SMALL)).to(device)
+def clips(num_frames: list[int], num_symbols: list[int]) -> list[Clip]:
+    pairs = zip(num_frames, num_symbols, strict=True)
+    return [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
 
 
-def step(model):
-    def compute(batch: Batch) -> None:
-        Tacotron2Loss()(model(batch), batch).total.backward()
+VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
-    return compute
+
+class WatchedTrainer(Trainer):
+    """A small model; `act(batch)` is called in the place of, or before, each step."""
+
+    def __init__(self, text: str = "", device: torch.device = CPU, act=None, real: bool = True):
+        super().__init__(create_hparams(f"{SMALL},{text}"), device)
+        self.batches, self.act, self.real = [], act or (lambda batch: None), real
+        self.model.register_forward_pre_hook(self._watch)
+
+    def _watch(self, model, arguments):
+        (batch,) = arguments
+        assert all(parameter.grad is None for parameter in model.parameters())
+        self.batches.append(("training" if model.training else "validation", batch))
+        self.act(self.batches[-1])
+
+    def shapes(self, kind: str) -> list[tuple]:
+        return [
+            (tuple(batch.mel.shape), tuple(batch.text.shape))
+            for found, batch in self.batches
+            if found == kind
+        ]
 
 
 @pytest.mark.parametrize("device", devices(), ids=str)
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_gradients):
-    model, hparams = small_model(device), create_hparams(SMALL)
-    gradients = {}
+    trainer = WatchedTrainer(device=device)
+    model, gradients = trainer.model, {}
     if with_gradients:
         for name, parameter in model.named_parameters():
             parameter.grad = torch.randn_like(parameter)
@@ -134,18 +153,13 @@ def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_g
     before = copy.deepcopy(dict(model.state_dict()))
     generator_before = torch.get_rng_state()
     device_before = torch.cuda.get_rng_state() if device.type == "cuda" else None
-    seen = []
-
-    def compute(batch):
-        assert all(parameter.grad is None for parameter in model.parameters())
-        seen.append((tuple(batch.mel.shape), tuple(batch.text.shape)))
-        assert batch.mel.device.type == device.type
-        step(model)(batch)
-
-    frames, symbols = [9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1]
-    peak = rehearse(model, compute, frames, symbols, hparams, device, False)
-    assert seen == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
+    training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
+    peak = rehearse(trainer, training, VALIDATION)
+    assert trainer.shapes("training") == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
+    assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))]
+    assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
     assert (peak > 0) == (device.type == "cuda")
+    assert model.training
     assert_same(dict(model.state_dict()), before)
     assert torch.equal(torch.get_rng_state(), generator_before)
     if device_before is not None:
@@ -158,12 +172,11 @@ def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_g
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_rehearsed_batch_is_one_that_training_could_meet(r):
+def test_rehearsed_batches_are_such_as_training_could_meet(r):
     """Shapes, types and lengths as the collation makes them."""
-    hparams = create_hparams(f"{SMALL},n_frames_per_step={r},dynamic_batch_size=False")
-    batches = []
-    rehearse(small_model(CPU), batches.append, [20, 7, 9], [4, 6, 2], hparams, CPU, True)
-    [batch] = batches
+    trainer = WatchedTrainer(f"n_frames_per_step={r},dynamic_batch_size=False")
+    rehearse(trainer, clips([20, 7, 9], [4, 6, 2]), VALIDATION)
+    (_, batch), (_, validation) = trainer.batches
     steps = -(-20 // r)
     assert batch.text.shape == (3, 6)
     assert batch.text.dtype == torch.int64
@@ -171,6 +184,7 @@ def test_rehearsed_batch_is_one_that_training_could_meet(r):
     assert batch.gate.shape == (3, steps)
     assert batch.mel_lengths.tolist() == [20] * 3
     assert batch.text_lengths.tolist() == [6] * 3
+    assert validation.mel.shape == (3, 4, 12)
 
 
 @pytest.mark.parametrize(
@@ -181,44 +195,72 @@ def test_rehearsed_batch_is_one_that_training_could_meet(r):
     ],
 )
 def test_everything_is_put_back_when_it_does_not_fit_either(error):
-    model, hparams = small_model(CPU), create_hparams(SMALL)
-    before, random = copy.deepcopy(dict(model.state_dict())), torch.get_rng_state()
-
-    def compute(batch):
-        step(model)(batch)
+    def fail(_):
         raise error
 
-    with pytest.raises(DoesNotFit, match="not even one clip of 20 frames"):
-        rehearse(model, compute, [9, 20, 7], [4, 6, 2], hparams, CPU, False)
-    assert_same(dict(model.state_dict()), before)
+    trainer = WatchedTrainer(act=fail)
+    before, random = copy.deepcopy(dict(trainer.model.state_dict())), torch.get_rng_state()
+    with pytest.raises(UserError, match="not even one clip of 20 frames") as refusal:
+        rehearse(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
+    assert "not even one clip of 12 frames" in str(refusal.value)  # of the validation's
+    assert_same(dict(trainer.model.state_dict()), before)
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert trainer.model.training
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():
-    def fail(batch):
+    def fail(_):
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        rehearse(small_model(CPU), fail, [9], [4], create_hparams(SMALL), CPU, False)
+        rehearse(WatchedTrainer(act=fail), clips([9], [4]), VALIDATION)
 
 
 # ---------------------------------------------------------------------------- the advice
 
 
-def advice(limit: int, frames: list[int], text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The message where a step with more than `limit` padded frames runs out of memory."""
-    tried = []
+class LimitedTrainer(WatchedTrainer):
+    """Runs out of memory in a step of more than `limit` padded frames, and computes nothing."""
 
-    def compute(batch):
-        tried.append((len(batch.mel), batch.mel.shape[2]))
-        if batch.mel.shape[0] * batch.mel.shape[2] > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    def __init__(self, limit: int, text: str, kind: str = "training"):
+        super().__init__(text)
+        self.limit, self.kind, self.tried = limit, kind, []
+        self.model.forward = lambda batch: None
+        self.loss = lambda outputs, batch: None
 
-    hparams = create_hparams(f"{SMALL},{text}")
-    with pytest.raises(DoesNotFit) as refusal:
-        rehearse(small_model(CPU), compute, frames, [5] * len(frames), hparams, CPU, False)
-    return str(refusal.value), tried
+    def _watch(self, model, arguments):
+        (batch,) = arguments
+        kind = "training" if model.training else "validation"
+        clip_count, _, frames = batch.mel.shape
+        if kind == self.kind:
+            self.tried.append((clip_count, frames))
+            if clip_count * frames > self.limit:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def compute_gradients(self, batch):
+        self.model(batch)
+
+
+def advice(
+    limit: int, frames: list[int], text: str, kind: str = "training"
+) -> tuple[str, list[tuple[int, int]]]:
+    """The message, and the batches tried, where a step has room for `limit` padded frames."""
+    trainer = LimitedTrainer(limit, text, kind)
+    of_kind = clips(frames, [5] * len(frames))
+    lists = (of_kind, VALIDATION) if kind == "training" else (VALIDATION, of_kind)
+    with pytest.raises(UserError) as refusal:
+        rehearse(trainer, *lists)
+    return str(refusal.value), trainer.tried
+
+
+@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
+def test_largest_validation_batch_size_that_fits_is_named(fitting):
+    text = "validation_batch_size=64"
+    message, tried = advice(100 * fitting + 99, [100] * 70, text, "validation")
+    assert message.endswith(f"this fits: --hparams validation_batch_size={fitting}")
+    assert "for validation" in message
+    assert len(tried) <= 8
 
 
 @pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])

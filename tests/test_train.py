@@ -1491,9 +1491,7 @@ def test_padding_and_its_cost_against_random_batches_are_told_before_the_first_s
     corpus, tmp_path, monkeypatch, capsys
 ):
     printed = []
-    act_at_patched(
-        monkeypatch, Trainer, "step", lambda: printed.append(capsys.readouterr().out), 1
-    )
+    act_at_patched(monkeypatch, Trainer, "step", lambda: printed.append(capsys.readouterr().out), 1)
     run(tmp_path / "out", corpus, epochs=1)
     lengths = [1 + round(s * 22050) // HOP for s in np.linspace(0.3, 1.5, 14)]
     ours = plan_epoch(
