@@ -276,26 +276,40 @@ def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: list[int]) -> 
 class PaddingStats:
     """What an epoch's batches cost in padding. Rates are fractions, not per cent.
 
-    B_j, L_j: size and longest length of batch j; x: the clips' lengths.
+    B_j, L_j: size and longest length of batch j; x: the clips' lengths; r: frames_per_step.
+    P_j = ceil(L_j / r) r is the length that batch j is padded to; L_j itself where r = 1.
     """
 
     num_batches: int
     zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
-    average_batch_length: float  # sum(B_j L_j) / sum(B_j)
-    padded_to_original_rate: (
-        float  # Gonzalez23: padding over original, (sum(B_j L_j) - sum x)/sum x
-    )
-    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j L_j)
-    decoder_steps: float  # sum(L_j): frames that a recurrent decoder goes through one by one
+    average_batch_length: float  # sum(B_j L_j) / sum(B_j), Ge21
+    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
+    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j P_j)
+    padded_frames: float  # sum(B_j P_j): everything computed
+    decoder_steps: float  # sum(P_j / r): steps that a recurrent decoder makes one by one
     largest_batch_size: int  # max B_j
-    largest_batch_frames: float  # max B_j L_j, what memory must hold
+    largest_batch_frames: float  # max B_j P_j, what memory must hold
 
 
 def padding_stats(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+    lengths: Sequence[float] | np.ndarray,
+    batches: Sequence[Sequence[int] | np.ndarray],
+    frames_per_step: int = 1,
 ) -> PaddingStats:
-    """Padding of `batches` (arrays of indices into `lengths`); ValueError if there is nothing."""
+    """Padding of `batches`.
+
+    Args:
+        lengths: one positive length per clip; frames, where frames_per_step is above 1.
+        batches: arrays of indices into `lengths`; an index may occur several times.
+        frames_per_step: frames that a decoder makes at each step, so batches are padded to
+            multiples of it. The papers' zero-padding rate, average batch length and padding over
+            original leave this out, as their definitions do; time and memory do not.
+
+    Raises:
+        ValueError: if there is no batch, or an empty one.
+    """
     x = check_lengths(lengths)
+    _check_count("frames_per_step", frames_per_step, 1)
     sizes = np.array([len(batch) for batch in batches])
     if sizes.size == 0 or sizes.min() == 0:
         raise ValueError("batches: expected at least one batch, and no empty one")
@@ -303,17 +317,21 @@ def padding_stats(
     starts = np.cumsum(sizes) - sizes
     longest = np.maximum.reduceat(laid_out, starts)
     real = np.add.reduceat(laid_out, starts)
-    padded_total, real_total = float(sizes @ longest), float(real.sum())
-    padded_total = max(padded_total, real_total)  # rounding must not make a rate negative
+    steps = longest if frames_per_step == 1 else np.ceil(longest / frames_per_step)
+    padded = steps * frames_per_step
+    clips, real_total = int(sizes.sum()), float(real.sum())
+    # At least the real frames: rounding must not make a rate negative.
+    to_longest, computed = (max(float(sizes @ each), real_total) for each in (longest, padded))
     return PaddingStats(
         num_batches=len(sizes),
-        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / int(sizes.sum())),
-        average_batch_length=padded_total / int(sizes.sum()),
-        padded_to_original_rate=padded_total / real_total - 1,
-        padded_fraction=1 - real_total / padded_total,
-        decoder_steps=float(longest.sum()),
+        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / clips),
+        average_batch_length=to_longest / clips,
+        padded_to_original_rate=to_longest / real_total - 1,
+        padded_fraction=1 - real_total / computed,
+        padded_frames=computed,
+        decoder_steps=float(steps.sum()),
         largest_batch_size=int(sizes.max()),
-        largest_batch_frames=float((sizes * longest).max()),
+        largest_batch_frames=float((sizes * padded).max()),
     )
 
 
