@@ -22,23 +22,222 @@ Sources, cited below by these names:
 
 import difflib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch.utils.data import Sampler
 
-STRATEGIES = (
-    "random",
-    "sorted",
-    "semi_sorted",
-    "semi_sorted_rank",
-    "semi_sorted_exponential",
-    "bucket",
-    "bucket_by_width",
-    "bucket_by_quantile",
-    "alternated_sort",
+# ---------------------------------------------------------------------------- the strategies
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The argument of `plan_epoch` that decides how much a strategy mixes."""
+
+    name: str
+    label: str  # for people, with the unit
+    value_text: str  # a value in words: "{} bins"
+    is_factor: bool = False  # a real number from 0; else a whole number from 1
+    holds_batches: bool = False  # counted in clips, and at least batch_size
+    at_most_clips: bool = False  # no more than there are clips
+    larger_mixes_more: bool = True
+
+    def limits(self, num_clips: int, batch_size: int) -> tuple[int, int | None]:
+        """The least and the largest value allowed; None where there is no largest."""
+        if self.is_factor:
+            return 0, None
+        return batch_size if self.holds_batches else 1, num_clips if self.at_most_clips else None
+
+
+@dataclass(frozen=True)
+class ShuffledClips:
+    """An epoch's clips in random order, and what a strategy may use to order them."""
+
+    lengths: np.ndarray  # [clips] float64
+    order: np.ndarray  # [clips] their indices in random order
+    value: float | None  # of the strategy's parameter
+    dynamic_batch_size: bool
+    rng: np.random.Generator
+
+
+# The clips in a strategy's order, and the places in it where a batch must begin.
+Order = tuple[np.ndarray, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Which clips lie side by side in an epoch, and so share batches."""
+
+    name: str
+    short_name: str  # for tables and pictures
+    source: str
+    meaning: str
+    order: Callable[[ShuffledClips], Order]
+    parameter: Parameter | None = None
+    larger_values: str = ""  # one sentence: what larger values of the parameter do
+
+
+FACTOR = Parameter(
+    "local_randomization_factor", "local randomization factor", "factor {}", is_factor=True
 )
+BUCKET_SIZE = Parameter("bucket_size", "bucket size (clips)", "buckets of {}", holds_batches=True)
+NUM_BINS = Parameter("num_bins", "number of bins", "{} bins", at_most_clips=True)
+NUM_BUCKETS = Parameter(
+    "num_buckets", "number of length classes", "{} classes", larger_mixes_more=False
+)
+
+
+def _random(clips: ShuffledClips) -> Order:
+    return clips.order, [0]
+
+
+def _sorted(clips: ShuffledClips) -> Order:
+    return _sort_by(clips.lengths, clips.order), [0]
+
+
+def _semi_sorted(clips: ShuffledClips) -> Order:
+    x, order = clips.lengths, clips.order
+    if clips.value == 0:
+        return _sorted(clips)
+    noise_range = (x.max() - x.min()) * clips.value  # a
+    return order[np.argsort(x[order] + noise_range * (clips.rng.random(len(x)) - 0.5))], [0]
+
+
+def _semi_sorted_rank(clips: ShuffledClips) -> Order:
+    order, starts = _sorted(clips)
+    if clips.value == 0:
+        return order, starts
+    place = np.arange(len(order))
+    noise_range = len(order) * clips.value  # a
+    return order[np.argsort(place + noise_range * (clips.rng.random(len(order)) - 0.5))], starts
+
+
+def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
+    # A clip shorter than the rest of its batch pads itself, a longer one pads all the rest: so
+    # noise that moves clips up only mixes most of all at equal padding. With dynamic sizes a place
+    # counts in frames, which gives batches of many short clips the same share of new company as
+    # those of few long ones.
+    order, starts = _sorted(clips)
+    if clips.value == 0:
+        return order, starts
+    if clips.dynamic_batch_size:
+        place = np.cumsum(clips.lengths[order])
+    else:
+        place = np.arange(1, len(order) + 1)
+    mean_noise = place[-1] * clips.value / 2
+    return order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))], starts
+
+
+def _bucket(clips: ShuffledClips) -> Order:
+    order = _sort_by(-clips.lengths, clips.order)
+    bucket = np.arange(len(order)) // clips.value
+    return order[np.argsort(bucket + clips.rng.random(len(order)))], [0]
+
+
+def _bucket_by_width(clips: ShuffledClips) -> Order:
+    x = clips.lengths
+    return _by_class(clips, np.linspace(x.min(), x.max(), clips.value + 1)[1:-1])
+
+
+def _bucket_by_quantile(clips: ShuffledClips) -> Order:
+    return _by_class(clips, np.quantile(clips.lengths, np.linspace(0, 1, clips.value + 1)[1:-1]))
+
+
+def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
+    """Classes between `edges`, longest first. Equal lengths share one; a class may be empty."""
+    label = np.searchsorted(edges, clips.lengths, side="left")
+    order = _sort_by(-label, clips.order)
+    return order, np.flatnonzero(np.diff(label[order], prepend=-1)).tolist()
+
+
+def _alternated_sort(clips: ShuffledClips) -> Order:
+    x, order = clips.lengths, clips.order
+    # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
+    bin_index = np.arange(len(x)) * clips.value // len(x)
+    signed = np.where(bin_index % 2 == 0, x[order], -x[order])
+    return order[np.lexsort((signed, bin_index))], [0]
+
+
+def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
+    return order[np.argsort(keys[order], kind="stable")]
+
+
+_MORE = "Larger values mix clips more and pad more."
+_ENTRIES = (
+    Strategy("random", "RAND", "Ge21", "random order", _random),
+    Strategy("sorted", "SB", "Ge21", "sorted by length, shortest first", _sorted),
+    Strategy(
+        "semi_sorted",
+        "SSB",
+        "Ge21, eq. 2-3",
+        "sorted by length + U(-a/2, a/2), a = (longest - shortest) * factor",
+        _semi_sorted,
+        FACTOR,
+        _MORE,
+    ),
+    Strategy(
+        "semi_sorted_rank",
+        "SSB-rank",
+        "ours",
+        "sorted by place + U(-a/2, a/2), a = number of clips * factor, where a place is that in "
+        "the sorted order; so clips of rare lengths mix as widely as those of common ones",
+        _semi_sorted_rank,
+        FACTOR,
+        _MORE,
+    ),
+    Strategy(
+        "semi_sorted_exponential",
+        "SSB-exp",
+        "ours",
+        "sorted by place + exponential noise of mean a/2, so clips only move up, among longer "
+        "ones, and a few of them far; with dynamic sizes a place counts in frames",
+        _semi_sorted_exponential,
+        FACTOR,
+        _MORE,
+    ),
+    Strategy(
+        "bucket",
+        "BKT",
+        "Ge21",
+        "sorted, longest first, cut into buckets of so many clips, and shuffled inside each; a "
+        "batch may cross a bucket's edge",
+        _bucket,
+        BUCKET_SIZE,
+        _MORE,
+    ),
+    Strategy(
+        "bucket_by_width",
+        "BKT-width",
+        "Gonzalez23",
+        "length classes of equal width, longest first, shuffled inside each; a batch holds clips "
+        "of one class, so each class ends with a short batch",
+        _bucket_by_width,
+        NUM_BUCKETS,
+        "Larger values mix clips less, and more batches are short.",
+    ),
+    Strategy(
+        "bucket_by_quantile",
+        "BKT-quantile",
+        "Gonzalez23",
+        "the same with classes of equally many clips",
+        _bucket_by_quantile,
+        NUM_BUCKETS,
+        "Larger values mix clips less, and more batches are short.",
+    ),
+    Strategy(
+        "alternated_sort",
+        "ATS",
+        "Doetsch17",
+        "random bins of equal size, odd ones sorted shortest first, even ones longest first",
+        _alternated_sort,
+        NUM_BINS,
+        _MORE,
+    ),
+)
+REGISTRY = {strategy.name: strategy for strategy in _ENTRIES}  # the one place that lists them
+STRATEGIES = tuple(REGISTRY)
 
 
 # ---------------------------------------------------------------------------- planning an epoch
@@ -61,33 +260,15 @@ def plan_epoch(
 ) -> list[np.ndarray]:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
 
-    Every strategy shuffles first, so clips of equal length change places between epochs. What
-    each trades, from most random and most padding to least:
-
-    - `random` (RAND): the shuffled order.
-    - `alternated_sort` (ATS, Doetsch17): cut into `num_bins` equal bins, odd ones sorted shortest
-      first, even ones longest first. More bins: more random.
-    - `bucket` (BKT, Ge21): sorted longest first, cut into buckets of `bucket_size` clips, the last
-      one smaller, shuffled inside each; a batch may cross a bucket's edge. Larger: more random.
-    - `bucket_by_width`, `bucket_by_quantile` (Gonzalez23): the range of lengths cut into
-      `num_buckets` classes of equal width, or with equally many clips; shuffled inside each. A
-      batch holds clips of one class only, so each class ends with a short batch. Longest first.
-    - `semi_sorted` (SSB, Ge21 eq. 2-3): sorted by length + U(-a/2, a/2),
-      a = (longest - shortest) * `local_randomization_factor`. Larger: more random.
-    - `semi_sorted_rank` (ours): the same noise on the place in the sorted order, so clips of rare
-      lengths mix as widely as those of common ones: place + U(-a/2, a/2), a = number of clips *
-      `local_randomization_factor`.
-    - `semi_sorted_exponential` (ours): place + exponential noise of mean a/2, so clips only move
-      up, among longer ones, and a few of them far. A clip shorter than the rest of its batch pads
-      itself, a longer one pads all the rest: so this mixes most of all at equal padding. With
-      dynamic sizes a place counts in frames (a = all frames * factor), which gives batches of
-      many short clips the same share of new company as those of few long ones.
-    - `sorted` (SB): sorted by length, shortest first.
+    Every strategy begins with a shuffle, so clips of equal length change places between epochs.
 
     Args:
         lengths: one positive length per clip, in any unit (frames, say).
         batch_size: clips a batch (B0). The last batch may be smaller; it is kept.
+        strategy: one of STRATEGIES; REGISTRY says what each does, and with which parameter.
         seed, epoch: the plan follows from this pair alone.
+        local_randomization_factor, bucket_size, num_bins, num_buckets: the strategies' parameters;
+            those of other strategies are without effect.
         dynamic_batch_size: each batch takes as many consecutive clips as fit into the capacity
             when all are padded to the longest of them (DBS, Ge21).
         batch_capacity: that capacity, in units of length; default batch_size * longest clip.
@@ -98,19 +279,33 @@ def plan_epoch(
         ValueError: naming the parameter, its value and what is allowed.
     """
     x = check_lengths(lengths)
-    _check_options(
-        x, batch_size, strategy, local_randomization_factor, bucket_size, num_bins, num_buckets,
-        dynamic_batch_size, batch_capacity,
-    )  # fmt: skip
+    if strategy not in REGISTRY:
+        near = difflib.get_close_matches(str(strategy), STRATEGIES, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
+    _check_count("batch_size", batch_size, 1)
+    values = {
+        "local_randomization_factor": local_randomization_factor,
+        "bucket_size": bucket_size,
+        "num_bins": num_bins,
+        "num_buckets": num_buckets,
+    }
+    parameter = REGISTRY[strategy].parameter
+    value = parameter and values[parameter.name]
+    _check_value(FACTOR, local_randomization_factor, len(x), batch_size)  # whatever the strategy
+    if parameter:
+        _check_value(parameter, value, len(x), batch_size)
+    capacity = batch_size * x.max()
+    if batch_capacity is not None:
+        _check_capacity(batch_capacity, x, dynamic_batch_size)
+        capacity = batch_capacity
     _check_count("seed", seed, 0)
     _check_count("epoch", epoch, 0)
+
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
-    order, class_starts = _order(
-        x, strategy, rng, local_randomization_factor, bucket_size, num_bins, num_buckets,
-        dynamic_batch_size,
-    )  # fmt: skip
+    shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
+    order, class_starts = REGISTRY[strategy].order(shuffled)
     if dynamic_batch_size:
-        capacity = batch_size * x.max() if batch_capacity is None else batch_capacity
         starts = _dynamic_starts(x[order], capacity, class_starts)
     else:
         ends = [*class_starts[1:], len(x)]
@@ -121,50 +316,6 @@ def plan_epoch(
     if batch_randomization:
         batches = [batches[i] for i in rng.permutation(len(batches)).tolist()]
     return batches
-
-
-def _order(
-    x: np.ndarray,
-    strategy: str,
-    rng: np.random.Generator,
-    factor: float,
-    bucket_size: int,
-    num_bins: int,
-    num_buckets: int,
-    dynamic_batch_size: bool,
-) -> tuple[np.ndarray, list[int]]:
-    """The clips in the strategy's order, and the places where a batch must begin."""
-    order = rng.permutation(len(x))
-    class_starts = [0]  # only the two bucketings by class have several
-    if strategy == "sorted" or (strategy.startswith("semi_sorted") and factor == 0):
-        order = _sort_by(x, order)
-    elif strategy == "semi_sorted":
-        noise_range = (x.max() - x.min()) * factor  # a
-        order = order[np.argsort(x[order] + noise_range * (rng.random(len(x)) - 0.5))]
-    elif strategy == "semi_sorted_rank":
-        order = _sort_by(x, order)
-        noise_range = len(x) * factor
-        place = np.arange(len(x))
-        order = order[np.argsort(place + noise_range * (rng.random(len(x)) - 0.5))]
-    elif strategy == "semi_sorted_exponential":
-        order = _sort_by(x, order)
-        place = np.cumsum(x[order]) if dynamic_batch_size else np.arange(1, len(x) + 1)
-        mean_noise = place[-1] * factor / 2
-        order = order[np.argsort(place + rng.exponential(mean_noise, len(x)))]
-    elif strategy == "bucket":
-        order = _sort_by(-x, order)
-        bucket = np.arange(len(x)) // bucket_size
-        order = order[np.argsort(bucket + rng.random(len(x)))]
-    elif strategy in ("bucket_by_width", "bucket_by_quantile"):
-        label = _length_class(x, num_buckets, by_width=strategy == "bucket_by_width")
-        order = _sort_by(-label, order)  # longest class first
-        class_starts = np.flatnonzero(np.diff(label[order], prepend=-1)).tolist()
-    elif strategy == "alternated_sort":
-        # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
-        bin_index = np.arange(len(x)) * num_bins // len(x)
-        signed = np.where(bin_index % 2 == 0, x[order], -x[order])
-        order = order[np.lexsort((signed, bin_index))]
-    return order, class_starts
 
 
 def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -184,44 +335,27 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
     return x
 
 
-def _check_options(
-    x,
-    batch_size,
-    strategy,
-    local_randomization_factor,
-    bucket_size,
-    num_bins,
-    num_buckets,
-    dynamic_batch_size,
-    batch_capacity,
-) -> None:
-    if strategy not in STRATEGIES:
-        near = difflib.get_close_matches(str(strategy), STRATEGIES, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
-    _check_count("batch_size", batch_size, 1)
-    if not (np.isfinite(local_randomization_factor) and local_randomization_factor >= 0):
+def _check_value(parameter: Parameter, value: float, num_clips: int, batch_size: int) -> None:
+    least, most = parameter.limits(num_clips, batch_size)
+    if not parameter.is_factor:
+        what = "batch_size" if parameter.holds_batches else "the number of clips" if most else ""
+        _check_count(parameter.name, value, least, most, what)
+    elif not (np.isfinite(value) and value >= least):
+        raise ValueError(f"{parameter.name}={value}: expected 0 <= factor < inf")
+
+
+def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bool) -> None:
+    if not dynamic_batch_size:
         raise ValueError(
-            f"local_randomization_factor={local_randomization_factor}: expected 0 <= factor < inf"
+            f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
+            "set dynamic_batch_size=True or leave it out"
         )
-    if strategy == "bucket":
-        _check_count("bucket_size", bucket_size, batch_size, what="batch_size")
-    if strategy == "alternated_sort":
-        _check_count("num_bins", num_bins, 1, len(x), what="the number of clips")
-    if strategy in ("bucket_by_width", "bucket_by_quantile"):
-        _check_count("num_buckets", num_buckets, 1)
-    if batch_capacity is not None:
-        if not dynamic_batch_size:
-            raise ValueError(
-                f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
-                "set dynamic_batch_size=True or leave it out"
-            )
-        if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
-            raise ValueError(
-                f"batch_capacity={batch_capacity}: expected a finite number of at least "
-                f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "
-                "must fit into a batch"
-            )
+    if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
+        raise ValueError(
+            f"batch_capacity={batch_capacity}: expected a finite number of at least "
+            f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "
+            "must fit into a batch"
+        )
 
 
 def _check_count(name, value, low, high=None, what=None) -> None:
@@ -236,20 +370,6 @@ def _check_count(name, value, low, high=None, what=None) -> None:
 def _hashed_seed(seed: int, epoch: int) -> np.random.SeedSequence:
     """Hashes the pair, so that seed 0 epoch 1 is not seed 1 epoch 0."""
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
-
-
-def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
-    return order[np.argsort(keys[order], kind="stable")]
-
-
-def _length_class(x: np.ndarray, num_buckets: int, by_width: bool) -> np.ndarray:
-    """Class of each clip, 0 the shortest. Equal lengths share a class; a class may be empty."""
-    if by_width:
-        edges = np.linspace(x.min(), x.max(), num_buckets + 1)[1:-1]
-    else:
-        edges = np.quantile(x, np.linspace(0, 1, num_buckets + 1)[1:-1])
-    return np.searchsorted(edges, x, side="left")
 
 
 def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: list[int]) -> list[int]:
@@ -276,26 +396,40 @@ def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: list[int]) -> 
 class PaddingStats:
     """What an epoch's batches cost in padding. Rates are fractions, not per cent.
 
-    B_j, L_j: size and longest length of batch j; x: the clips' lengths.
+    B_j, L_j: size and longest length of batch j; x: the clips' lengths; r: frames_per_step.
+    P_j = ceil(L_j / r) r is the length that batch j is padded to; L_j itself where r = 1.
     """
 
     num_batches: int
     zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
-    average_batch_length: float  # sum(B_j L_j) / sum(B_j)
-    padded_to_original_rate: (
-        float  # Gonzalez23: padding over original, (sum(B_j L_j) - sum x)/sum x
-    )
-    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j L_j)
-    decoder_steps: float  # sum(L_j): frames that a recurrent decoder goes through one by one
+    average_batch_length: float  # sum(B_j L_j) / sum(B_j), Ge21
+    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
+    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j P_j)
+    padded_frames: float  # sum(B_j P_j): everything computed
+    decoder_steps: float  # sum(P_j / r): steps that a recurrent decoder makes one by one
     largest_batch_size: int  # max B_j
-    largest_batch_frames: float  # max B_j L_j, what memory must hold
+    largest_batch_frames: float  # max B_j P_j, what memory must hold
 
 
 def padding_stats(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+    lengths: Sequence[float] | np.ndarray,
+    batches: Sequence[Sequence[int] | np.ndarray],
+    frames_per_step: int = 1,
 ) -> PaddingStats:
-    """Padding of `batches` (arrays of indices into `lengths`); ValueError if there is nothing."""
+    """Padding of `batches`.
+
+    Args:
+        lengths: one positive length per clip; frames, where frames_per_step is above 1.
+        batches: arrays of indices into `lengths`; an index may occur several times.
+        frames_per_step: frames that a decoder makes at each step, so batches are padded to
+            multiples of it. The papers' zero-padding rate, average batch length and padding over
+            original leave this out, as their definitions do; time and memory do not.
+
+    Raises:
+        ValueError: if there is no batch, or an empty one.
+    """
     x = check_lengths(lengths)
+    _check_count("frames_per_step", frames_per_step, 1)
     sizes = np.array([len(batch) for batch in batches])
     if sizes.size == 0 or sizes.min() == 0:
         raise ValueError("batches: expected at least one batch, and no empty one")
@@ -303,17 +437,21 @@ def padding_stats(
     starts = np.cumsum(sizes) - sizes
     longest = np.maximum.reduceat(laid_out, starts)
     real = np.add.reduceat(laid_out, starts)
-    padded_total, real_total = float(sizes @ longest), float(real.sum())
-    padded_total = max(padded_total, real_total)  # rounding must not make a rate negative
+    steps = longest if frames_per_step == 1 else np.ceil(longest / frames_per_step)
+    padded = steps * frames_per_step
+    clips, real_total = int(sizes.sum()), float(real.sum())
+    # At least the real frames: rounding must not make a rate negative.
+    to_longest, computed = (max(float(sizes @ each), real_total) for each in (longest, padded))
     return PaddingStats(
         num_batches=len(sizes),
-        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / int(sizes.sum())),
-        average_batch_length=padded_total / int(sizes.sum()),
-        padded_to_original_rate=padded_total / real_total - 1,
-        padded_fraction=1 - real_total / padded_total,
-        decoder_steps=float(longest.sum()),
+        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / clips),
+        average_batch_length=to_longest / clips,
+        padded_to_original_rate=to_longest / real_total - 1,
+        padded_fraction=1 - real_total / computed,
+        padded_frames=computed,
+        decoder_steps=float(steps.sum()),
         largest_batch_size=int(sizes.max()),
-        largest_batch_frames=float((sizes * longest).max()),
+        largest_batch_frames=float((sizes * padded).max()),
     )
 
 

@@ -16,18 +16,6 @@ from dataclasses import asdict, dataclass, fields
 
 from errors import UserError
 
-STRATEGIES = (
-    "random",
-    "sorted",
-    "semi_sorted",
-    "semi_sorted_rank",
-    "semi_sorted_exponential",
-    "bucket",
-    "bucket_by_width",
-    "bucket_by_quantile",
-    "alternated_sort",
-)  # tests hold this equal to batching.STRATEGIES: neither file may import the other
-
 
 @dataclass(frozen=True)
 class HParams:
@@ -130,8 +118,7 @@ RETIRED = {
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step; leave it out",
 }
 
-_CHOICES = {
-    "batching_strategy": STRATEGIES,
+_CHOICES = {  # and batching_strategy: one of batching.STRATEGIES
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "decoder": ("fast", "reference"),
     "learning_rate_schedule": ("constant", "exponential"),
@@ -209,19 +196,12 @@ def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
 
 def batching_options(hparams: HParams) -> dict[str, typing.Any]:
     """What `batching.plan_epoch` takes beside the lengths and the epoch."""
-    names = (
-        "batch_size",
-        "seed",
-        "local_randomization_factor",
-        "bucket_size",
-        "num_bins",
-        "num_buckets",
-        "dynamic_batch_size",
-        "batch_capacity",
-        "batch_randomization",
-    )
+    from batching import REGISTRY
+
+    parameters = {s.parameter.name for s in REGISTRY.values() if s.parameter}
+    names = ("batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization")
     return {"strategy": hparams.batching_strategy} | {
-        name: getattr(hparams, name) for name in names
+        name: getattr(hparams, name) for name in (*names, *sorted(parameters))
     }
 
 
@@ -309,14 +289,17 @@ def _type_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
 
 
 def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
+    from batching import REGISTRY  # not above: it loads torch, which settings alone do not need
+
     h = hparams
     problems = []
+    choices = _CHOICES | {"batching_strategy": tuple(REGISTRY)}
     for name, value in vars(h).items():
-        if name in _CHOICES:
-            if value not in _CHOICES[name]:
-                near = difflib.get_close_matches(value, _CHOICES[name], n=1, cutoff=0.3)
+        if name in choices:
+            if value not in choices[name]:
+                near = difflib.get_close_matches(value, choices[name], n=1, cutoff=0.3)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                problems.append(f"{name}={value}: one of {', '.join(_CHOICES[name])}{hint}")
+                problems.append(f"{name}={value}: one of {', '.join(choices[name])}{hint}")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value):
                 problems.append(f"{name}={value}: must be finite")
@@ -355,14 +338,24 @@ def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
         problems.append(f"postnet_n_convolutions={h.postnet_n_convolutions}: must be at least 2")
     if h.batch_capacity is not None and not h.dynamic_batch_size:
         problems.append("batch_capacity is given but dynamic_batch_size is False; change one")
-    if h.batching_strategy == "bucket" and h.bucket_size < h.batch_size:
+    parameter = REGISTRY[h.batching_strategy].parameter
+    if parameter and parameter.holds_batches and getattr(h, parameter.name) < h.batch_size:
         problems.append(
-            f"bucket_size={h.bucket_size}: must be at least batch_size={h.batch_size}, "
-            "or a bucket cannot fill a batch"
+            f"{parameter.name}={getattr(h, parameter.name)}: must be at least "
+            f"batch_size={h.batch_size}, or a bucket cannot fill a batch"
         )
     if not h.text_cleaners:
         problems.append("text_cleaners=[]: name at least one, for example [english_cleaners]")
     return problems
+
+
+def __getattr__(name: str) -> typing.Any:
+    """`hparams.STRATEGIES`, as it was when this file had a list of its own."""
+    if name != "STRATEGIES":
+        raise AttributeError(f"module 'hparams' has no attribute {name!r}")
+    from batching import STRATEGIES
+
+    return STRATEGIES
 
 
 def _listed(problems: list[str]) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from analysis import published
 from analysis.figures import batching_name
 from analysis.survey import PARAMETERS
-from hparams import STRATEGIES, HParams, create_hparams, hparams_from_dict
+from batching import STRATEGIES
+from hparams import HParams, create_hparams, hparams_from_dict
 
 METRICS_FILE, LENGTHS_FILE = "metrics.jsonl", "lengths.csv"
 MOST_PROBLEMS_SHOWN = 20

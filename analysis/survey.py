@@ -72,6 +72,7 @@ def survey(
     *,
     epochs: int = 5,
     seed: int = 0,
+    frames_per_step: int = 1,
     costs=None,
     symbols: np.ndarray | None = None,
     **options,
@@ -80,6 +81,7 @@ def survey(
 
     Args:
         lengths: frames of every clip.
+        frames_per_step: of the decoder, n_frames_per_step.
         costs: a cost_model.StepCosts; with `symbols`, every clip's number of them, it predicts
             the time of an epoch and its peak memory.
         options: of `plan_epoch`.
@@ -97,9 +99,10 @@ def survey(
     before = plan_epoch(x, batch_size, strategy, seed=seed, epoch=0, **options)
     for epoch in range(1, epochs + 1):
         plan = plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options)
-        row = asdict(padding_stats(x, plan))
+        row = asdict(padding_stats(x, plan, frames_per_step))
         padded = row["average_batch_length"] * len(x)
         row["capacity_used"] = padded / (row["num_batches"] * capacity)
+        del row["padded_frames"]
         alone = all(len(batch) == 1 for batch in plan)
         row["novelty"] = np.nan if alone else pair_novelty(plan, before)
         alike = alone or x.min() == x.max()

@@ -32,11 +32,11 @@ import torch
 
 import fast_decoder
 from analysis import clips as corpus
-from batching import padding_stats, plan_epoch
+from batching import STRATEGIES, padding_stats, plan_epoch
 from data_utils import Batch
 from fast_decoder import graphs as decoder_graphs
 from files import write_json
-from hparams import STRATEGIES, HParams, batching_options, create_hparams
+from hparams import HParams, batching_options, create_hparams
 from progress import progress_bar
 from training.measuring import machine, peak_memory, reset_peak_memory, seconds_of, versions
 from training.step import DECODERS, PRECISIONS, Trainer

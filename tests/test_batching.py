@@ -12,7 +12,7 @@ import textwrap
 from collections import Counter
 from dataclasses import asdict, fields
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import combinations, count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -606,25 +606,31 @@ def naive_order(strategy, lengths, rng):
     return order
 
 
-def naive_padding(lengths, batches):
+def naive_padding(lengths, batches, frames_per_step=1):
     """The definitions of PaddingStats, clip by clip."""
-    rate = padded = real = longest_sum = 0
+    rate = padded = real = steps = computed = largest = 0
     for batch in batches:
         x = [lengths[i] for i in batch]
         rate += len(x) * (1 - sum(x) / len(x) / max(x))
         padded += len(x) * max(x)
         real += sum(x)
-        longest_sum += max(x)
+        made = max(x)  # by the decoder, so many frames at a time as it takes to reach the longest
+        if frames_per_step > 1:
+            made = next(n for n in count(0, frames_per_step) if n >= max(x))
+        steps += made / frames_per_step
+        computed += len(x) * made
+        largest = max(largest, len(x) * made)
     clips = sum(len(batch) for batch in batches)
     return {
         "num_batches": len(batches),
         "zero_padding_rate": rate / clips,
         "average_batch_length": padded / clips,
         "padded_to_original_rate": (padded - real) / real,
-        "padded_fraction": (padded - real) / padded,
-        "decoder_steps": longest_sum,
+        "padded_fraction": (computed - real) / computed,
+        "padded_frames": computed,
+        "decoder_steps": steps,
         "largest_batch_size": max(len(batch) for batch in batches),
-        "largest_batch_frames": max(len(b) * max(lengths[i] for i in b) for b in batches),
+        "largest_batch_frames": largest,
     }
 
 
@@ -652,33 +658,53 @@ def test_padding_equals_that_of_a_naive_reference_on_average(strategy, dynamic):
 
 def test_padding_stats_of_a_hand_worked_example():
     # Batch {2, 4} is padded to 4: rate 1/4, 8 frames. Batch {3} needs nothing: rate 0, 3 frames.
-    stats = padding_stats([4, 3, 2], [[2, 0], np.array([1])])
-    assert asdict(stats) == pytest.approx(
-        {
-            "num_batches": 2,
-            "zero_padding_rate": (2 * (1 / 4) + 1 * 0) / 3,
-            "average_batch_length": 11 / 3,
-            "padded_to_original_rate": 2 / 9,
-            "padded_fraction": 2 / 11,
-            "decoder_steps": 7,
-            "largest_batch_size": 2,
-            "largest_batch_frames": 8,
-        },
-        rel=1e-12,
-    )
+    expected = {
+        "num_batches": 2,
+        "zero_padding_rate": (2 * (1 / 4) + 1 * 0) / 3,
+        "average_batch_length": 11 / 3,
+        "padded_to_original_rate": 2 / 9,
+        "padded_fraction": 2 / 11,
+        "padded_frames": 11,
+        "decoder_steps": 7,
+        "largest_batch_size": 2,
+        "largest_batch_frames": 8,
+    }
+    lengths, batches = [4, 3, 2], [[2, 0], np.array([1])]
+    assert asdict(padding_stats(lengths, batches)) == pytest.approx(expected, rel=1e-12)
+    # Three frames a step: two steps or six frames for the first batch, one or three for the other.
+    expected |= {"padded_fraction": 6 / 15, "padded_frames": 15, "decoder_steps": 3}
+    expected |= {"largest_batch_frames": 12}
+    assert asdict(padding_stats(lengths, batches, 3)) == pytest.approx(expected, rel=1e-12)
 
 
 @every_strategy
 @every_mode
 @few
-@given(data=data)
-def test_padding_stats_equals_a_naive_loop(strategy, mode, data):
-    lengths, batch_size, options = draw_case(data, strategy, mode)
+@given(data=data, frames_per_step=st.integers(1, 7))
+def test_padding_stats_equals_a_naive_loop(strategy, mode, data, frames_per_step):
+    whole = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+    in_any_unit = some_lengths if frames_per_step == 1 else whole
+    lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
-    stats = asdict(padding_stats(lengths, batches))
-    assert stats == pytest.approx(naive_padding(lengths, as_lists(batches)), rel=1e-9, abs=1e-12)
+    stats = asdict(padding_stats(lengths, batches, frames_per_step))
+    naive = naive_padding(lengths, as_lists(batches), frames_per_step)
+    assert stats == pytest.approx(naive, rel=1e-9, abs=1e-12)
     assert -1e-12 <= stats["zero_padding_rate"] < 1
     assert -1e-12 <= stats["padded_fraction"] < 1
+
+
+@few
+@given(data=data, frames_per_step=st.integers(1, 7))
+def test_decoder_steps_are_those_of_the_longest_clips_in_whole_steps(data, frames_per_step):
+    whole = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+    lengths, batch_size, options = draw_case(data, "random", "dynamic", lengths=whole)
+    batches = plan_epoch(lengths, batch_size, "random", **options)
+    one, several = padding_stats(lengths, batches), padding_stats(lengths, batches, frames_per_step)
+    assert one.decoder_steps <= several.decoder_steps * frames_per_step
+    most = one.decoder_steps + one.num_batches * (frames_per_step - 1)
+    assert several.decoder_steps * frames_per_step <= most
+    for name in ("zero_padding_rate", "average_batch_length", "padded_to_original_rate"):
+        assert getattr(several, name) == getattr(one, name)
 
 
 def test_padding_stats_may_be_asked_about_repeated_clips():
@@ -692,6 +718,12 @@ def test_padding_stats_may_be_asked_about_repeated_clips():
 def test_padding_stats_refuses_no_batches_and_empty_ones(batches):
     with pytest.raises(ValueError, match=r"batches: .*no empty one"):
         padding_stats([1, 2], batches)
+
+
+@pytest.mark.parametrize("frames_per_step", [0, 1.5, True])
+def test_padding_stats_refuses_steps_without_frames(frames_per_step):
+    with pytest.raises(ValueError, match=f"frames_per_step={frames_per_step}: .* at least 1"):
+        padding_stats([1, 2], [[0, 1]], frames_per_step)
 
 
 # --- refusals

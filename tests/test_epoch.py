@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from analysis import clips as corpus
+from batching import STRATEGIES
 from data_utils import read_filelist
 from fast_decoder import graphs as decoder_graphs
-from hparams import STRATEGIES, create_hparams
+from hparams import create_hparams
 from text import text_to_sequence
 
 ROOT = Path(__file__).resolve().parent.parent

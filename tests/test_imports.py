@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[1]
 # module: (project modules, packages) it may import beside the standard library
 TABLE = {
     "environment": ("", ""),
-    "hparams": ("", ""),
+    "hparams": ("batching errors", ""),  # inside its checks: importing it loads nothing
     "files": ("", ""),
     "progress": ("", "tqdm"),
     "batching": ("", "numpy torch"),
