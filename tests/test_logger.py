@@ -208,7 +208,7 @@ def test_full_disk_in_tensorboards_thread_is_raised_here_without_a_traceback(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(UserError, match="writing to .* failed .*No space left"):
+    with pytest.raises(UserError, match=r"writing to .* failed .*No space left"):
         logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
     assert "Traceback" not in capfd.readouterr().err

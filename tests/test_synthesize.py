@@ -8,7 +8,7 @@ import torch
 import synthesize
 from hparams import create_hparams
 from model import Tacotron2
-from text import text_to_sequence
+from text import symbols, text_to_sequence
 
 TINY = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
@@ -38,20 +38,73 @@ def diagonal(steps: int, symbols: int) -> np.ndarray:
     return alignment
 
 
+def symbols_of(text: str) -> list[int]:
+    return text_to_sequence(text, ["english_cleaners"])
+
+
+TWENTY = symbols_of("she was the last one")
+TEXTS = (
+    "Printing, in the only sense with which we are at present concerned.",
+    "Go on!",
+    "It was the dogs'.",
+    "A man, a plan (and more) ...",
+    "Turn left on {HH AW1 S S T AH0 N}.",
+    'He said: "no?"',
+    "a",
+)
+
+
+def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
+    """An alignment as a trained model makes it: some steps a symbol, weight on the neighbours too,
+    silent symbols passed over, and the symbols from `end` on never in focus."""
+    rng = np.random.default_rng(seed)
+    centres = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
+    centres = np.append(centres, np.full(5, end - 1.0))  # it waits there for the gate
+    distances = np.arange(len(sequence)) - centres[:, None]
+    weights = np.exp(-0.5 * (distances / rng.uniform(0.4, 0.7)) ** 2)
+    weights[:, end:] *= 0.3
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
 def test_a_clear_diagonal_alignment_raises_no_warning():
-    assert synthesize.alignment_warnings(diagonal(60, 20)) == []
+    assert synthesize.alignment_warnings(diagonal(60, 20), TWENTY) == []
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_speech_of_every_word_is_good_though_the_last_signs_are_never_in_focus(text):
+    """The last letters of a word may be silent, and what follows it is."""
+    sequence = symbols_of(text)
+    start, end = synthesize.word_spans(sequence)[-1]
+    for seed in range(40):
+        for last in range((start + end + 1) // 2, len(sequence) + 1):
+            assert synthesize.alignment_warnings(spoken(sequence, last, seed), sequence) == []
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
+def test_speech_that_lacks_the_last_word_is_warned_of(text):
+    sequence = symbols_of(text)
+    words = synthesize.word_spans(sequence)
+    for seed in range(40):
+        for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
+            warnings = synthesize.alignment_warnings(spoken(sequence, last, seed), sequence)
+            assert any("words are missing at the end" in warning for warning in warnings)
+
+
+def test_words_are_runs_of_letters_and_of_phones():
+    sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
+    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in synthesize.word_spans(sequence)]
+    assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
 def test_a_blurred_alignment_is_named_with_its_sharpness_and_the_threshold():
-    blurred = np.full((30, 10), 0.1, dtype=np.float32)
-    warnings = synthesize.alignment_warnings(blurred)
-    assert any("0.10" in w and str(synthesize.LEAST_SHARPNESS) in w for w in warnings)
+    blurred = np.full((30, 20), 0.05, dtype=np.float32)
+    warnings = synthesize.alignment_warnings(blurred, TWENTY)
+    assert any("0.05" in w and str(synthesize.LEAST_SHARPNESS) in w for w in warnings)
 
 
-def test_an_alignment_that_never_reaches_the_last_symbol_is_named():
-    alignment = diagonal(60, 20)[:50]  # ends at symbol 17 of 20
-    assert synthesize.alignment_warnings(alignment) == [
-        "the last symbol was never reached: it got to symbol 17 of 20"
+def test_an_alignment_cut_off_says_how_many_words_were_spoken():
+    assert synthesize.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
+        "words are missing at the end: attention got to word 4 of 5 (symbol 16 of 20)"
     ]
 
 
@@ -59,10 +112,10 @@ def test_a_jump_back_is_named_with_its_step_and_small_steps_back_are_not():
     alignment = diagonal(60, 20)
     alignment[30] = 0
     alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
-    assert synthesize.alignment_warnings(alignment) == []
+    assert synthesize.alignment_warnings(alignment, TWENTY) == []
     alignment[30] = 0
     alignment[30, 4] = 1
-    (warning,) = synthesize.alignment_warnings(alignment)
+    (warning,) = synthesize.alignment_warnings(alignment, TWENTY)
     assert "jumps back 5 symbols at step 30" in warning
 
 

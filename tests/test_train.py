@@ -41,7 +41,6 @@ from helpers import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import data_utils
-import fast_decoder
 import files
 import model as model_module
 import train
@@ -1455,6 +1454,12 @@ def test_the_decoder_that_trains_is_told_and_rehearsed(
 ):
     """In the first lines and in the run's record; the rehearsal runs the same one, so that its
     kernels are compiled and its memory is tried before training."""
+    phrase = "reference, step by step"
+    if decoder == "fast":
+        pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+        import fast_decoder
+
+        phrase = f"fast ({fast_decoder.describe(torch.device('cpu'))})"
     used, choose = [], step.choose_decoder
 
     def spied(name, device):
@@ -1478,9 +1483,6 @@ def test_the_decoder_that_trains_is_told_and_rehearsed(
     out = tmp_path / "out"
     with pytest.raises(StopHere):
         run(out, corpus, decoder=decoder, precision=precision)
-    phrase = "reference, step by step"
-    if decoder == "fast":
-        phrase = f"fast ({fast_decoder.describe(torch.device('cpu'))})"
     assert f"\ndecoder: {phrase}\n" in capsys.readouterr().out
     [record] = metrics(out, "run")
     assert record["decoder"] == phrase
@@ -1589,3 +1591,44 @@ def test_the_command_to_go_on_names_the_folders_of_the_run_whatever_their_names(
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
     assert (args.output_directory, args.log_directory, args.resume) == (output, logs, True)
+
+
+# ---------------------------------------------------------------------------- faults of the recipe
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])
+@pytest.mark.parametrize("place", ["Trainer", "epoch_seed"])  # in set-up, in the loop
+def test_a_fault_of_the_recipe_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
+    def fail(*_):
+        raise error("a bug")
+
+    monkeypatch.setattr(train, place, fail)
+    with pytest.raises(error, match="a bug"):
+        run(tmp_path / "out", corpus)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_in_reading_keeps_its_traceback_and_what_was_trained(
+    workers, corpus, tmp_path, monkeypatch, capsys
+):
+    def fail(self, path):
+        if Path(path).name == "train05.wav":
+            raise RuntimeError("a bug")
+        return read(self, path)
+
+    read, out = TextMelDataset._mel, tmp_path / "out"
+    monkeypatch.setattr(TextMelDataset, "_mel", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(out, corpus, num_workers=workers, batch_size=1, dynamic_batch_size=False)
+    trained = load(newest(out))["loop"]["batches_trained"]
+    assert trained > 0
+    assert f"everything until here is in {newest(out)}" in capsys.readouterr().out
+
+
+def test_the_progress_line_shows_a_loss_only_when_there_is_one():
+    state = SimpleNamespace(batches_trained=1, epoch=1)
+    settings = SimpleNamespace(epochs=2)
+    begun = SimpleNamespace(state=state, hparams=settings, recent_loss=None)
+    assert train.time_left(begun, [10.0, 30.0], 2.0) == "epoch 6 s left, run 14 s left"
+    begun.recent_loss = 1.5
+    assert train.time_left(begun, [10.0, 30.0], 2.0).startswith("loss 1.5000, epoch 6 s left")

@@ -72,6 +72,6 @@ def messages(run: Run | None = None) -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
 
 
-def is_dead_worker(error: Exception) -> bool:
+def is_dead_worker(error: RuntimeError) -> bool:
     """Whether this is what torch raises, at any moment, when a loader's process has died."""
-    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    return str(error).startswith("DataLoader worker (pid")

@@ -1,0 +1,74 @@
+"""The training step: precision's switches, the decoder chosen, and what a step returns."""
+
+import pytest
+import torch
+from helpers import TINY
+from test_model import MELS, tiny_batch
+
+from hparams import create_hparams
+from model import teacher_forced
+from training.step import PRECISIONS, Trainer, choose_decoder
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _switches():
+    """What a Trainer sets for the whole process, put back."""
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
+
+
+def tiny(**settings):
+    values = TINY | settings
+    return create_hparams(",".join(f"{name}={value}" for name, value in values.items()))
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_are_rounded_to_tf32_with_that_precision_alone(precision, before):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
+    trainer = Trainer(tiny(precision=precision), CPU)
+    assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
+    assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+    with trainer.autocast():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    expected = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    assert product.dtype == expected
+    assert trainer.scaler.is_enabled() == (precision == "fp16")
+
+
+def test_the_setting_decides_which_decoder_trains():
+    pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+    import fast_decoder
+
+    assert choose_decoder("reference", CPU) == (teacher_forced, "reference, step by step")
+    decoder, description = choose_decoder("fast", CPU)
+    assert decoder is fast_decoder.teacher_forced
+    assert description.startswith("fast (")
+    trainer = Trainer(tiny(decoder="reference"), CPU)
+    assert trainer.model.training_decoder is teacher_forced
+    trainer.use_decoder("fast")
+    assert trainer.model.training_decoder is fast_decoder.teacher_forced
+    assert trainer.decoder_description == description
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precision):
+    trainer = Trainer(tiny(precision=precision, n_mel_channels=MELS), CPU)
+    batch = tiny_batch()
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    losses = trainer.step(batch, learning_rate=0.25)
+    loss, unpadded, norm, skipped = losses.values.tolist()
+    assert losses.copied is None
+    assert 0 < loss < unpadded
+    assert norm > 0 or skipped  # fp16's first scale may overflow
+    moved = [
+        bool((old != new).any())
+        for old, new in zip(before, trainer.model.parameters(), strict=True)
+    ]
+    assert any(moved) == (not skipped)
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.25
