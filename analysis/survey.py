@@ -1,30 +1,18 @@
 """What a batching costs and how it mixes the clips: the numbers, from lengths alone.
 
-Used by compare_batching.py, batching_figures.py and report.py. Lengths are frames throughout.
-Sources (Ge21, Doetsch17, Gonzalez23) are those of batching.py.
+Used by compare_batching.py and by figures.py. Lengths are frames throughout. Sources (Ge21,
+Doetsch17, Gonzalez23) are those of batching.py.
 """
 
-import inspect
+import itertools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from batching import STRATEGIES, padding_stats, pair_novelty, pair_spread, plan_epoch
-
-PARAMETERS = {  # the one parameter of plan_epoch that decides how much a strategy mixes
-    "semi_sorted": "local_randomization_factor",
-    "semi_sorted_rank": "local_randomization_factor",
-    "semi_sorted_exponential": "local_randomization_factor",
-    "bucket": "bucket_size",
-    "bucket_by_width": "num_buckets",
-    "bucket_by_quantile": "num_buckets",
-    "alternated_sort": "num_bins",
-}  # random and sorted have none
-DEFAULTS = {
-    name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
-}
-
+from analysis.strategies import DEFAULTS, PARAMETERS
+from batching import REGISTRY, STRATEGIES, padding_stats, pair_novelty, pair_spread, plan_epoch
 
 # ---------------------------------------------------------------------------- one batching
 
@@ -34,14 +22,14 @@ class Survey:
     """One batching of one corpus: means over epochs; of what is largest, the largest.
 
     Rates are fractions. Not-a-number where the corpus is too small to tell (no two clips share a
-    batch, or all are of one length).
+    batch, or all are of one length). The padding's fields are those of batching.PaddingStats.
     """
 
     strategy: str
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
-    value: float | None  # of the strategy's parameter, PARAMETERS[strategy]
+    value: float | None  # of the strategy's parameter
     num_batches: float
     zero_padding_rate: float
     average_batch_length: float
@@ -59,6 +47,14 @@ class Survey:
     @property
     def parameter(self) -> str | None:
         return PARAMETERS.get(self.strategy)
+
+    @property
+    def cost(self) -> float:
+        """Predicted seconds of an epoch, or its decoder steps where no costs are known."""
+        return self.decoder_steps if self.seconds_per_epoch is None else self.seconds_per_epoch
+
+    def mixes_enough(self, min_novelty: float) -> bool:
+        return math.isnan(self.novelty) or self.novelty >= min_novelty
 
 
 SETTINGS = ("strategy", "batch_size", "dynamic_batch_size", "batch_capacity", "value")
@@ -82,7 +78,7 @@ def survey(
     Args:
         lengths: frames of every clip.
         frames_per_step: of the decoder, n_frames_per_step.
-        costs: a cost_model.StepCosts; with `symbols`, every clip's number of them, it predicts
+        costs: a step_costs.StepCosts; with `symbols`, every clip's number of them, it predicts
             the time of an epoch and its peak memory.
         options: of `plan_epoch`.
 
@@ -90,23 +86,23 @@ def survey(
         ValueError: as `plan_epoch`.
     """
     x = np.asarray(lengths)
-    dynamic = options.get("dynamic_batch_size", False)
     default_capacity = batch_size * int(x.max())
     capacity = options.get("batch_capacity") or default_capacity
-    sizes = {name: options[name] for name in _SIZE_OPTIONS if name in options}
+    sizes = {k: v for k, v in options.items() if k in ("dynamic_batch_size", "batch_capacity")}
     sorted_spread = pair_spread(x, plan_epoch(x, batch_size, "sorted", seed=seed, **sizes))
     rows = []
     before = plan_epoch(x, batch_size, strategy, seed=seed, epoch=0, **options)
     for epoch in range(1, epochs + 1):
         plan = plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options)
         row = asdict(padding_stats(x, plan, frames_per_step))
-        padded = row["average_batch_length"] * len(x)
-        row["capacity_used"] = padded / (row["num_batches"] * capacity)
         del row["padded_frames"]
+        row["capacity_used"] = (
+            row["average_batch_length"] * len(x) / (row["num_batches"] * capacity)
+        )
         alone = all(len(batch) == 1 for batch in plan)
-        row["novelty"] = np.nan if alone else pair_novelty(plan, before)
+        row["novelty"] = math.nan if alone else pair_novelty(plan, before)
         alike = alone or x.min() == x.max()
-        row["spread"] = np.nan if alike else relative_spread(pair_spread(x, plan), sorted_spread)
+        row["spread"] = math.nan if alike else relative_spread(pair_spread(x, plan), sorted_spread)
         if costs is not None:
             row |= predict(costs, x, symbols, plan)
         rows.append(row)
@@ -115,14 +111,11 @@ def survey(
     return Survey(
         strategy=strategy,
         batch_size=batch_size,
-        dynamic_batch_size=dynamic,
+        dynamic_batch_size=options.get("dynamic_batch_size", False),
         batch_capacity=None if capacity == default_capacity else capacity,
         value=options.get(name, DEFAULTS[name]) if name else None,
         **_combined(rows),
     )
-
-
-_SIZE_OPTIONS = ("dynamic_batch_size", "batch_capacity")
 
 
 def relative_spread(spread: float, sorted_spread: float) -> float:
@@ -133,18 +126,15 @@ def relative_spread(spread: float, sorted_spread: float) -> float:
     leaves batches part-filled, for smaller batches spread less. Not a number where sorted batches
     are no better than random ones (one batch holds all clips).
     """
-    return (spread - sorted_spread) / (1 - sorted_spread) if sorted_spread < 1 - 1e-9 else np.nan
+    return (spread - sorted_spread) / (1 - sorted_spread) if sorted_spread < 1 - 1e-9 else math.nan
 
 
 def predict(costs, lengths: np.ndarray, symbols: np.ndarray, plan: Sequence[np.ndarray]) -> dict:
     """Seconds of the plan's training steps, and the most memory that one takes."""
     sizes = np.array([len(batch) for batch in plan])
     laid_out, starts = np.concatenate(plan), np.cumsum(sizes) - sizes
-    shapes = (
-        sizes,
-        np.maximum.reduceat(lengths[laid_out], starts),
-        np.maximum.reduceat(symbols[laid_out], starts),
-    )
+    longest = (np.maximum.reduceat(each[laid_out], starts) for each in (lengths, symbols))
+    shapes = (sizes, *longest)
     knows_memory = costs.bytes_per_term is not None
     return {
         "seconds_per_epoch": float(np.sum(costs.seconds(*shapes))),
@@ -154,21 +144,19 @@ def predict(costs, lengths: np.ndarray, symbols: np.ndarray, plan: Sequence[np.n
 
 def mean_survey(surveys: Sequence[Survey]) -> Survey:
     """The same batching on several draws of clips, as one; the settings are the first one's."""
-    rows = [
-        {key: value for key, value in asdict(one).items() if key not in SETTINGS} for one in surveys
-    ]
-    kept = {key: getattr(surveys[0], key) for key in SETTINGS}
-    return Survey(**kept, **_combined(rows))
+    settings = {name: getattr(surveys[0], name) for name in SETTINGS}
+    rows = [{k: v for k, v in asdict(draw).items() if k not in SETTINGS} for draw in surveys]
+    return Survey(**settings, **_combined(rows))
 
 
 def _combined(rows: Sequence[dict]) -> dict:
     combined = {}
-    for key in rows[0]:
-        values = [row[key] for row in rows]
+    for name in rows[0]:
+        values = [row[name] for row in rows]
         if values[0] is None:
-            combined[key] = None
+            combined[name] = None
         else:
-            combined[key] = max(values) if key in LARGEST else float(np.mean(values))
+            combined[name] = max(values) if name in LARGEST else float(np.mean(values))
     return combined
 
 
@@ -180,32 +168,25 @@ def parameter_values(
 ) -> list[float]:
     """Values of the strategy's parameter worth trying, from least to most random.
 
-    `per_octave` values a doubling, `include` in their midst. Factors from 0 to 1.6; buckets of
-    whole batches, smaller than the corpus; bins and classes from 1 to the number of batches. The
-    numbers of classes fall, for many classes mix little. [None] for a strategy without parameter.
+    `per_octave` values a doubling, `include` in their midst where allowed. Factors from 0 to 1.6;
+    buckets of whole batches, smaller than the corpus; bins and classes from 1 to the number of
+    batches. [None] for a strategy without parameter.
     """
-    name = PARAMETERS.get(strategy)
-    if name is None:
+    parameter = REGISTRY[strategy].parameter
+    if parameter is None:
         return [None]
-    num_batches = -(-num_clips // batch_size)
-    if name == "local_randomization_factor":
-        steps = np.arange(-6 * per_octave, 4 * per_octave + 1)
+    least, most = parameter.limits(num_clips, batch_size)
+    if parameter.is_factor:
+        steps = range(-6 * per_octave, 4 * per_octave + 1)
         grid = {0.0, *(float(f"{0.1 * 2 ** (k / per_octave):.2g}") for k in steps)}
-        return sorted(grid | {float(value) for value in include})
-    most = max(1, -(-num_clips // batch_size) - 1) if name == "bucket_size" else num_batches
-    steps = np.arange(per_octave * int(np.log2(most)) + per_octave)
-    grid = {round(2 ** (k / per_octave)) for k in steps.tolist()}
-    grid = {count for count in grid if count * 2 ** (0.6 / per_octave) <= most} | {most}
-    unit = batch_size if name == "bucket_size" else 1
-    grid = {unit * count for count in grid}
-    allowed = {value for value in include if _possible(name, value, num_clips, batch_size)}
-    return sorted(grid | allowed, reverse=name == "num_buckets")
-
-
-def _possible(name: str, value: float, num_clips: int, batch_size: int) -> bool:
-    if name == "bucket_size":
-        return value >= batch_size
-    return name != "num_bins" or value <= num_clips
+    else:
+        largest = max(1, -(-num_clips // batch_size) - parameter.holds_batches)
+        steps = range(per_octave * (int(math.log2(largest)) + 1))
+        counts = {round(2 ** (k / per_octave)) for k in steps}
+        counts = {n for n in counts if n * 2 ** (0.6 / per_octave) <= largest} | {largest}
+        grid = {least * n for n in counts}
+    allowed = {value for value in include if least <= value <= (math.inf if most is None else most)}
+    return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
 
 
 def sweep(
@@ -233,28 +214,31 @@ def match_zero_padding(
     within a tenth of that place are then tried. None where even the least pads more.
     """
     num_clips = len(draws[0])
-    num_batches = -(-num_clips // batch_size)
-    if strategy == "bucket":
+    if REGISTRY[strategy].parameter.holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
     else:
-        values = range(1, num_batches + 1)
+        values = range(1, -(-num_clips // batch_size) + 1)
     known: dict[int, float] = {}
 
     def rate(place: int) -> float:
         if place not in known:
             options = {PARAMETERS[strategy]: values[place]}
-            plans = [
-                padding_stats(
-                    x, plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options)
+            known[place] = float(
+                np.mean(
+                    [
+                        padding_stats(
+                            x,
+                            plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options),
+                        ).zero_padding_rate
+                        for seed, x in enumerate(draws)
+                        for epoch in range(1, epochs + 1)
+                    ]
                 )
-                for seed, x in enumerate(draws)
-                for epoch in range(1, epochs + 1)
-            ]
-            known[place] = float(np.mean([plan.zero_padding_rate for plan in plans]))
+            )
         return known[place]
 
     place = _first(len(values), lambda i: rate(i) > target)
-    reach = max(3, len(values[:place]) // 10)
+    reach = max(3, place // 10)
     for near in range(max(0, place - reach), min(len(values), place + reach + 1)):
         rate(near)
     below = {i: zpr for i, zpr in known.items() if zpr <= target}
@@ -291,17 +275,14 @@ class Recommendation:
     max_bytes: float | None
     tried: list[Survey]
 
-    def fits(self, one: Survey) -> bool:
-        return self.max_bytes is None or one.peak_bytes <= self.max_bytes
-
-    def allows(self, one: Survey) -> bool:
-        return self.fits(one) and mixes_enough(one, self.min_novelty)
+    def fits(self, tried: Survey) -> bool:
+        return self.max_bytes is None or tried.peak_bytes <= self.max_bytes
 
     @property
     def ranked(self) -> list[Survey]:
         """Those that keep all limits, the cheapest first; the more random one of equals."""
-        allowed = [one for one in self.tried if self.allows(one)]
-        return sorted(allowed, key=lambda one: (cost(one), -np.nan_to_num(one.novelty)))
+        allowed = [s for s in self.tried if self.fits(s) and s.mixes_enough(self.min_novelty)]
+        return sorted(allowed, key=lambda s: (s.cost, -np.nan_to_num(s.novelty)))
 
 
 def recommend(
@@ -324,32 +305,21 @@ def recommend(
     Args:
         max_bytes: of predicted peak memory; needs `costs` that know memory.
         progress: wraps the list of jobs, for a bar.
-        options: epochs, seed, costs, symbols, as `survey` takes them.
+        options: epochs, seed, frames_per_step, costs, symbols, as `survey` takes them.
     """
-    jobs = [(strategy, dynamic) for strategy in STRATEGIES for dynamic in (False, True)]
     result = Recommendation(min_novelty, max_bytes, [])
-    for strategy, dynamic in progress(jobs):
-        sizes = {"dynamic_batch_size": dynamic}
-        if dynamic and batch_capacity:
-            sizes["batch_capacity"] = batch_capacity
-        choices = [sizes]
+    for strategy, dynamic in progress(list(itertools.product(STRATEGIES, (False, True)))):
+        choices = [{"dynamic_batch_size": dynamic}]
         if dynamic and max_bytes is not None:
             choices = _capacities(lengths, batch_size, strategy, max_bytes, options)
+        elif dynamic and batch_capacity:
+            choices[0]["batch_capacity"] = batch_capacity
         for sizes in choices:
             found = _least_random(lengths, batch_size, strategy, min_novelty, options | sizes)
             if result.fits(found):
                 break  # the next smaller capacity only if memory runs over after all
         result.tried.append(found)
     return result
-
-
-def cost(one: Survey) -> float:
-    """Predicted seconds of an epoch, or its decoder steps where no costs are known."""
-    return one.decoder_steps if one.seconds_per_epoch is None else one.seconds_per_epoch
-
-
-def mixes_enough(one: Survey, min_novelty: float) -> bool:
-    return np.isnan(one.novelty) or one.novelty >= min_novelty
 
 
 def _least_random(lengths, batch_size, strategy, min_novelty, options) -> Survey:
@@ -359,7 +329,7 @@ def _least_random(lengths, batch_size, strategy, min_novelty, options) -> Survey
 
     def enough(place: int) -> bool:
         known[place] = sweep(lengths, batch_size, strategy, [values[place]], **options)[0]
-        return mixes_enough(known[place], min_novelty)
+        return known[place].mixes_enough(min_novelty)
 
     place = min(_first(len(values), enough), len(values) - 1)
     return known[place]
@@ -372,28 +342,21 @@ def _capacities(lengths, batch_size, strategy, max_bytes, options) -> list[dict]
     whole corpus. Where even one clip does not fit, that smallest capacity alone.
     """
     longest = int(lengths.max())
-    most = min(64 * batch_size * longest, len(lengths) * longest)
-    steps = range(int(8 * np.log2(most / longest)) + 1)
-    capacities = [int(longest * 2 ** (k / 8)) for k in steps]
-    if batch_size * longest not in capacities:
-        capacities = sorted([*capacities, batch_size * longest])
-
-    values = parameter_values(strategy, len(lengths), batch_size)[:1]  # the fullest batches
+    most = min(64 * batch_size, len(lengths))
+    steps = range(int(8 * math.log2(most)) + 1)
+    capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
+    sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
+    fullest = parameter_values(strategy, len(lengths), batch_size)[:1]
 
     def too_large(place: int) -> bool:
-        sizes = {"dynamic_batch_size": True, "batch_capacity": capacities[place], "epochs": 1}
-        return sweep(lengths, batch_size, strategy, values, **options | sizes)[0].peak_bytes > (
-            max_bytes
-        )
+        tried = options | sizes[place] | {"epochs": 1}
+        return sweep(lengths, batch_size, strategy, fullest, **tried)[0].peak_bytes > max_bytes
 
-    place = max(_first(len(capacities), too_large) - 1, 0)
-    return [
-        {"dynamic_batch_size": True, "batch_capacity": capacity}
-        for capacity in capacities[max(0, place - 4) : place + 1][::-1]
-    ]
+    place = max(_first(len(sizes), too_large) - 1, 0)
+    return sizes[max(0, place - 4) : place + 1][::-1]
 
 
-def survey_row(one: Survey) -> dict:
+def survey_row(found: Survey) -> dict:
     """A row of a CSV file: every field, and the name of the parameter."""
-    values = {field.name: getattr(one, field.name) for field in fields(one)}
-    return {"strategy": values.pop("strategy"), "parameter": one.parameter or ""} | values
+    values = asdict(found)
+    return {"strategy": values.pop("strategy"), "parameter": found.parameter or ""} | values

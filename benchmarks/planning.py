@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import datetime
 import importlib.metadata
-import os
 import platform
 import statistics
 import sys
@@ -31,10 +30,12 @@ from torch.utils.data import BatchSampler
 
 from analysis import ljspeech
 from analysis.lengths import read_lengths
+from analysis.tables import markdown_table
 from batching import padding_stats, plan_epoch
 from errors import UserError
 from files import write_atomically
 from hparams import HParams
+from training.measuring import machine
 
 SMALL, LARGE = 10_480, 10_000_000
 BATCH_SIZE, REPEATS = 16, 5
@@ -99,62 +100,52 @@ def plan_with_torch_geometric(lengths: np.ndarray) -> Plan:
 
 
 # Package as pip names it, its sampler, how to plan with it, why not for 10 million clips.
+AN_OBJECT = "not run: it needs an object for every clip"
 LIBRARIES = [
     ("transformers", "LengthGroupedSampler", plan_with_transformers, ""),
     ("speechbrain", "DynamicBatchSampler", plan_with_speechbrain, ""),
     ("cut2min-bucket", "BucketBatchSampler", plan_with_cut2min_bucket, ""),
+    ("lhotse", "DynamicBucketingSampler", plan_with_lhotse, AN_OBJECT),
     (
-        "lhotse",
-        "DynamicBucketingSampler",
-        plan_with_lhotse,
-        "it needs an object for every clip",
-    ),
-    (
-        "torch-geometric",
-        "DynamicBatchSampler",
-        plan_with_torch_geometric,
-        "it needs an object for every clip and copies what is left of the order for every batch",
+        *("torch-geometric", "DynamicBatchSampler", plan_with_torch_geometric),
+        f"{AN_OBJECT} and copies what is left of the order for every batch",
     ),
 ]
+TITLES = ("best", "median", "best / argsort", "zero-padding rate")
 
 
-def measure(lengths: np.ndarray, say: Callable[[str], None]) -> list[str]:
+def timed_plans(lengths: np.ndarray) -> str:
     """A Markdown table of everything timed on these lengths."""
-    table: list[str] = []
-
-    def put(*cells: str) -> None:
-        table.append(f"| {' | '.join(cells)} |")
-        say(table[-1])
-
-    def put_times(name: str, times: list[float], padding: str) -> None:
-        median = readable(statistics.median(times)) if len(times) > 1 else "one run"
-        put(name, readable(min(times)), median, f"{min(times) / min(argsort):.1f}", padding)
-
-    put(f"{len(lengths):,} clips", "best", "median", "best / argsort", "zero-padding rate")
-    put("---", "---:", "---:", "---:", "---:")
     keys = np.random.default_rng(1).random(len(lengths))
     argsort = seconds_each(lambda: np.argsort(keys), REPEATS)
-    put_times("numpy argsort", argsort, "")
+
+    def row(name: str, times: list[float], padding: str) -> list[str]:
+        median = readable(statistics.median(times)) if len(times) > 1 else "one run"
+        return [name, readable(min(times)), median, f"{min(times) / min(argsort):.1f}", padding]
+
     plan = plan_with_batching(lengths)
-    times = seconds_each(plan, REPEATS)
-    put_times("**plan_epoch**: semi_sorted, DBS, BR", times, padding_percent(lengths, plan()))
+    times, padding = seconds_each(plan, REPEATS), padding_percent(lengths, plan())
+    rows = [row("numpy argsort", argsort, "")]
+    rows += [row("**plan_epoch**: semi_sorted, DBS, BR", times, padding)]
     for package, sampler, prepare, why_not_large in LIBRARIES:
         name = f"{package} {sampler}"
+        print(f"{len(lengths):,} clips: {name}", file=sys.stderr)
         if why_not_large and len(lengths) >= LARGE:
-            put(name, f"not run: {why_not_large}", "", "", "")
+            rows.append([name, why_not_large, "", "", ""])
             continue
         try:
             importlib.metadata.version(package)
             plan = prepare(lengths)
         except importlib.metadata.PackageNotFoundError:
-            put(name, f"not installed: pip install {package}", "", "", "")
+            rows.append([name, f"not installed: pip install {package}", "", "", ""])
         except (ImportError, OSError) as error:  # installed, but not for this torch
-            put(name, f"cannot be imported: {error}", "", "", "")
+            rows.append([name, f"cannot be imported: {error}", "", "", ""])
         else:
             padding = padding_percent(lengths, plan())  # which is also the run that warms up
             # Planning that takes minutes is not repeated.
-            put_times(name, seconds_each(plan, 1 if len(lengths) >= LARGE else REPEATS), padding)
-    return table
+            times = seconds_each(plan, 1 if len(lengths) >= LARGE else REPEATS)
+            rows.append(row(name, times, padding))
+    return markdown_table([f"{len(lengths):,} clips", *TITLES], rows)
 
 
 def seconds_each(run: Callable[[], object], repeats: int) -> list[float]:
@@ -199,16 +190,6 @@ def lengths_for(count: int, known: np.ndarray | None) -> np.ndarray:
     return (ljspeech.seconds_at(rng.random(count)) * FRAMES_A_SECOND).astype(np.int64)
 
 
-def machine() -> str:
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        model = names[0] if names else model
-    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-
-
 def versions() -> str:
     found = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", *(library[0] for library in LIBRARIES)):
@@ -223,47 +204,37 @@ def main() -> None:
     parser.add_argument("--lengths", type=Path, help="CSV or filelist to draw the clips from")
     parser.add_argument("--save", action="store_true", help="write the report to results/")
     args = parser.parse_args()
-    if args.lengths is None:
-        known = None
-        source = "distributed as LJSpeech's, in frames of 12.5 ms"
-    else:
+    known, source = None, "distributed as LJSpeech's, in frames of 12.5 ms"
+    if args.lengths is not None:
         try:
             known = read_lengths(args.lengths, HParams()).frames
         except UserError as error:
             sys.exit(f"planning.py: {error}")
         source = f"drawn from the {len(known):,} of {args.lengths.name}, frames of 256 samples"
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
     date = datetime.date.today().isoformat()
-    report = [
-        "# Planning an epoch",
-        "",
-        f"- date: {date}",
-        f"- machine: {machine()}",
-        f"- versions: {versions()}",
-        f"- lengths: {source}",
-        f"- {BATCH_SIZE} clips a batch, or {BATCH_SIZE} x the longest clip as capacity; best and "
-        f"median of {REPEATS} where not said otherwise; benchmarks/planning.py says what is timed",
-        "",
-    ]
-    for line in report:
-        say(line)
-    sizes = [SMALL] if args.quick else [SMALL, LARGE]
-    for size in sizes:
-        report += [*measure(lengths_for(size, known), say), ""]
-        say("")
-    for size in sizes if args.quick else [SMALL, LARGE // 10, LARGE]:
+    report = []
+
+    def say(paragraph: str) -> None:
+        report.append(paragraph)
+        print(f"{paragraph}\n", flush=True)
+
+    say("# Planning an epoch")
+    say(
+        f"- date: {date}\n- machine: {machine(torch.device('cpu'))}\n- versions: {versions()}\n"
+        f"- lengths: {source}\n- {BATCH_SIZE} clips a batch, or {BATCH_SIZE} x the longest clip as "
+        f"capacity; best and median of {REPEATS} where not said otherwise; benchmarks/planning.py "
+        "says what is timed"
+    )
+    for size in [SMALL] if args.quick else [SMALL, LARGE]:
+        say(timed_plans(lengths_for(size, known)))
+    for size in [SMALL] if args.quick else [SMALL, LARGE // 10, LARGE]:
         peak = peak_bytes_per_clip(lengths_for(size, known))
-        report.append(f"- plan_epoch, {size:,} clips: {peak:.0f} bytes per clip at the peak")
-        say(report[-1])
+        say(f"- plan_epoch, {size:,} clips: {peak:.0f} bytes per clip at the peak")
     if args.save:
-        path = ROOT / "benchmarks" / "results" / f"batching-{date}-cpu.md"
-        path.parent.mkdir(exist_ok=True)
-        text = "\n".join(report) + "\n"
+        path = ROOT / "benchmarks" / "results" / f"planning-{date}-cpu.md"
+        text = "\n\n".join(report) + "\n"
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        say(f"wrote {path}")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":
