@@ -10,19 +10,23 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1)
 
     A title may have several lines. Cells are shown as they stand: numbers come formatted.
     """
-    height = max(title.count("\n") for title in titles)
-    titles = ["\n" * (height - title.count("\n")) + title for title in titles]
-    text = tabulate(rows, titles, "plain", disable_numparse=True, **_alignment(titles, labels))
+    parts = [title.split("\n") for title in titles]
+    height = max(map(len, parts))
+    heading = zip(*([""] * (height - len(part)) + part for part in parts), strict=True)
+    # As rows, for tabulate makes a column at least two wider than its heading.
+    text = tabulate([*heading, *rows], (), "plain", **_options(len(titles), labels))
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """The same for Markdown. A `|` in a cell is escaped; other marks of Markdown work."""
-    lines = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in rows]
-    titles = [title.replace("|", "\\|").replace("\n", " ").strip() for title in titles]
-    return tabulate(lines, titles, "pipe", disable_numparse=True, **_alignment(titles, labels))
+    heading, *lines = (
+        [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]
+        for line in (titles, *rows)
+    )
+    return tabulate(lines, heading, "pipe", **_options(len(titles), labels))
 
 
-def _alignment(titles: Sequence[str], labels: int) -> dict:
-    columns = ["left"] * labels + ["right"] * (len(titles) - labels)
-    return {"colalign": columns, "headersalign": columns}
+def _options(columns: int, labels: int) -> dict:
+    alignment = ["left"] * labels + ["right"] * (columns - labels)
+    return {"colalign": alignment, "disable_numparse": True}
