@@ -2,6 +2,8 @@
 
 import functools
 
+MOST_PROBLEMS_SHOWN = 10
+
 
 @functools.cache
 def _adapter(expected):
@@ -17,14 +19,17 @@ def parse_json(text: str, expected):
     entries for example, and refuse values in `__post_init__`.
 
     Raises:
-        ValueError: naming every wrong entry, its value and what was expected.
+        ValueError: naming every wrong entry (the first ten), its value and what was expected.
     """
     from pydantic import ValidationError
 
     try:
         return _adapter(expected).validate_json(text, strict=True)
     except ValidationError as error:
-        raise ValueError("; ".join(map(_problem, error.errors(include_url=False)))) from None
+        problems = [_problem(details) for details in error.errors(include_url=False)]
+        if len(problems) > MOST_PROBLEMS_SHOWN:
+            problems[MOST_PROBLEMS_SHOWN:] = [f"and {len(problems) - MOST_PROBLEMS_SHOWN} more"]
+        raise ValueError("; ".join(problems)) from None
 
 
 def _problem(error: dict) -> str:
@@ -33,6 +38,8 @@ def _problem(error: dict) -> str:
         return f"not JSON ({error['ctx']['error']})"
     if error["type"] == "missing":
         return f"{name} is missing"
+    if error["type"] == "unexpected_keyword_argument":
+        return f"{name} is not known"
     if error["type"] == "value_error":  # of __post_init__, which names the entry
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
     value = repr(error["input"])
