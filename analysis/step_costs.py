@@ -21,7 +21,6 @@ batches of an epoch count as much as the few large ones. The same terms serve by
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
+from analysis.checked_json import parse_json
+from errors import UserError
 from files import write_atomically
 
 FORMAT = "training step costs, version 1"
@@ -64,9 +65,11 @@ COST_SETTINGS = (
     "postnet_n_convolutions",
 )
 
+CHECKED = {"extra": "forbid", "allow_inf_nan": False}  # what pydantic refuses in a file
+
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredStep:
     """One training step on a batch of this shape."""
 
     clips: int
@@ -76,6 +79,12 @@ class Measurement:
     bytes: int | None  # peak memory; None where it cannot be measured
     repeats: int  # 0: timed only in the step that memory was measured in
     held_out: bool = False  # not fitted, but predicted to see how wrong the model is
+
+    __pydantic_config__ = CHECKED
+
+    def __post_init__(self):
+        if not min(self.clips, self.frames, self.symbols, self.seconds) > 0:
+            raise ValueError(f"{self}, expected positive clips, frames, symbols and seconds")
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,21 @@ class StepCosts:
     seconds_per_term: dict[str, float]
     bytes_per_term: dict[str, float] | None  # None where memory was not measured
     held_out_errors: dict  # points, and median and largest relative error of seconds and bytes
-    measurements: list[Measurement]
+    measurements: list[MeasuredStep]
+
+    __pydantic_config__ = CHECKED
+
+    def __post_init__(self):
+        for name in ("seconds_per_term", "bytes_per_term"):
+            per_term = getattr(self, name)
+            if per_term is not None and per_term.keys() != set(TERMS):
+                raise ValueError(f"{name}: expected a number for each of: {'; '.join(TERMS)}")
+            for term, value in (per_term or {}).items():
+                if value < 0:
+                    raise ValueError(f"{name}.{term}={value}, expected a number of at least 0")
+        r = self.hparams.get("n_frames_per_step")
+        if not (isinstance(r, int) and r >= 1):
+            raise ValueError(f"hparams.n_frames_per_step={r!r}, expected a whole number from 1")
 
     def seconds(self, batch_sizes, frames, symbols) -> np.ndarray:
         """Seconds of a training step, one per batch.
@@ -146,7 +169,7 @@ def term_amounts(batch_sizes, frames, symbols, frames_per_step: int) -> np.ndarr
 
 
 def fit(
-    measurements: Sequence[Measurement], hparams: Mapping, machine: Mapping, description: str
+    measurements: Sequence[MeasuredStep], hparams: Mapping, machine: Mapping, description: str
 ) -> StepCosts:
     """The cost model of these measurements; those `held_out` only tell its error.
 
@@ -220,62 +243,18 @@ def write_costs(costs: StepCosts, path: str | Path) -> None:
 
 
 def read_costs(path: str | Path) -> StepCosts:
-    """What `write_costs` wrote. ValueError, in one message, for a file that is anything else."""
-    how = "measure the costs with python benchmarks/step_cost.py -o COSTS.json"
+    """What `write_costs` wrote. UserError, in one message, for a file that is anything else."""
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse_json(Path(path).read_text(encoding="utf-8"), dict)
+        found = values.pop("format", None)
+        if found != FORMAT:
+            raise ValueError(f"format={found!r}, expected {FORMAT!r}")
+        return parse_json(json.dumps(values), StepCosts)
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; {how}") from None
+        problem = "no such file"
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); {how}") from None
-    except ValueError as error:  # not UTF-8, or not JSON
-        raise ValueError(f"{path}: not a file of step costs ({error}); {how}") from None
-    problem = _problem(values)
-    if problem:
-        raise ValueError(f"{path}: {problem}; {how}")
-    del values["format"]
-    values["measurements"] = [Measurement(**m) for m in values["measurements"]]
-    return StepCosts(**values)
-
-
-def _problem(values) -> str | None:
-    """What keeps the content of a file from being `StepCosts`."""
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        return f"format {found!r}, expected {FORMAT!r}"
-    expected = {"format", *StepCosts.__dataclass_fields__}
-    if values.keys() != expected:
-        wrong = ", ".join(sorted(expected ^ values.keys()))
-        return f"expected the entries {', '.join(sorted(expected))}; missing or unknown: {wrong}"
-    if not isinstance(values["description"], str) or not isinstance(values["machine"], dict):
-        return "expected a text as description and an object as machine"
-    for name in ("seconds_per_term", "bytes_per_term"):
-        per_term = values[name]
-        if per_term is None and name == "bytes_per_term":
-            continue
-        if not isinstance(per_term, dict) or per_term.keys() != set(TERMS):
-            return f"{name}: expected a number for each of: {'; '.join(TERMS)}"
-        for term, value in per_term.items():
-            if not (_is_number(value) and 0 <= value < math.inf):
-                return f"{name}, {term}: {value!r}, expected a number of at least 0"
-    hparams = values["hparams"]
-    r = hparams.get("n_frames_per_step") if isinstance(hparams, dict) else None
-    if not (isinstance(r, int) and not isinstance(r, bool) and r >= 1):
-        return f"hparams, n_frames_per_step: {r!r}, expected a whole number of at least 1"
-    if not isinstance(values["held_out_errors"], dict):
-        return f"held_out_errors: {values['held_out_errors']!r}, expected an object"
-    names = set(Measurement.__dataclass_fields__)
-    measurements = values["measurements"]
-    if not isinstance(measurements, list) or not all(
-        isinstance(m, dict) and m.keys() == names for m in measurements
-    ):
-        return f"measurements: expected a list of objects with {', '.join(sorted(names))}"
-    for m in measurements:
-        numbers = [m["clips"], m["frames"], m["symbols"], m["seconds"]]
-        if not all(_is_number(value) and 0 < value < math.inf for value in numbers):
-            return f"measurements: {m}, expected positive clips, frames, symbols and seconds"
-    return None
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        problem = f"cannot be read ({error.strerror})"
+    except ValueError as error:  # not UTF-8, not JSON, or other values
+        problem = f"not a file of step costs: {error}"
+    how = "measure the costs with python benchmarks/step_cost.py -o COSTS.json"
+    raise UserError(f"{path}: {problem}; {how}")

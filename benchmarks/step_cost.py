@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from analysis.arguments import positive
-from analysis.step_costs import Measurement, StepCosts, check_shapes, fit, read_costs, write_costs
+from analysis.step_costs import MeasuredStep, StepCosts, check_shapes, fit, read_costs, write_costs
 from audio import frame_count
 from batching import plan_epoch
 from data_utils import Batch, TextMelCollate
@@ -92,7 +92,7 @@ def listed(numbers: list[int]) -> str:
     return ", ".join(f"{number:,}" for number in sorted(numbers))
 
 
-def hold_out(measured: list[Measurement], seed: int) -> list[Measurement]:
+def hold_out(measured: list[MeasuredStep], seed: int) -> list[MeasuredStep]:
     """Mark some measurements as held out: chosen by `seed` among those that lie between two others
     of the same line of the grid, so that what is fitted still surrounds them."""
     shapes = {(m.clips, m.frames, m.symbols) for m in measured}
@@ -170,13 +170,13 @@ class Survey:
         if shape not in self.first_seconds:
             self.skipped[shape] = "more than the GPU's memory"
 
-    def measurements(self) -> list[Measurement]:
+    def measurements(self) -> list[MeasuredStep]:
         """Medians of the times; a first time counts only where there is no other."""
         found = []
         for shape, first in self.first_seconds.items():
             times = self.seconds.get(shape, [])
             found.append(
-                Measurement(
+                MeasuredStep(
                     *shape,
                     seconds=statistics.median(times or [first]),
                     bytes=self.bytes[shape],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis import published
-from analysis.step_costs import TERMS, Measurement, fit, term_amounts, write_costs
+from analysis.step_costs import TERMS, MeasuredStep, fit, term_amounts, write_costs
 from analysis.survey import mean_survey, survey
 from hparams import create_hparams
 from scripts import compare_batching as program
@@ -40,7 +40,7 @@ def write_known_costs(path, hparams=HPARAMS, memory=True):
                 amounts = term_amounts([clips], [frames], [symbols], 1)[0]
                 used = round(amounts @ size) if memory else None
                 measurements.append(
-                    Measurement(clips, frames, symbols, float(amounts @ seconds), used, 1)
+                    MeasuredStep(clips, frames, symbols, float(amounts @ seconds), used, 1)
                 )
     write_costs(fit(measurements, asdict(hparams), {}, "a machine made up for a test"), path)
     return path

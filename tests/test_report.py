@@ -11,8 +11,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import report
 
-from analysis import published, report, report_figures, report_runs, report_tables
+from analysis import published, report_figures, report_runs, report_tables
 from analysis.figures import STYLES
 from analysis.report_tables import Measure, Result, reduction
 from hparams import create_hparams

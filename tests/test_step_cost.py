@@ -124,7 +124,7 @@ def test_every_batch_of_clips_like_ljspeech_lies_inside_the_default_grid(step_co
 
 def test_what_is_held_out_lies_inside_what_is_fitted_and_follows_from_the_seed(step_cost):
     shapes = step_cost.make_grid(arguments(step_cost), create_hparams("batch_size=16"))
-    measured = [step_cost.Measurement(*shape, 1.0, None, 1) for shape in shapes]
+    measured = [step_cost.MeasuredStep(*shape, 1.0, None, 1) for shape in shapes]
     choices = []
     for seed in (0, 0, 1, 2):
         marked = step_cost.hold_out(measured, seed)

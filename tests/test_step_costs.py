@@ -1,4 +1,4 @@
-"""cost_model.py: its terms and its fit against formulas written out here, and its file."""
+"""step_costs.py: its terms and its fit against formulas written out here, and its file."""
 
 import ast
 import json
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.step_costs import COST_SETTINGS, TERMS, Measurement, fit, read_costs, write_costs
+from analysis.step_costs import COST_SETTINGS, TERMS, MeasuredStep, fit, read_costs, write_costs
+from errors import UserError
 from hparams import HParams
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,9 +31,9 @@ def bytes_of(b, t, n) -> int:
     return 400_000_000 + 20_000 * t + 27_000 * b * t + 900 * b * t * n
 
 
-def measured(shapes=SHAPES, seconds=seconds_of, memory=bytes_of, held_out=()) -> list[Measurement]:
+def measured(shapes=SHAPES, seconds=seconds_of, memory=bytes_of, held_out=()) -> list[MeasuredStep]:
     return [
-        Measurement(*shape, seconds(*shape), memory(*shape), 3, held_out=shape in held_out)
+        MeasuredStep(*shape, seconds(*shape), memory(*shape), 3, held_out=shape in held_out)
         for shape in shapes
     ]
 
@@ -200,41 +201,49 @@ def changed(**changes):
     return lambda values: values | changes
 
 
+ONE = asdict(MeasuredStep(1, 1, 1, 1.0, None, 1))
 REFUSED = {
-    "other format": (changed(format="step costs, version 9"), "version 9"),
-    "a list": (lambda values: [values], "format 'list'"),
-    "an entry missing": (lambda v: {k: v[k] for k in v if k != "hparams"}, "unknown: hparams"),
-    "an entry too many": (changed(colour="red"), "unknown: colour"),
-    "no text": (changed(description=3), "a text as description"),
-    "a term missing": (changed(seconds_per_term={"per batch": 1.0}), "seconds_per_term"),
+    "other format": (
+        changed(format="step costs, version 9"),
+        "version 9', expected 'training step",
+    ),
+    "a list": (lambda values: [values], "expected an object"),
+    "an entry missing": (lambda v: {k: v[k] for k in v if k != "hparams"}, "hparams is missing"),
+    "an entry too many": (changed(colour="red"), "colour is not known"),
+    "no text": (changed(description=3), "description=3, expected a valid string"),
+    "a term missing": (
+        changed(seconds_per_term={"per batch": 1.0}),
+        "seconds_per_term: expected a number for each of: per batch; per symbol",
+    ),
     "a negative term": (
         changed(bytes_per_term=dict.fromkeys(TERMS, -2.0)),
-        "bytes_per_term, per batch: -2.0",
+        "bytes_per_term.per batch=-2.0, expected a number of at least 0",
     ),
     "no number": (
         changed(seconds_per_term=dict.fromkeys(TERMS, "fast")),
-        "seconds_per_term, per batch: 'fast'",
+        "seconds_per_term.per batch='fast', expected a valid number",
     ),
-    "no frames per step": (changed(hparams={}), "n_frames_per_step: None"),
-    "no errors": (changed(held_out_errors=None), "held_out_errors: None"),
-    "other measurements": (changed(measurements=[{"clips": 1}]), "measurements: expected a list"),
-    "a size of 0": (
-        changed(measurements=[asdict(Measurement(0, 1, 1, 1.0, None, 1))]),
-        "expected positive clips",
+    "infinite": (
+        changed(seconds_per_term=dict.fromkeys(TERMS, float("inf"))),
+        "seconds_per_term.per batch=inf, expected a finite number",
     ),
+    "no frames per step": (changed(hparams={}), "hparams.n_frames_per_step=None, expected"),
+    "no errors": (changed(held_out_errors=None), "held_out_errors=None, expected"),
+    "other measurements": (changed(measurements=[{"clips": 1}]), "measurements.0.frames is miss"),
+    "a size of 0": (changed(measurements=[ONE, ONE | {"clips": 0}]), "measurements.1: MeasuredSt"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_file_of_anything_else_is_refused_in_one_message(case, tmp_path):
-    change, said = REFUSED[case]
+    change, message = REFUSED[case]
     path = tmp_path / "costs.json"
     write_costs(fitted(), path)
     values = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(change(values)), encoding="utf-8")
-    with pytest.raises(ValueError, match="step_cost") as error:
+    with pytest.raises(UserError, match="step_cost") as error:
         read_costs(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(path) in str(error.value)
 
 
@@ -242,9 +251,9 @@ def test_a_file_of_anything_else_is_refused_in_one_message(case, tmp_path):
 def test_a_file_that_is_no_json_is_refused(content, tmp_path):
     path = tmp_path / "costs.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="not a file of step costs"):
+    with pytest.raises(UserError, match="not a file of step costs"):
         read_costs(path)
-    with pytest.raises(ValueError, match="no such file; measure the costs"):
+    with pytest.raises(UserError, match="no such file; measure the costs"):
         read_costs(tmp_path / "none.json")
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_costs(tmp_path)
