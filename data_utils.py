@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
 from errors import UserError
-from files import write_atomically
+from files import numbered_lines, write_atomically
 from hparams import HParams
 from text import text_to_sequence
 
@@ -86,22 +86,6 @@ def read_filelist(
     if not clips:
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return clips
-
-
-def numbered_lines(path: Path, if_missing: str) -> list[tuple[int, str]]:
-    """(number, text) of every line of a file that is not empty, without the blanks around it.
-
-    Raises:
-        UserError: saying `if_missing` where there is no such file, or that it is not UTF-8 text.
-    """
-    try:
-        # Not splitlines, which breaks lines at odd characters inside a text too.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path}: {if_missing}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not readable as UTF-8 text ({error})") from None
-    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:

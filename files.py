@@ -1,10 +1,34 @@
-"""Writing files so that a reader never sees half of one."""
+"""Text files read line by line; files written so that a reader never sees half of one."""
 
 import fcntl
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from errors import UserError
+
+
+def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
+    """(number, text) of every line of a file that is not empty, without the blanks around it.
+
+    Raises:
+        UserError: saying `if_missing` where there is no such file, or where it is not UTF-8 text.
+    """
+    try:
+        # Not splitlines, which breaks lines at odd characters inside a text too.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path}: {if_missing}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it, for "
+            f"example: iconv -f latin1 -t utf-8 {path}"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: not readable as UTF-8 text ({error.strerror})") from None
+    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:

@@ -1,6 +1,7 @@
 """Every hyper-parameter of the recipe: one line each, saying what it does.
 
     create_hparams("batch_size=32,text_cleaners=[english_cleaners],win_time=50,hop_time=12.5")
+    create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # lines of name=value first
 
 Names and defaults are those of NVIDIA's recipe where it has them. Values are converted by the
 type written here; unknown names, wrong types and values out of range are refused all together.
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from errors import UserError
+from files import numbered_lines
 
 
 @dataclass(frozen=True)
@@ -139,43 +141,59 @@ _NOT_NEGATIVE = {
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
 
+    `@path` stands for the overrides in that file, one a line; lines may be empty, and `#` at the
+    beginning of a line or after a blank begins a comment.
+
     `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
     filter the next power of two, as Ge et al. Section 3 trains with 50 ms / 12.5 ms.
 
     Raises:
-        UserError: one message naming every unknown name (with the nearest known one), every
-            value that is not of its type or range, and a time given beside its length.
+        UserError: one message naming every file that cannot be read, every unknown name (with the
+            nearest known one), every value that is not of its type or range, and a time given
+            beside its length; with file and line where they stand in a file.
     """
     base = base or HParams()
     given: dict[str, typing.Any] = {}
-    problems = []
+    places: dict[str, str] = {}
+    entries, problems = _split_overrides(overrides or "")
     hints = typing.get_type_hints(HParams)
-    for name, equals, text in _split_overrides(overrides or ""):
+    for place, entry in entries:
+        name, equals, text = (part.strip() for part in entry.partition("="))
         if not equals:
             problems.append(
-                f"{name!r} is not name=value; write for example "
+                f"{place}{name!r} is not name=value; write for example "
                 "batch_size=32,text_cleaners=[english_cleaners]"
             )
         elif name in RETIRED:
-            problems.append(f"{name}: this recipe has no such setting: {RETIRED[name]}")
+            problems.append(f"{place}{name}: this recipe has no such setting: {RETIRED[name]}")
         elif name not in hints:
             near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
-            problems.append(f"{name}: no hyper-parameter has this name{hint}")
+            problems.append(f"{place}{name}: no hyper-parameter has this name{hint}")
         else:
+            places[name] = place
             try:
                 given[name] = _convert(text, hints[name])
             except ValueError as error:
-                problems.append(f"{name}={text}: {error}")
+                problems.append(f"{place}{name}={text}: {error}")
+    wrong = []
     for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
         if given.get(time) is not None and length in given:
-            problems.append(f"{time} and {length} are both given; keep one")
+            wrong.append(f"{time} and {length} are both given; keep one")
     values = _resolve_times(asdict(base) | given, given)
     draft = types.SimpleNamespace(**values)  # a range is refused beside a name, in one message
-    problems += _type_problems(draft) or _range_problems(draft)
+    wrong += _type_problems(draft) or _range_problems(draft)
+    for problem in wrong:
+        named = (places.get(name) for name in re.findall(r"\w+", problem))
+        problems.append(next(filter(None, named), "") + problem)
     if problems:
         raise UserError(_listed(problems))
     return HParams(**values)
+
+
+def override_lines(overrides: str) -> list[str]:
+    """Every override as a line of a settings file; an `@path` becomes the lines of its file."""
+    return [entry for _, entry in _split_overrides(overrides)[0]]
 
 
 def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
@@ -215,12 +233,26 @@ def describe(hparams: HParams) -> str:
     return "\n".join(lines)
 
 
-def _split_overrides(overrides: str) -> list[tuple[str, ...]]:
-    """(name, "=" or "" where it is missing, value) of every override."""
-    pieces = re.split(r",(?![^\[]*\])", overrides)  # commas inside [...] belong to a list
-    return [
-        tuple(part.strip() for part in piece.partition("=")) for piece in pieces if piece.strip()
-    ]
+def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """(place, `name=value`) of every override, and the files that cannot be read.
+
+    The place is "FILE:LINE: " for an override from a file, else empty.
+    """
+    entries, problems = [], []
+    for piece in re.split(r",(?![^\[]*\])", overrides):  # commas inside [...] belong to a list
+        piece = piece.strip()
+        if piece.startswith("@"):
+            try:
+                lines = numbered_lines(piece[1:], "no such file of settings; check --hparams @...")
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            for number, line in lines:
+                if entry := re.sub(r"(^|\s)#.*", "", line).strip():
+                    entries.append((f"{piece[1:]}:{number}: ", entry))
+        elif piece:
+            entries.append(("", piece))
+    return entries, problems
 
 
 def _convert(text: str, kind: typing.Any) -> typing.Any:

@@ -14,10 +14,12 @@ import tempfile
 from pathlib import Path
 
 from analysis.published import SETTINGS, TRAINING_CLIPS
-from scripts.demo import SMALL_MODEL
-from scripts.prepare_ljspeech import read_metadata
+from corpus.metadata import read_metadata
+from errors import UserError
+from files import numbered_lines
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
+SMALL_MODEL = "@scripts/small_model.txt"  # all.sh runs train.py in the project's folder
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
 FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes smaller batches
 
@@ -26,7 +28,7 @@ def take_part(corpus: Path, out: Path) -> str:
     """Make `out` a corpus of at most MOST_CLIPS random clips of `corpus`, linked; says what it did.
 
     Raises:
-        ValueError: if `corpus` is not in LJSpeech's layout or `out` is taken by something else.
+        UserError: if `corpus` is not in LJSpeech's layout or `out` is taken by something else.
         OSError: if `out` cannot be written.
     """
     corpus, out = corpus.resolve(), out.absolute()
@@ -34,11 +36,11 @@ def take_part(corpus: Path, out: Path) -> str:
         source = out / SOURCE
         name = source.read_text(encoding="utf-8") if source.exists() else "another corpus"
         if name != str(corpus):
-            raise ValueError(f"{out} holds clips of {name}, and CORPUS is {corpus}: another OUT")
+            raise UserError(f"{out} holds clips of {name}, and CORPUS is {corpus}: another OUT")
         return f"{out} holds clips of {corpus} already"
     entries, problems = read_metadata(corpus)
     if problems:
-        raise ValueError("\n".join(problems))
+        raise UserError("\n".join(problems))
     chosen = entries
     if len(entries) > MOST_CLIPS:
         chosen = sorted(random.Random(0).sample(entries, MOST_CLIPS))
@@ -47,9 +49,9 @@ def take_part(corpus: Path, out: Path) -> str:
         folder = Path(building) / out.name
         (folder / "wavs").mkdir(parents=True)
         lines = []
-        for _, clip, text in chosen:
-            lines.append(f"{clip}|{text}|{text}\n")
-            for path in (corpus / "wavs" / f"{clip}.wav", corpus / "wavs" / f"{clip}.flac"):
+        for clip in chosen:
+            lines.append(f"{clip.id}|{clip.text}|{clip.text}\n")
+            for path in (corpus / "wavs" / f"{clip.id}.wav", corpus / "wavs" / f"{clip.id}.flac"):
                 if path.exists():  # what is missing, prepare_ljspeech.py will name
                     (folder / "wavs" / path.name).symlink_to(path)
         (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
@@ -65,10 +67,10 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     hold at least two batches, or they would be random batches under another name.
 
     Raises:
-        ValueError: if the corpus is too small for two buckets of two batches of two clips.
+        UserError: if the corpus is too small for two buckets of two batches of two clips.
     """
     if training_clips < 8:
-        raise ValueError(f"{training_clips} training clips: expected at least 8")
+        raise UserError(f"{training_clips} training clips: expected at least 8")
     batch_size = max(2, min(SETTINGS["batch_size"], training_clips // FEWEST_BATCHES))
     batches = -(-training_clips // batch_size)
     all_batches = -(-TRAINING_CLIPS // SETTINGS["batch_size"])
@@ -83,8 +85,8 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
 
 def overrides(mode: str, filelist: Path) -> str:
     """The settings of a quick mode, as train.py's --hparams takes them."""
-    lines = filelist.read_text(encoding="utf-8").splitlines()
-    scaled = scaled_batching(sum(bool(line.strip()) for line in lines))
+    clips = numbered_lines(filelist, "no such filelist; all.sh prepares it first")
+    scaled = scaled_batching(len(clips))
     settings = [f"{name}={value}" for name, value in scaled.items()]
     settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
     if mode == "quick":
@@ -97,19 +99,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    part = commands.add_parser("corpus")
-    part.add_argument("corpus", type=Path)
-    part.add_argument("out", type=Path)
-    settings = commands.add_parser("overrides")
-    settings.add_argument("mode", choices=("quick", "quick-gpu"))
-    settings.add_argument("filelist", type=Path)
+    command = commands.add_parser("corpus")
+    command.add_argument("corpus", type=Path)
+    command.add_argument("out", type=Path)
+    command = commands.add_parser("overrides")
+    command.add_argument("mode", choices=("quick", "quick-gpu"))
+    command.add_argument("filelist", type=Path)
     args = parser.parse_args()
     try:
         if args.command == "corpus":
             print(take_part(args.corpus, args.out))
         else:
             print(overrides(args.mode, args.filelist))
-    except (ValueError, OSError) as error:
+    except KeyboardInterrupt:
+        sys.exit("stopped")
+    except (UserError, OSError) as error:
         sys.exit(f"quick_mode.py: {error}")
 
 

@@ -266,6 +266,79 @@ def test_settings_are_frozen():
         HParams().batch_size = 1
 
 
+# ---------------------------------------------------------------------------- settings files
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Writes a settings file and returns the override that names it."""
+
+    def write(text, name="settings.txt"):
+        (tmp_path / name).write_bytes(text.encode())
+        return f"@{tmp_path / name}"
+
+    return write
+
+
+def test_a_settings_file_is_applied_at_its_place_and_later_overrides_win(settings):
+    first = settings("batch_size=8\nseed=1\n")
+    second = settings("seed=5\n", "second.txt")
+    h = create_hparams(f"seed=2,epochs=3,{first}")
+    assert (h.batch_size, h.seed, h.epochs) == (8, 1, 3)
+    assert create_hparams(f"{first},seed=2").seed == 2
+    assert create_hparams(f"{first},{second}").seed == 5
+    assert create_hparams(f"{second},{first}").seed == 1
+    assert create_hparams(first, create_hparams("epochs=7")).epochs == 7
+
+
+def test_blank_lines_comments_and_blanks_in_a_settings_file_do_not_count(settings):
+    h = create_hparams(
+        settings(
+            "\ufeff# a corpus\r\n\r\n  training_files = my lists/a,b#1.txt  # its clips\r\n"
+            "text_cleaners=[a, b] \r\n#seed=3\r\nwin_time=50"
+        )
+    )
+    assert h.training_files == "my lists/a,b#1.txt"  # a line holds one override, commas included
+    assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
+    assert create_hparams(settings("\n# nothing\n")) == HParams()
+
+
+def test_every_problem_of_a_settings_file_is_named_with_its_line(settings):
+    name = settings(
+        "batch_sise=3\n\nfp16_run=True\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n"
+        "hop_time=10\nhop_length=200\n"
+    )
+    message = refusal(f"{name},batch_size=0.5")
+    lines = message.splitlines()[1:]
+    expected = {1: "batch_size?", 3: "precision=fp16", 4: "whole number", 5: "not name=value"}
+    expected |= {6: "at least 0", 8: "keep one"}
+    for number, words in expected.items():
+        (line,) = (line for line in lines if line.startswith(f"  {name[1:]}:{number}: "))
+        assert words in line
+    assert "  batch_size=0.5: expected a whole number" in lines
+    assert len(lines) == len(expected) + 1
+    # What two settings say together is named by the line of the one from the file.
+    name = settings("\nmel_fmax=12000")
+    assert f"{name[1:]}:2: mel_fmin=0.0, mel_fmax=12000.0: expected" in refusal(name)
+    assert f"{name[1:]}:2" not in refusal(f"{name},mel_fmax=13000")  # overridden since
+
+
+def test_a_settings_file_that_cannot_be_read_is_named_beside_the_other_problems(settings, tmp_path):
+    (tmp_path / "latin.txt").write_bytes("a=1\nb=\u00e2".encode("latin-1"))
+    message = refusal(f"@{tmp_path}/gone.txt,@{tmp_path}/latin.txt,@{tmp_path},batch_size=x")
+    missing, latin, folder, value = message.splitlines()[1:]
+    assert f"{tmp_path}/gone.txt: no such file of settings" in missing
+    assert f"{tmp_path}/latin.txt: not readable as UTF-8 text" in latin
+    assert "in line 2" in latin
+    assert f"{tmp_path}: not readable" in folder
+    assert "batch_size=x" in value
+
+
+def test_override_lines_are_what_a_settings_file_holds(settings):
+    overrides = f"seed=1,{settings('batch_size=8 # few')},text_cleaners=[a,b],"
+    assert hparams.override_lines(overrides) == ["seed=1", "batch_size=8", "text_cleaners=[a,b]"]
+
+
 # ---------------------------------------------------------------------------- times and lengths
 
 

@@ -24,6 +24,12 @@ SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,batch_size=16,precision=fp32,los
 SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True"
 SETTINGS+=",local_randomization_factor=0.1,bucket_size=1024,num_bins=58"
 
+train() { # name of the experiment, its batching
+  for seed in $SEEDS; do
+    python train.py -o "$OUT/$1/seed_$seed" --resume --hparams "$SETTINGS,seed=$seed,$2,$EXTRA"
+  done
+}
+
 prepare() { # once for all ten
   mkdir -p "$OUT"
   if [ -e "$OUT/corpus.txt" ] && [ "$(cat "$OUT/corpus.txt")" != "$CORPUS" ]; then

@@ -1,7 +1,4 @@
 #!/usr/bin/env bash
 # SSB-DBS-BR: sorted by length plus noise, dynamic sizes, batches shuffled; the paper's best.
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
-for seed in $SEEDS; do
-  python train.py -o "$OUT/ssb_dbs_br/seed_$seed" --resume --hparams \
-    "$SETTINGS,seed=$seed,batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,$EXTRA"
-done
+train ssb_dbs_br batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True

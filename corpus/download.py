@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from errors import UserError
 from progress import progress_bar
 
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
@@ -40,7 +41,7 @@ def download_corpus(
     named as the archive, is unpacked elsewhere and moved, so `corpus` appears whole or not at all.
 
     Raises:
-        ValueError: where `corpus` holds something else, the disk is too full, the server has no
+        UserError: where `corpus` holds something else, the disk is too full, the server has no
             such file or another one, or the archive is broken or names files outside its folder.
         ConnectionError: after `TRIES` connections in a row without a new byte.
         OSError: when the disk fails.
@@ -50,19 +51,18 @@ def download_corpus(
         print(f"{corpus} is there already: nothing to download.")
         return
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
-        raise ValueError(
+        raise UserError(
             f"{corpus} exists and holds no metadata.csv, so it is no LJSpeech; nothing was "
             "changed. Name a new folder, or delete this one first"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
     archive = corpus.parent / url.rpartition("/")[2]
     part = archive.with_name(archive.name + ".part")
-
     fetched = archive_bytes if archive.exists() else _size(part)
     needed = max(0, archive_bytes - fetched) + unpacked_bytes
     free = shutil.disk_usage(corpus.parent).free
     if free < needed:
-        raise ValueError(
+        raise UserError(
             f"{corpus.parent}: {free / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed for the "
             "archive and the unpacked corpus; make room or name a folder on another disk"
         )
@@ -86,8 +86,7 @@ def _fetch(url: str, part: Path, size: int) -> None:
     failures, furthest = 0, _size(part)
     verb = f"Going on at {furthest / 1e6:.1f} MB with" if furthest else "Downloading"
     print(f"{verb} {url} ({size / 1e6:.1f} MB) into {part.parent}", flush=True)
-    bar = progress_bar("Downloading", size, "B", unit_scale=True, initial=furthest)
-    with bar:
+    with progress_bar("Downloading", size, "B", unit_scale=True, initial=furthest) as bar:
         while _size(part) < size:
             try:
                 _receive(url, part, size, bar)
@@ -111,16 +110,15 @@ def _fetch(url: str, part: Path, size: int) -> None:
 def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
     """Append what one connection brings. A lost connection is a ConnectionError."""
     start = _size(part)
-    request = urllib.request.Request(url, headers={"User-Agent": "prepare_ljspeech"})
-    if start:
-        request.add_header("Range", f"bytes={start}-")
+    headers = {"User-Agent": "prepare_ljspeech"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
+        request = urllib.request.Request(url, headers=headers)
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         answer = f"the server answers {error.code} {error.reason}"
         if error.code >= 500 or error.code in (408, 429):
             raise ConnectionError(answer) from None
-        raise ValueError(f"{url}: {answer}; check the address, or delete {part}") from None
+        raise UserError(f"{url}: {answer}; check the address, or delete {part}") from None
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(f"no connection ({error})") from None
     with response:
@@ -128,14 +126,14 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
             # Content-Range: bytes first-last/total
             covered, _, total = response.headers.get("Content-Range", "").partition("/")
             if not covered.startswith(f"bytes {start}-"):
-                raise ValueError(
+                raise UserError(
                     f"{url}: asked for bytes from {start}, the server sent {covered!r}; delete "
                     f"{part} to start afresh"
                 )
         else:  # the whole file: the first connection, or a server that cannot go on inside one
             start, total = 0, response.headers.get("Content-Length", "")
         if total.isdigit() and int(total) != size:
-            raise ValueError(
+            raise UserError(
                 f"{url}: the server has {int(total):,} bytes, expected {size:,}; it is another "
                 "file, so nothing was downloaded"
             )
@@ -155,30 +153,28 @@ def _read(response: http.client.HTTPResponse, count: int) -> bytes:
 
 
 def _verify(path: Path, size: int, sha256: str) -> None:
-    """Raise ValueError, and rename the file to `.broken`, unless it has this size and hash."""
-    problem = f"{_size(path):,} bytes, expected {size:,}" if _size(path) != size else None
-    if problem is None:
-        digest = hashlib.sha256()
-        bar = progress_bar("Verifying", size, "B", unit_scale=True)
-        with open(path, "rb") as file, bar:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                bar.update(len(chunk))
-        if digest.hexdigest() != sha256:
-            problem = f"SHA-256 {digest.hexdigest()}, expected {sha256}"
-    if problem:
-        broken = path.with_name(path.name.removesuffix(".part") + ".broken")
-        os.replace(path, broken)
-        raise ValueError(
-            f"{path}: {problem}; the file is broken and now named {broken.name}: delete it and "
-            "run the same command to download it afresh"
-        )
+    """Raise UserError, and rename the file to `.broken`, unless it has this size and hash."""
+    print(f"Verifying {path}", flush=True)
+    if _size(path) != size:
+        problem = f"{_size(path):,} bytes, expected {size:,}"
+    else:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest == sha256:
+            return
+        problem = f"SHA-256 {digest}, expected {sha256}"
+    broken = path.with_name(path.name.removesuffix(".part") + ".broken")
+    os.replace(path, broken)
+    raise UserError(
+        f"{path}: {problem}; the file is broken and now named {broken.name}: delete it and run the "
+        "same command to download it afresh"
+    )
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
     """Unpack beside `corpus`, then move the archive's folder into its place."""
     if not hasattr(tarfile, "data_filter"):
-        raise ValueError(
+        raise UserError(
             "unpacking safely needs Python 3.11.4 or newer; or unpack by hand: "
             f"tar -xf {archive} -C {corpus.parent}"
         )
@@ -193,11 +189,11 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():
-            raise ValueError(f"{archive}: holds no {folder.name}/metadata.csv; nothing was kept")
+            raise UserError(f"{archive}: holds no {folder.name}/metadata.csv; nothing was kept")
         if corpus.exists():
             corpus.rmdir()  # empty
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
-        raise ValueError(f"{archive}: not unpacked ({error}); nothing was kept") from None
+        raise UserError(f"{archive}: not unpacked ({error}); nothing was kept") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)

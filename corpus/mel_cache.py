@@ -1,0 +1,89 @@
+"""Log-mels computed once and kept in a folder, for training with load_mel_from_disk=True."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from audio import frame_count, log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
+from corpus.recordings import Recording
+from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
+from errors import UserError
+from files import remove_leftovers, write_atomically, write_json
+from hparams import HParams
+from progress import progress_bar
+
+
+def refuse_other_mels(folder: Path, hparams: HParams) -> None:
+    """Raise UserError where `folder` holds mels of other, or unknown, audio settings."""
+    if (folder / MEL_SETTINGS_FILE).exists() or any(folder.glob("*.npy")):
+        problem = mel_settings_problem(folder, hparams)
+        if problem:
+            raise UserError(
+                f"--cache-mels {folder}: holds mels {problem}; name another folder, delete this "
+                "one, or give those settings by --hparams"
+            )
+
+
+def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[str, str]:
+    """Write `folder`/ID.npy, float32 [n_mel_channels, frames], of every clip that lacks it.
+
+    All processors work. Each clip is computed on one, as in a data loader's worker, so that the
+    mels are bitwise those that training would compute.
+
+    Returns:
+        What is wrong with the clips that gave no mel, by id.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
+    todo = [clip for clip in clips if not is_cached(clip, folder, hparams)]
+    if len(todo) < len(clips):
+        print(f"{len(clips) - len(todo):,} of {len(clips):,} mels are in {folder} already.")
+    mel_filters(hparams)  # computed here once, and not in every thread
+    problems, threads_before = {}, torch.get_num_threads()
+    torch.set_num_threads(1)
+    executor = ThreadPoolExecutor(os.cpu_count())  # what takes time here runs side by side
+    try:
+        results = executor.map(lambda clip: cache_mel(clip, folder, hparams), todo)
+        with progress_bar("Caching mels", len(todo), " clips") as bar:
+            for clip, problem in zip(todo, results, strict=True):
+                bar.update()
+                if problem:
+                    problems[clip.id] = f"{clip.path}: {problem}"
+    finally:
+        executor.shutdown(cancel_futures=True)  # the mels begun are finished, no more
+        torch.set_num_threads(threads_before)
+    return problems
+
+
+def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:
+    """Whether the mel is there, whole, and newer than the clip."""
+    path = folder / f"{clip.id}.npy"
+    try:
+        mel = np.load(path, mmap_mode="r", allow_pickle=False)
+        newer = path.stat().st_mtime_ns > clip.path.stat().st_mtime_ns
+    except (OSError, ValueError, EOFError):
+        return False
+    shape = (hparams.n_mel_channels, frame_count(clip.num_samples, hparams))
+    return newer and mel.shape == shape and mel.dtype == np.float32
+
+
+def cache_mel(clip: Recording, folder: Path, hparams: HParams) -> str | None:
+    """Compute and write one mel. Returns what is wrong with the clip, if anything."""
+    try:
+        samples = read_audio(clip.path, hparams)
+        if len(samples) != clip.num_samples:
+            return f"{len(samples)} samples, but {clip.num_samples} by its header; copy it again"
+        mel = log_mel_spectrogram(samples, hparams).numpy()
+    except ValueError as error:
+        return str(error)
+
+    def write(path: Path) -> None:
+        with open(path, "wb") as file:  # given a path, numpy would add .npy to it
+            np.save(file, mel)
+
+    write_atomically(folder / f"{clip.id}.npy", write)
+    return None

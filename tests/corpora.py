@@ -1,0 +1,48 @@
+"""Small corpora in LJSpeech's layout, for the tests of what reads one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from errors import UserError
+
+RATE = 22050
+
+
+def write_tone(
+    path: Path, num_samples: int, rate: int = RATE, peak: float = 0.5, **options
+) -> None:
+    tone = peak * np.sin(2 * np.pi * 220 * np.arange(num_samples) / RATE)
+    soundfile.write(path, tone, rate, **options)
+
+
+def make_corpus(folder: Path, clips: int = 10, sound: str = "wav") -> Path:
+    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalised text differs from the raw."""
+    (folder / "wavs").mkdir(parents=True)
+    for i in range(clips):
+        write_tone(folder / "wavs" / f"c{i:02}.{sound}", 4000 + 137 * i)
+        add_line(folder, f"c{i:02}|No. {i}|Number {i}.")
+    return folder
+
+
+def add_line(corpus: Path, line: str) -> None:
+    with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file under `folder` by its path in it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def refusal(function, *arguments, error: type[BaseException] = UserError, **options) -> str:
+    """The message that the call raises."""
+    with pytest.raises(error) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
