@@ -1,9 +1,9 @@
-"""The training decoder's two loops on a GPU: decoder_kernels.py's launches, in CUDA graphs.
+"""The training decoder's two loops on a GPU: the launches of kernels.py, in CUDA graphs.
 
-A `Graphs` does the steps of the loops in fast_decoder.py, on the same buffers, for all batches of
-one `bucket`, whatever their number of steps: the kernels read sizes and addresses from a table
-(decoder_kernels.py), so nothing is padded for them, and programs that have no clip or no symbols
-to work on return at once. CHUNK steps make one graph. Graphs are kept.
+A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all batches of one
+`bucket`, whatever their number of steps: the kernels read sizes and addresses from a table
+(kernels.py), so nothing is padded for them, and programs that have no clip or no symbols to work
+on return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
 import functools
@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+
+from fast_decoder import operations
+from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # steps a graph
 MOST_KEPT = 64  # `Graphs`, of a few megabytes each
@@ -22,11 +25,9 @@ SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
 
-_empty = torch.empty  # every buffer whose values are still to come; tests fill them with NaN
-
 
 class Setting(NamedTuple):
-    """What launches depend on; decoder_kernels.py has the letters."""
+    """What launches depend on; recurrences.py has the letters."""
 
     device: torch.device
     dtype: torch.dtype  # of parameters and buffers
@@ -51,12 +52,12 @@ class Setting(NamedTuple):
 
 @functools.cache
 def _kernels():
-    """decoder_kernels, or the reason why it cannot be imported."""
+    """The module `kernels`, or the reason why it cannot be imported."""
     try:
-        from fast_decoder import kernels as decoder_kernels
+        from fast_decoder import kernels
     except ImportError as error:
         return f"Triton cannot be imported ({error})"
-    return decoder_kernels
+    return kernels
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -194,18 +195,19 @@ def _split(size: int, inner: int) -> tuple[int, int]:
 
 
 def _types(setting: Setting) -> dict:
-    tl = _kernels().tl
-    names = {torch.float32: tl.float32, torch.float64: tl.float64}
-    names |= {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     # Three products of TF32 are together as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return {
-        "DTYPE": names[setting.dtype],
-        "OPERAND": names[setting.operand_dtype],
+        "DTYPE": _triton_dtype(setting.dtype),
+        "OPERAND": _triton_dtype(setting.operand_dtype),
         "PRECISION": "tf32" if setting.tf32 else exact,
         "INTERPRETED": setting.device.type != "cuda",
         **_early(setting),
     }
+
+
+def _triton_dtype(dtype: torch.dtype):
+    return getattr(_kernels().tl, str(dtype).removeprefix("torch."))  # Triton's names are torch's
 
 
 def _early(setting: Setting) -> dict:
@@ -366,10 +368,14 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 
 
 class Graphs:
-    """Both loops, forwards and backwards, for the batches of one setting."""
+    """Both loops, forwards and backwards, for the batches of one setting.
+
+    The four public methods are those of `plain.PlainLoops`.
+    """
 
     def __init__(self, setting: Setting):
         s = self.setting = setting
+        self.operand_dtype = s.operand_dtype
         device, width = s.device, s.attention_size + s.context_size
         attention = s.attention_size, width, s.dim, s.p_attention_dropout
         decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
@@ -390,121 +396,96 @@ class Graphs:
             device, _gradient_product(s, *decoder[:2]), _cell_gradient(s, *decoder)
         )
 
-    def _scratch(self, *shape: int) -> torch.Tensor:
-        return _empty(*shape, dtype=self.setting.dtype, device=self.setting.device)
+    def _empty(self, *shape: int) -> torch.Tensor:
+        return operations.empty(*shape, dtype=self.setting.dtype, device=self.setting.device)
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(*shape, dtype=self.setting.dtype, device=self.setting.device)
 
-    def _entries(self, keep, weight, gates, cells, rows=None) -> dict:
+    def _lstm_entries(self, buffers: LSTMBuffers) -> dict:
         """What all four loops read."""
         return {
-            "STEPS": cells.shape[0],
-            "BATCH": cells.shape[1],
-            "KEEP": None if keep is None else _aligned(keep),
-            "WEIGHT": _aligned(weight.to(self.setting.operand_dtype)),
-            "GATES": gates,
-            "CELLS": cells,
-            "ROWS_OUT": rows,
+            "STEPS": buffers.cells.shape[0],
+            "BATCH": buffers.cells.shape[1],
+            "KEEP": None if buffers.keep is None else _aligned(buffers.keep),
+            "WEIGHT": _aligned(buffers.weight.to(self.operand_dtype)),
+            "GATES": buffers.gates,
+            "CELLS": buffers.cells,
+            "ROWS_OUT": buffers.rows,
+        }
+
+    def _attention_entries(self, buffers: AttentionBuffers) -> dict:
+        """What both loops over attention read."""
+        return self._lstm_entries(buffers) | {
+            "SYMBOLS": buffers.memory.shape[1],
+            "MASK": _aligned(buffers.mask),
+            "MEMORY": _aligned(buffers.memory),
+            "PROCESSED_MEMORY": _aligned(buffers.processed_memory),
+            "LOCATION_WEIGHT": buffers.location_weight.T.contiguous(),
+            "V": _aligned(buffers.v),
+            "ALIGNMENTS": buffers.alignments,
+            "PAST": buffers.past,
+        }
+
+    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: torch.Tensor, inner: int) -> dict:
+        """What both backward loops read beside those."""
+        _, batch_size, size = buffers.cells.shape
+        return {
+            "PARTIALS": self._empty(_split(size, inner)[0], batch_size, inner),
+            "GRAD_ROWS": _aligned(grad_rows),
+            "DCELL": self._zeros(batch_size, size),
         }
 
     def _forward(self, loop: _Loop, rows: torch.Tensor, entries: dict) -> None:
-        operands, dtype = rows, self.setting.operand_dtype
+        operands, dtype = rows, self.operand_dtype
         if rows.dtype != dtype:
-            operands = _empty(*rows.shape, dtype=dtype, device=rows.device)
+            operands = operations.empty(*rows.shape, dtype=dtype, device=rows.device)
         entries["OPERANDS"] = operands
         for start in range(0, len(rows), CHUNK):
             loop.run(start, min(start + CHUNK, len(rows)), entries)
 
-    def attention_forward(
-        self,
-        keep: torch.Tensor | None,  # [T, B, A] bool
-        mask: torch.Tensor,  # [B, N] bool
-        memory: torch.Tensor,  # [B, N, E]
-        processed_memory: torch.Tensor,  # [B, N, D]
-        state_weight: torch.Tensor,  # [4 * A, A + E]
-        query_weight: torch.Tensor,  # [D, A]
-        location_weight: torch.Tensor,  # [D, 2 * K]
-        v: torch.Tensor,  # [D]
-        gates: torch.Tensor,  # [T, B, 4 * A], the inputs' share; activated on return
-        cells: torch.Tensor,  # [T, B, A], written
-        states: torch.Tensor,  # [T, B, A + E], written
-        alignments: torch.Tensor,  # [T, B, N], written
-        past: torch.Tensor,  # [T, B, 2, N + K - 1], zero; its middle is written
-    ) -> None:
-        """All steps of the attention recurrence."""
-        _, batch_size, size = cells.shape
-        entries = self._entries(keep, state_weight, gates, cells, states) | {
-            "SYMBOLS": memory.shape[1],
-            "QUERY_WEIGHT": query_weight.T.contiguous(),
-            "QUERY_PARTS": self._scratch(-(-size // UNITS), batch_size, len(v)),
-            "PAST": past,
-            "PROCESSED_MEMORY": _aligned(processed_memory),
-            "MEMORY": _aligned(memory),
-            "MASK": _aligned(mask),
-            "LOCATION_WEIGHT": location_weight.T.contiguous(),
-            "V": _aligned(v),
-            "ALIGNMENTS": alignments,
-        }
-        self._forward(self._attention, states, entries)
+    def _backward(self, loop: _Loop, num_steps: int, entries: dict) -> None:
+        for stop in range(num_steps, 0, -CHUNK):
+            loop.run(max(stop - CHUNK, 0), stop, entries)
 
-    def decoder_forward(
-        self,
-        keep: torch.Tensor | None,  # [T, B, H] bool
-        hidden_weight: torch.Tensor,  # [4 * H, H]
-        gates: torch.Tensor,  # [T, B, 4 * H], the inputs' share; activated on return
-        cells: torch.Tensor,  # [T, B, H], written
-        outputs: torch.Tensor,  # [T, B, H + E], of which the first H are written
-    ) -> None:
+    def attention_forward(self, buffers: AttentionBuffers) -> None:
+        """All steps of the attention recurrence."""
+        _, batch_size, size = buffers.cells.shape
+        entries = self._attention_entries(buffers) | {
+            "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
+            "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
+        }
+        self._forward(self._attention, buffers.rows, entries)
+
+    def decoder_forward(self, buffers: LSTMBuffers) -> None:
         """All steps of the decoder LSTM."""
-        entries = self._entries(keep, hidden_weight, gates, cells, outputs)
-        self._forward(self._decoder, outputs, entries)
+        self._forward(self._decoder, buffers.rows, self._lstm_entries(buffers))
 
     def attention_backward(
         self,
-        keep: torch.Tensor | None,
-        memory: torch.Tensor,
-        processed_memory: torch.Tensor,
-        state_weight: torch.Tensor,
-        query_weight: torch.Tensor,
-        location_weight: torch.Tensor,
-        v: torch.Tensor,
-        gates: torch.Tensor,  # activated; become their gradients
-        cells: torch.Tensor,
-        states: torch.Tensor,
-        alignments: torch.Tensor,
-        past: torch.Tensor,
+        buffers: AttentionBuffers,
         grad_states: torch.Tensor,  # [T, B, A + E]
         grad_alignments: torch.Tensor | None,  # [T, B, N]
-        dcontexts: torch.Tensor,  # [T, B, E], written
-        dqueries: torch.Tensor,  # [T, B, D], written
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The attention recurrence backwards: gradients of processed_memory, location_weight, v."""
-        num_steps, batch_size, size = cells.shape
-        num_symbols, dim, taps = memory.shape[1], len(v), location_weight.shape[1]
+    ) -> AttentionGradients:
+        """The attention recurrence backwards."""
+        num_steps, batch_size, _ = buffers.cells.shape
+        num_symbols, context_size = buffers.memory.shape[1:]
+        dim, taps = buffers.location_weight.shape
         chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
-        parts = _split(size, states.shape[2])[0]
+        dcontexts = self._empty(num_steps, batch_size, context_size)
+        dqueries = self._empty(num_steps, batch_size, dim)
         dkeys = self._zeros(GROUPS, batch_size, num_symbols, dim)
         dv = self._zeros(GROUPS * batch_size * symbols, dim)
         dlocation_weight = self._zeros(GROUPS * batch_size * symbols, taps, dim)
-        entries = self._entries(keep, state_weight, gates, cells, states) | {
-            "SYMBOLS": num_symbols,
-            "PARTIALS": self._scratch(parts, batch_size, states.shape[2]),
-            "GRAD_ROWS": _aligned(grad_states),
-            "DCELL": self._zeros(batch_size, size),
-            "QUERY_WEIGHT": _aligned(query_weight),
-            "QUERY_PARTS": self._scratch(symbols, batch_size, dim),
-            "QUERIES": states[:, :, :size] @ query_weight.T,
-            "PAST": past,
-            "PROCESSED_MEMORY": _aligned(processed_memory),
-            "MEMORY": _aligned(memory),
-            "LOCATION_WEIGHT": location_weight.T.contiguous(),
-            "V": _aligned(v),
-            "ALIGNMENTS": _aligned(alignments),
+        entries = self._attention_entries(buffers) | {
+            **self._gradient_entries(buffers, grad_states, buffers.rows.shape[2]),
+            "QUERY_WEIGHT": _aligned(buffers.query_weight),
+            "QUERY_PARTS": self._empty(symbols, batch_size, dim),
+            "QUERIES": buffers.hidden @ buffers.query_weight.T,
             "GRAD_ALIGNMENTS": None if grad_alignments is None else _aligned(grad_alignments),
-            "TANH": self._scratch(chunk, batch_size, num_symbols, dim),
-            "FILTERS": self._scratch(chunk, batch_size, taps, num_symbols),
-            "DENERGIES": self._scratch(chunk, batch_size, num_symbols),
+            "TANH": self._empty(chunk, batch_size, num_symbols, dim),
+            "FILTERS": self._empty(chunk, batch_size, taps, num_symbols),
+            "DENERGIES": self._empty(chunk, batch_size, num_symbols),
             "DCONTEXTS": dcontexts,
             "DQUERIES": dqueries,
             "CARRIED": self._zeros(batch_size, num_symbols),
@@ -513,24 +494,22 @@ class Graphs:
             "DV": dv,
             "DLOCATION": dlocation_weight,
         }
-        for stop in range(num_steps, 0, -CHUNK):
-            self._attention_backward.run(max(stop - CHUNK, 0), stop, entries)
-        return dkeys.sum(dim=0), dlocation_weight.sum(dim=0).T, dv.sum(dim=0)
+        self._backward(self._attention_backward, num_steps, entries)
+        return AttentionGradients(
+            contexts=dcontexts,
+            queries=dqueries,
+            processed_memory=dkeys.sum(dim=0),
+            location_weight=dlocation_weight.sum(dim=0).T,
+            v=dv.sum(dim=0),
+        )
 
     def decoder_backward(
         self,
-        keep: torch.Tensor | None,
-        hidden_weight: torch.Tensor,
-        gates: torch.Tensor,  # activated; become their gradients
-        cells: torch.Tensor,
+        buffers: LSTMBuffers,
         grad_outputs: torch.Tensor,  # [T, B, H + E]
     ) -> None:
         """The decoder LSTM backwards."""
-        num_steps, batch_size, size = cells.shape
-        entries = self._entries(keep, hidden_weight, gates, cells) | {
-            "PARTIALS": self._scratch(_split(size, size)[0], batch_size, size),
-            "GRAD_ROWS": _aligned(grad_outputs),
-            "DCELL": self._zeros(batch_size, size),
-        }
-        for stop in range(num_steps, 0, -CHUNK):
-            self._decoder_backward.run(max(stop - CHUNK, 0), stop, entries)
+        num_steps, _, size = buffers.cells.shape
+        entries = self._lstm_entries(buffers)
+        entries |= self._gradient_entries(buffers, grad_outputs, size)
+        self._backward(self._decoder_backward, num_steps, entries)

@@ -1,10 +1,10 @@
-"""Triton kernels of the training decoder's two loops on a GPU; fast_decoder.py has the formulas.
+"""Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
 
 One decoder step is two launches forward in the attention recurrence (`lstm_step`,
 `attention_step`) and one in the decoder LSTM (`lstm_step`); backward it is three
 (`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
 `cell_gradient`). Two more, `attention_slopes` before and `attention_sums` after, do what no step
-waits for, for a chunk of steps at once. decoder_graphs.py launches them.
+waits for, for a chunk of steps at once. graphs.py launches them.
 
 A launch depends on no run-time size and no address: its first argument is a table on the device,
 int64, that holds the steps to make, the sizes and the addresses of all buffers (the constants
@@ -13,7 +13,7 @@ tensor is padded. `offset` counts the steps of a graph: beyond the last step pro
 
 Where a sum is spread over programs (split inner dimensions, the query of the attention LSTM's
 units) each program writes its part, and whoever needs the sum adds the parts in a fixed order:
-no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in fast_decoder.py,
+no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
 S an LSTM's size, W the width of its rows (hidden state and context).
 """
 

@@ -1,0 +1,87 @@
+"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one.
+
+`empty` makes every tensor whose values are still to come; tests fill them with NaN.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+empty = torch.empty
+
+
+@functools.cache
+def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
+    """Whether the products that torch.compile makes by oneDNN are at hand here, and right.
+
+    They are private operators of torch, so their results are checked once. MKL, which torch calls
+    otherwise, packs the weight anew for every small product and knows AMD's processors badly:
+    16 x 1536 by 1536 x 4096 took 2.0 ms on two cores of an EPYC, and takes 0.5 ms so.
+    """
+    if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    x = torch.arange(-6, 6, dtype=dtype).view(6, 2).T
+    weight = torch.arange(-20, 22, dtype=dtype).view(6, 7).T
+    bias = torch.arange(7, dtype=dtype)
+    try:
+        multiply = torch.ops.mkldnn._linear_pointwise
+        results = [multiply(x, weight, bias, "none", [], "")]
+        for matrix in (weight, weight.contiguous()):
+            packed = torch.ops.mkldnn._reorder_linear_weight(matrix, 2)
+            results.append(multiply(x.contiguous(), packed, bias, "none", [], ""))
+            results.append(multiply(x.contiguous(), bias.repeat(2, 1), packed, None, "add"))
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    expected = (x.float() @ weight.float().T + bias.float()).to(dtype)
+    return all(torch.allclose(result, expected, rtol=1e-2) for result in results)
+
+
+def product(
+    x: torch.Tensor,  # [rows, in]
+    weight: torch.Tensor,  # [out, in]
+    dtype: torch.dtype,
+    bias: torch.Tensor | None = None,  # [out]
+) -> torch.Tensor:
+    """F.linear for large x, with operands in `dtype`; the result [rows, out] is in x's."""
+    a, b, c = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if x.numel() and onednn_multiplies(x.device.type, dtype):  # it knows no empty matrix
+        a, b = _dense(a), _dense(b)  # of part of a matrix the product takes 200 times as long
+        return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
+    return F.linear(a, b, c).to(x.dtype)
+
+
+def weight_gradient(
+    doutputs: torch.Tensor,  # [rows, out]
+    inputs: torch.Tensor,  # [rows, in]
+    dtype: torch.dtype,
+) -> torch.Tensor:  # [out, in]
+    """doutputs.T @ inputs, the other way round: oneDNN copies the left matrix of a product if it
+    is a transpose, and of the two the inputs are the smaller."""
+    return product(inputs.T, doutputs.T, dtype).T
+
+
+def product_by(weight: torch.Tensor, rows: int, dtype: torch.dtype) -> Callable:
+    """(x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x and one weight."""
+    operand = weight.to(dtype)
+    if onednn_multiplies(weight.device.type, dtype):
+        packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
+        multiply = torch.ops.mkldnn._linear_pointwise
+        if dtype == weight.dtype:
+            return lambda x, total: multiply(x, total.contiguous(), packed, None, "add")
+        return lambda x, total: total + multiply(x.to(dtype), packed, None, "none", [], "")
+    operand = operand.T
+    if dtype == weight.dtype:
+        return lambda x, total: torch.addmm(total, x, operand)
+    return lambda x, total: total + torch.mm(x.to(dtype), operand)
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """The matrix itself if it or its transpose has no gaps in memory, else a copy."""
+    return x if x.T.is_contiguous() else x.contiguous()
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """[T, B, dim] -> [T * B, dim]"""
+    return x.flatten(0, 1)

@@ -1,0 +1,278 @@
+"""The loops over steps in plain operations of torch, for CPUs and where there are no kernels.
+
+Backwards, what does not wait for later steps is worked out for CHUNK steps at once: the slopes of
+the LSTMs' cells and of attention's tanh, and with those the band matrix that takes the gradient of
+a step's energies to the gradients of the two alignments that its windows look at. Few small
+products a step are left. The letters of shapes are those of recurrences.py.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+
+from fast_decoder import operations
+from fast_decoder.operations import product, product_by, weight_gradient
+from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
+
+CHUNK = 8  # steps whose slopes are worked out together
+
+
+class PlainLoops:
+    """Both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
+
+    def __init__(
+        self, operand_dtype: torch.dtype, p_attention_dropout: float, p_decoder_dropout: float
+    ):
+        self.operand_dtype = operand_dtype  # of the LSTMs' products
+        self.p_attention_dropout, self.p_decoder_dropout = p_attention_dropout, p_decoder_dropout
+
+    def attention_forward(self, buffers: AttentionBuffers) -> None:
+        """All steps of the attention recurrence."""
+        gates, cells, states = buffers.gates, buffers.cells, buffers.rows
+        memory, mask, past, v = buffers.memory, buffers.mask, buffers.past, buffers.v
+        num_steps, batch_size, size = cells.shape
+        num_symbols, half = memory.shape[1], buffers.location_weight.shape[1] // 4
+        middle = slice(half, half + num_symbols)
+        keys = buffers.processed_memory.reshape(-1, len(v))
+        windows = operations.empty(
+            *(batch_size, num_symbols, 2, 2 * half + 1), dtype=memory.dtype, device=memory.device
+        )
+        scales = _scales(buffers, self.p_attention_dropout)
+        multiply = product_by(buffers.weight, batch_size, self.operand_dtype)
+        locate = product_by(buffers.location_weight, len(keys), memory.dtype)
+        cell = torch.zeros_like(cells[0])
+        for t in range(num_steps):
+            total = gates[t] if t == 0 else multiply(states[t - 1], gates[t])
+            hidden, context = states[t, :, :size], states[t, :, size:]
+            _cell_forward(total, cell, gates[t], cells[t], hidden, scales[t])
+            cell = cells[t]
+            windows.copy_(_windows(past[t], half))
+            pre = locate(windows.view(len(keys), -1), keys).view_as(buffers.processed_memory)
+            pre.add_(F.linear(hidden, buffers.query_weight).unsqueeze(1)).tanh_()
+            energies = torch.mv(pre.view_as(keys), v).view_as(mask).masked_fill_(mask, -torch.inf)
+            alignment = torch.softmax(energies, dim=1, out=buffers.alignments[t])
+            torch.bmm(alignment.unsqueeze(1), memory, out=context.unsqueeze(1))
+            if t + 1 < num_steps:
+                past[t + 1, :, 0, middle] = alignment
+                torch.add(past[t, :, 1, middle], alignment, out=past[t + 1, :, 1, middle])
+
+    def decoder_forward(self, buffers: LSTMBuffers) -> None:
+        """All steps of the decoder LSTM."""
+        gates, cells, outputs = buffers.gates, buffers.cells, buffers.hidden
+        num_steps, batch_size, _ = cells.shape
+        scales = _scales(buffers, self.p_decoder_dropout)
+        multiply = product_by(buffers.weight, batch_size, self.operand_dtype)
+        hidden, cell = torch.empty_like(cells[0]), torch.zeros_like(cells[0])
+        for t in range(num_steps):
+            total = gates[t] if t == 0 else multiply(hidden, gates[t])
+            _cell_forward(total, cell, gates[t], cells[t], hidden, scales[t])
+            cell = cells[t]
+            outputs[t] = hidden
+
+    def attention_backward(
+        self,
+        buffers: AttentionBuffers,
+        grad_states: torch.Tensor,  # [T, B, A + E]
+        grad_alignments: torch.Tensor | None,  # [T, B, N]
+    ) -> AttentionGradients:
+        """The attention recurrence backwards."""
+        gates, alignments, past = buffers.gates, buffers.alignments, buffers.past
+        memory, query_weight = buffers.memory, buffers.query_weight
+        (num_steps, batch_size, num_symbols), size = alignments.shape, query_weight.shape[1]
+        half = buffers.location_weight.shape[1] // 4
+        middle = slice(half, half + num_symbols)
+        new = functools.partial(operations.empty, dtype=memory.dtype, device=memory.device)
+        gradients = AttentionGradients(
+            contexts=new(num_steps, batch_size, memory.shape[2]),
+            queries=new(num_steps, batch_size, len(buffers.v)),
+            processed_memory=torch.zeros_like(buffers.processed_memory),
+            location_weight=torch.zeros_like(buffers.location_weight),
+            v=torch.zeros_like(buffers.v),
+        )
+        denergies = new(CHUNK, batch_size, num_symbols)
+        dcumulative, dalignment = (torch.zeros_like(alignments[0]) for _ in range(2))
+        attention = _AttentionSlopes(buffers)
+        cell = _CellBackward(buffers, self.p_attention_dropout)
+        multiply = product_by(buffers.weight.T, batch_size, self.operand_dtype)
+        for stop in range(num_steps, 0, -CHUNK):
+            start = max(stop - CHUNK, 0)
+            cell.prepare(start, stop)
+            slopes, band = attention.prepare(start, stop)
+            for t in reversed(range(start, stop)):
+                dstate = grad_states[t]
+                if t + 1 < num_steps:
+                    dstate = multiply(gates[t + 1], dstate)
+                dcontext = gradients.contexts[t].copy_(dstate[:, size:])
+                if grad_alignments is not None:
+                    dalignment = dalignment + grad_alignments[t]
+                # memory times a column would take MKL twelve times as long
+                by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
+                dalignment = by_context.add_(dalignment)
+                denergy = torch.ops.aten._softmax_backward_data(
+                    dalignment, alignments[t], 1, memory.dtype
+                ).unsqueeze(1)
+                denergies[t - start] = denergy.squeeze(1)
+                dquery = gradients.queries[t].unsqueeze(1)
+                torch.bmm(denergy, slopes[t - start], out=dquery)
+                cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), query_weight))
+                dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
+                dcumulative += dpast[:, 1]
+                dalignment = dpast[:, 0] + dcumulative
+            attention.finish(denergies[: stop - start], gradients)
+        return gradients
+
+    def decoder_backward(
+        self,
+        buffers: LSTMBuffers,
+        grad_outputs: torch.Tensor,  # [T, B, H + E]
+    ) -> None:
+        """The decoder LSTM backwards."""
+        gates = buffers.gates
+        num_steps, batch_size, size = buffers.cells.shape
+        cell = _CellBackward(buffers, self.p_decoder_dropout)
+        multiply = product_by(buffers.weight.T, batch_size, self.operand_dtype)
+        for stop in range(num_steps, 0, -CHUNK):
+            start = max(stop - CHUNK, 0)
+            cell.prepare(start, stop)
+            for t in reversed(range(start, stop)):
+                dhidden = grad_outputs[t, :, :size]
+                if t + 1 < num_steps:
+                    dhidden = multiply(gates[t + 1], dhidden)
+                cell.step(t, dhidden)
+
+
+# ---------------------------------------------------------------------------- the LSTM cell
+
+
+def _cell_forward(
+    gates: torch.Tensor,  # [B, 4 * H], before activation, in the order i, f, g, o
+    previous_cell: torch.Tensor,  # [B, H]
+    activated: torch.Tensor,  # [B, 4 * H], written; may be `gates`
+    cell: torch.Tensor,  # [B, H], written
+    hidden: torch.Tensor,  # [B, H], written
+    scale: torch.Tensor | None,  # [B, H], 0 where dropped, else 1 / (1 - p)
+) -> None:
+    """cell = f * previous_cell + i * g; hidden = scale * o * tanh(cell)."""
+    size = cell.shape[1]
+    torch.sigmoid(gates[:, : 2 * size], out=activated[:, : 2 * size])
+    torch.tanh(gates[:, 2 * size : 3 * size], out=activated[:, 2 * size : 3 * size])
+    torch.sigmoid(gates[:, 3 * size :], out=activated[:, 3 * size :])
+    i, f, g, o = activated.chunk(4, dim=1)
+    torch.mul(f, previous_cell, out=cell).addcmul_(i, g)
+    torch.tanh(cell, out=hidden).mul_(o)
+    if scale is not None:
+        hidden.mul_(scale)
+
+
+class _CellBackward:
+    """The steps of an LSTM backwards: its activated gates become the loss's gradient by them.
+
+    Writing d for the loss's derivative, dcell being what later steps contribute to it at first:
+
+        dcell += dhidden * scale * o * (1 - tanh(cell)^2)
+        di = dcell * g * i * (1 - i)                         by i before its sigmoid, and so on
+        df = dcell * previous_cell * f * (1 - f)
+        dg = dcell * i * (1 - g^2)
+        do = dhidden * scale * tanh(cell) * o * (1 - o)
+        dcell of the step before = dcell * f
+
+    All factors but dcell and dhidden are known beforehand: `prepare` makes them for many steps.
+    """
+
+    def __init__(self, buffers: LSTMBuffers, p_dropout: float):
+        self.gates, self.cells, self.keep = buffers.gates, buffers.cells, buffers.keep
+        self.p_dropout, cells = p_dropout, buffers.cells
+        _, batch_size, size = cells.shape
+        new = functools.partial(operations.empty, dtype=cells.dtype, device=cells.device)
+        self.gate_slopes = new(CHUNK, batch_size, 4, size)
+        self.cell_slopes = new(CHUNK, batch_size, size)
+        self.dcell = cells.new_zeros(batch_size, size)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Call it before the steps `stop` - 1 down to `start`, at most CHUNK of them."""
+        self.start, count = start, stop - start
+        cells, previous = self.cells[start:stop], self.cells[max(start, 1) - 1 : stop - 1]
+        if start == 0:
+            previous = F.pad(previous, (0, 0, 0, 0, 1, 0))
+        i, f, g, o = self.gates[start:stop].chunk(4, dim=2)
+        tanh_cells = torch.tanh(cells)
+        by_hidden, by_output = o, tanh_cells
+        if self.keep is not None:
+            scale = _scale(self.keep[start:stop], self.p_dropout, cells.dtype)
+            by_hidden, by_output = o * scale, tanh_cells * scale
+        slopes = self.gate_slopes[:count]
+        for_sigmoid = torch.ops.aten.sigmoid_backward.grad_input  # a, y -> a * y * (1 - y)
+        for_tanh = torch.ops.aten.tanh_backward.grad_input  # a, y -> a * (1 - y^2)
+        for_tanh(by_hidden, tanh_cells, grad_input=self.cell_slopes[:count])
+        for_sigmoid(g, i, grad_input=slopes[:, :, 0])
+        for_sigmoid(previous, f, grad_input=slopes[:, :, 1])
+        for_tanh(i, g, grad_input=slopes[:, :, 2])
+        for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
+
+    def step(self, t: int, dhidden: torch.Tensor) -> None:
+        """`dhidden` [B, H] is the gradient by step t's hidden state, after dropout."""
+        slopes, gates = self.gate_slopes[t - self.start], self.gates[t].unflatten(1, (4, -1))
+        dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
+        self.dcell = dcell * gates[:, 1]  # before f makes way for df
+        torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
+        torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
+
+
+def _scales(buffers: LSTMBuffers, p_dropout: float) -> torch.Tensor | list[None]:
+    """`_scale` of every step; None where nothing is dropped."""
+    keep, cells = buffers.keep, buffers.cells
+    return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
+
+
+def _scale(keep: torch.Tensor, p_dropout: float, dtype: torch.dtype) -> torch.Tensor:
+    """What dropout multiplies by: 0 where dropped, else 1 / (1 - p)."""
+    return keep.to(dtype).div_(1 - p_dropout)
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+def _windows(past: torch.Tensor, half: int) -> torch.Tensor:
+    """[..., 2, N + 2 * half] -> a view [..., N, 2, K] of the K = 2 * half + 1 around each."""
+    return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
+
+
+class _AttentionSlopes:
+    """What attention's backward steps multiply by, for several steps at once."""
+
+    def __init__(self, buffers: AttentionBuffers):
+        self.buffers = buffers
+        _, batch_size, num_symbols = buffers.alignments.shape
+        self.half = buffers.location_weight.shape[1] // 4
+        width = num_symbols + 2 * self.half
+        # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
+        self.band = buffers.v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
+        self.diagonals = self.band.as_strided(
+            (CHUNK, batch_size, num_symbols, 2, 2 * self.half + 1),
+            (*self.band.stride()[:2], 2 * width + 1, width, 1),
+        )
+
+    def prepare(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
+        buffers = self.buffers
+        windows = _windows(buffers.past[start:stop], self.half)
+        self.windows = windows.reshape(-1, buffers.location_weight.shape[1])
+        pre = product(self.windows, buffers.location_weight, buffers.v.dtype)
+        pre = pre.view(*windows.shape[:3], -1).add_(buffers.processed_memory)
+        self.tanh = pre.add_(
+            (buffers.hidden[start:stop] @ buffers.query_weight.T).unsqueeze(2)
+        ).tanh_()
+        self.slopes = torch.ops.aten.tanh_backward(buffers.v.expand_as(pre), self.tanh)
+        filters = product(self.slopes.flatten(0, 2), buffers.location_weight.T, buffers.v.dtype)
+        self.diagonals[: stop - start] = filters.view_as(windows)
+        return self.slopes, self.band
+
+    def finish(self, denergies: torch.Tensor, gradients: AttentionGradients) -> None:
+        """Add the share of the steps last prepared to the sums; `denergies` [C, B, N]."""
+        # By clip and step first: one long sum of terms that cancel would lose two digits.
+        tanh = self.tanh.flatten(0, 1)
+        gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
+        dpre = self.slopes.mul_(denergies.unsqueeze(3))
+        gradients.processed_memory += dpre.sum(dim=0)
+        gradients.location_weight += weight_gradient(dpre.flatten(0, 2), self.windows, tanh.dtype)

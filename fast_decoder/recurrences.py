@@ -1,0 +1,223 @@
+"""The two recurrences as functions that autograd can differentiate, with their buffers.
+
+Each works over all steps at once but for its loop. The loop is one of `loops`, which is
+`plain.PlainLoops` or `graphs.Graphs`: both have the same four methods on the buffers below.
+
+In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
+attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.autograd import Function
+
+from fast_decoder import operations
+from fast_decoder.operations import flat, product, weight_gradient
+
+
+@dataclass
+class LSTMBuffers:
+    """What a loop over an LSTM of size S reads and writes; its rows have W >= S columns."""
+
+    keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
+    weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context
+    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; forward activates, backward makes
+    # gradients of them
+    cells: torch.Tensor  # [T, B, S], written forward
+    rows: torch.Tensor  # [T, B, W], the hidden state after dropout, which forward writes; context
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        """[T, B, S]"""
+        return self.rows[:, :, : self.cells.shape[2]]
+
+
+@dataclass
+class AttentionBuffers(LSTMBuffers):
+    """What the loop over the attention LSTM (S = A, W = A + E) and attention reads and writes."""
+
+    mask: torch.Tensor  # [B, N] bool, True at padding
+    memory: torch.Tensor  # [B, N, E]
+    processed_memory: torch.Tensor  # [B, N, D]
+    query_weight: torch.Tensor  # [D, A]
+    location_weight: torch.Tensor  # [D, 2 * K]
+    v: torch.Tensor  # [D]
+    alignments: torch.Tensor  # [T, B, N], written forward
+    past: torch.Tensor  # [T, B, 2, N + K - 1], zero; forward writes its middle: the previous and
+    # the cumulative alignment that each step looks back at
+
+
+@dataclass
+class AttentionGradients:
+    """What attention's loop finds backwards, beside the gates' gradients."""
+
+    contexts: torch.Tensor  # [T, B, E]
+    queries: torch.Tensor  # [T, B, D]
+    processed_memory: torch.Tensor  # [B, N, D], and so on: sums over all steps
+    location_weight: torch.Tensor  # [D, 2 * K]
+    v: torch.Tensor  # [D]
+
+
+def _once(backward: Callable) -> Callable:
+    """A backward pass that refuses to run twice or to be differentiated, and knows no autocast."""
+
+    @functools.wraps(backward)
+    def guarded(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the fast decoder has no second derivative (create_graph=True): "
+                "use decoder=reference"
+            )
+        if getattr(ctx, "spent", False):
+            raise RuntimeError(
+                "the fast decoder's backward pass overwrites what its forward pass saved, so it "
+                "runs once (retain_graph=True does not help): use decoder=reference"
+            )
+        ctx.spent = True
+        device = next(gradient.device for gradient in gradients if gradient is not None)
+        with torch.autocast(device.type, enabled=False):
+            return backward(ctx, *gradients)
+
+    return guarded
+
+
+class AttentionRecurrence(Function):
+    """The attention LSTM and the location-sensitive attention, over all steps.
+
+    A step's state is [hidden, context], which its successor's gates and the decoder LSTM see:
+
+        gates_t = input_weight x_t + bias + state_weight state_(t-1)
+        pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
+        alignment_t = softmax over n of v . tanh(pre_tn)
+        context_t = sum over n of alignment_tn memory_n
+
+    where window_tn holds the K values around n of the previous and of the cumulative alignment.
+    Backwards, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy the softmax's backward pass,
+
+        dalignment_t = dcontext_t . memory_n + what the windows of later steps give
+        dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn
+        dwindow_tn = denergy_tn location_weight^T slope_tn
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        loops,
+        keep: torch.Tensor | None,  # [T, B, A] bool
+        mask: torch.Tensor,  # [B, N] bool, True at padding
+        inputs: torch.Tensor,  # [T, B, P]
+        memory: torch.Tensor,  # [B, N, E]
+        processed_memory: torch.Tensor,  # [B, N, D]
+        input_weight: torch.Tensor,  # [4 * A, P]
+        bias: torch.Tensor,  # [4 * A]
+        state_weight: torch.Tensor,  # [4 * A, A + E]
+        query_weight: torch.Tensor,  # [D, A]
+        location_weight: torch.Tensor,  # [D, 2 * K]
+        v: torch.Tensor,  # [D]
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # states [T, B, A + E], alignments [T, B, N]
+        num_steps, batch_size, _ = inputs.shape
+        num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
+        new = functools.partial(operations.empty, dtype=inputs.dtype, device=inputs.device)
+        gates = product(flat(inputs), input_weight, loops.operand_dtype, bias)
+        buffers = AttentionBuffers(
+            keep=keep,
+            weight=state_weight,
+            gates=gates.view(num_steps, batch_size, -1),
+            cells=new(num_steps, batch_size, query_weight.shape[1]),
+            rows=new(num_steps, batch_size, state_weight.shape[1]),
+            mask=mask,
+            memory=memory,
+            processed_memory=processed_memory,
+            query_weight=query_weight,
+            location_weight=location_weight,
+            v=v,
+            alignments=new(num_steps, batch_size, num_symbols),
+            past=inputs.new_zeros(num_steps, batch_size, 2, width),
+        )
+        loops.attention_forward(buffers)
+        ctx.save_for_backward(inputs, input_weight, *vars(buffers).values())
+        ctx.loops = loops
+        ctx.set_materialize_grads(False)
+        return buffers.rows, buffers.alignments
+
+    @staticmethod
+    @_once
+    def backward(ctx, grad_states: torch.Tensor | None, grad_alignments: torch.Tensor | None):
+        inputs, input_weight, *saved = ctx.saved_tensors
+        buffers, dtype = AttentionBuffers(*saved), ctx.loops.operand_dtype
+        if grad_states is None:
+            grad_states = torch.zeros_like(buffers.rows)
+        gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
+        dgates = flat(buffers.gates)
+        return (
+            None,
+            None,
+            None,
+            product(dgates, input_weight.T, dtype).view_as(inputs),
+            torch.bmm(buffers.alignments.permute(1, 2, 0), gradients.contexts.transpose(0, 1)),
+            gradients.processed_memory,
+            weight_gradient(dgates, flat(inputs), dtype),
+            dgates.sum(dim=0),
+            weight_gradient(flat(buffers.gates[1:]), flat(buffers.rows[:-1]), dtype),
+            flat(gradients.queries).T @ flat(buffers.hidden),
+            gradients.location_weight,
+            gradients.v,
+        )
+
+
+class DecoderLSTM(Function):
+    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees.
+
+    Its outputs are [hidden, context], as the projections want them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        loops,
+        keep: torch.Tensor | None,  # [T, B, H] bool
+        states: torch.Tensor,  # [T, B, A + E], of which the last E are the context
+        input_weight: torch.Tensor,  # [4 * H, A + E]
+        bias: torch.Tensor,  # [4 * H]
+        hidden_weight: torch.Tensor,  # [4 * H, H]
+        context_size: int,  # E
+    ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
+        num_steps, batch_size, _ = states.shape
+        size = hidden_weight.shape[1]
+        new = functools.partial(operations.empty, dtype=states.dtype, device=states.device)
+        gates = product(flat(states), input_weight, loops.operand_dtype, bias)
+        buffers = LSTMBuffers(
+            keep=keep,
+            weight=hidden_weight,
+            gates=gates.view(num_steps, batch_size, -1),
+            cells=new(num_steps, batch_size, size),
+            rows=new(num_steps, batch_size, size + context_size),
+        )
+        buffers.rows[:, :, size:] = states[:, :, -context_size:]
+        loops.decoder_forward(buffers)
+        ctx.save_for_backward(states, input_weight, *vars(buffers).values())
+        ctx.loops = loops
+        return buffers.rows
+
+    @staticmethod
+    @_once
+    def backward(ctx, grad_outputs: torch.Tensor):
+        states, input_weight, *saved = ctx.saved_tensors
+        buffers, dtype = LSTMBuffers(*saved), ctx.loops.operand_dtype
+        ctx.loops.decoder_backward(buffers, grad_outputs)
+        dgates = flat(buffers.gates)
+        dstates = product(dgates, input_weight.T, dtype).view_as(states)
+        dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]
+        dstates[:, :, -dcontexts.shape[2] :] += dcontexts
+        return (
+            None,
+            None,
+            dstates,
+            weight_gradient(dgates, flat(states), dtype),
+            dgates.sum(dim=0),
+            weight_gradient(flat(buffers.gates[1:]), flat(buffers.hidden[:-1]), dtype),
+            None,
+        )
