@@ -31,6 +31,7 @@ from analysis import published
 from analysis.figures import (
     PARAMETER_NOTES,
     batching_name,
+    draw_epoch_excerpt,
     draw_length_against_position,
     draw_padding_against_randomness,
     draw_parameter_sweeps,
@@ -596,6 +597,7 @@ def draw_all(out: Path, corpus: Corpus, hparams: HParams, tables: dict) -> list[
     }
     options = common_options(hparams, dynamic=False)
     figures = {
+        "epoch_excerpt": draw_epoch_excerpt(corpus.frames, hparams.batch_size),
         "padding_against_randomness": draw_padding_against_randomness(curves, marked),
         "parameter_sweeps": draw_parameter_sweeps(
             corpus.frames,
