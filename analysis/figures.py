@@ -99,12 +99,55 @@ def draw_padded_batches(lengths: Sequence[int], *, dynamic: bool, seed: int = 0)
     if dynamic:
         note += f" (capacity 8 × {clips.max()} = {8 * clips.max():,} frames)"
     axes.set_xlabel(note)
-    handles = [
+    figure.legend(handles=_bar_handles(), loc="outside upper right", ncols=2, frameon=False)
+    return figure
+
+
+def draw_epoch_excerpt(
+    lengths: Sequence[int], batch_size: int, *, clips: int = 96, seed: int = 0
+) -> Figure:
+    """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each.
+
+    A bar a clip, as in `draw_padded_batches`, but of batches planned for the whole corpus: with
+    48 clips alone SSB-DBS pads several times as much. The titles are about the whole epoch.
+    """
+    lengths = np.asarray(lengths)
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    for axes, (strategy, dynamic) in zip(
+        figure.subplots(2, 1, sharey=True), (("random", False), ("semi_sorted", True)), strict=True
+    ):
+        plan = plan_epoch(
+            lengths,
+            batch_size,
+            strategy,
+            seed=seed,
+            dynamic_batch_size=dynamic,
+            batch_randomization=True,
+        )
+        clips_before = np.cumsum([0, *map(len, plan)])[:-1]
+        excerpt = plan[: np.count_nonzero(clips_before < clips)]
+        _draw_batches(axes, lengths, excerpt, STYLES[strategy].colour)
+        stats = padding_stats(lengths, plan)
+        axes.set_title(
+            f"{batching_name(strategy, dynamic, True)}: {stats.zero_padding_rate:.0%} padding, "
+            f"{stats.num_batches:,} batches, together {stats.decoder_steps:,.0f} frames long",
+            loc="left",
+            fontsize=11,
+        )
+        axes.set_ylabel("frames")
+    axes.set_ylim(0, lengths.max() * 1.12)
+    axes.set_xlabel(
+        "the first batches of an epoch, a bar a clip; under each batch its number of clips"
+    )
+    figure.legend(handles=_bar_handles(), loc="outside upper right", ncols=2, frameon=False)
+    return figure
+
+
+def _bar_handles() -> list[Patch]:
+    return [
         Patch(facecolor=GREY, edgecolor=GREY, label="real frames"),
         Patch(facecolor="white", edgecolor=GREY, hatch="/////", label="padding"),
     ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
-    return figure
 
 
 def _draw_batches(axes: Axes, clips: np.ndarray, plan: list[np.ndarray], colour: str) -> None:

@@ -531,6 +531,7 @@ def draw_all(out: Path, frames: np.ndarray, hparams: HParams, tables: dict) -> l
     )
     options = common_options(hparams, dynamic=False)
     drawn = {
+        "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
         "padding_against_randomness": figures.draw_padding_against_randomness(curves, marked),
         "parameter_sweeps": sweeps,
         "length_against_position": figures.draw_length_against_position(frames, size, **options),

@@ -141,7 +141,8 @@ def test_tables_and_pictures_are_written_and_fit_a_terminal(tmp_path, capsys):
     lines = [line for line in shown.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 120
     names = {path.name for path in out.iterdir()}
-    pictures = {"padding_against_randomness", "parameter_sweeps", "length_against_position"}
+    pictures = {"epoch_excerpt", "padding_against_randomness"}
+    pictures |= {"parameter_sweeps", "length_against_position"}
     assert names == {"comparison.md", "comparison.csv", "sweeps.csv"} | {
         f"{name}.{suffix}" for name in pictures for suffix in ("svg", "png")
     }

@@ -9,6 +9,7 @@ from analysis import published
 from analysis.figures import (
     STYLES,
     batching_name,
+    draw_epoch_excerpt,
     draw_length_against_position,
     draw_padded_batches,
     draw_padding_against_randomness,
@@ -16,7 +17,7 @@ from analysis.figures import (
     write_figure,
 )
 from analysis.survey import survey, sweep
-from batching import STRATEGIES
+from batching import STRATEGIES, padding_stats, plan_epoch
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
@@ -52,6 +53,23 @@ def test_bars_are_the_real_frames_and_the_padding(count, dynamic):
         assert f"ZPR {rate:.1%}" in axes.get_title(loc="left")
     clips = [sorted(b.get_height() for b in a.patches if not b.get_hatch()) for a in figure.axes]
     assert clips[0] == clips[1] == clips[2]  # the same clips under all three
+
+
+def test_the_excerpt_shows_the_first_whole_batches_and_the_title_tells_the_whole_epoch():
+    figure = draw_epoch_excerpt(LENGTHS, 4, clips=22)
+    plans = (
+        plan_epoch(LENGTHS, 4, "random", batch_randomization=True),
+        plan_epoch(LENGTHS, 4, "semi_sorted", dynamic_batch_size=True, batch_randomization=True),
+    )
+    for axes, plan, name in zip(figure.axes, plans, ("RAND", "SSB-DBS-BR"), strict=True):
+        real = [bar.get_height() for bar in axes.patches if not bar.get_hatch()]
+        shown = len(axes.get_xticks())
+        assert real == [LENGTHS[i] for batch in plan[:shown] for i in batch]
+        assert 22 <= len(real) < 22 + len(plan[shown - 1])
+        stats = padding_stats(LENGTHS, plan)
+        title = axes.get_title(loc="left")
+        assert title.startswith(f"{name}: {stats.zero_padding_rate:.0%} padding, {len(plan)} batch")
+        assert f"{stats.decoder_steps:,.0f} frames" in title
 
 
 def test_the_value_in_use_is_ringed_in_the_sweeps():

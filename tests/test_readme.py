@@ -1,5 +1,7 @@
-"""Every command and program in README.md is run, on a tiny corpus in a copy of the project."""
+"""README.md and docs/: every command and program in them runs, on a tiny corpus in a copy of the
+project; links, names of files and hyper-parameters, and the list of strategies are right."""
 
+import itertools
 import os
 import re
 import shlex
@@ -11,102 +13,152 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
+
+from batching import REGISTRY
+from hparams import create_hparams
+from model import Tacotron2
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip).
-RUN_ELSEWHERE = ("make demo", "make test", "pip install -r requirements.txt")
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+README = DOCUMENTS["README.md"]
+# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip). The scripts
+# are run by test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
+RUN_ELSEWHERE = {"make demo", "make test", "pip install -r requirements.txt"}
+SCRIPT = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*((?:scripts/table2|benchmarks)/\w+\.sh)")
 TINY = (
     "epochs=2,batch_size=4,symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,"
     "decoder_rnn_dim=8,prenet_dim=8,attention_dim=8,attention_location_n_filters=2,"
     "postnet_embedding_dim=8,max_decoder_steps=20,num_workers=0"
 )
+# Added to the commands: the same work, less of it. {TINY} ends what --hparams has already.
+SMALLER = {
+    "train.py": f"--hparams {TINY}",
+    "synthesize.py": f"--hparams {TINY}",
+    "scripts/compare_batching.py": "--epochs 1",
+    "benchmarks/planning.py": "--quick",
+    "benchmarks/decoder.py": "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0",
+    "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
+    "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
+    "benchmarks/loss_curves.py": "--steps 2",
+    "benchmarks/step_cost.py": (
+        f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
+    ),
+}
+KEPT_AS_THEY_ARE = ("--resume", "--check")  # these take their settings from files
 
 
-def fenced(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def fenced(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document, flags=re.DOTALL)
 
 
-def commands() -> list[str]:
+def commands(document: str) -> list[str]:
     """In the order in which a reader meets them, comments taken off."""
-    lines = [line.split("  #")[0].strip() for block in fenced("bash") for line in block.split("\n")]
-    return [line for line in lines if line] + re.findall(r"`(python [^`]+)`", README)
+    lines = [line.split("  #")[0].strip() for block in fenced(document, "bash") for line in
+             block.split("\n")]  # fmt: skip
+    return [line for line in lines if line] + re.findall(r"`(python [^`]+)`", document)
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory):
+@pytest.fixture
+def clone(tmp_path):
     """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech."""
-    root = tmp_path_factory.mktemp("a place") / "the project"
+    root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
-        ".*", "demo", "runs", "out", "data", "tests", "results", "__pycache__"
+        ".*", "demo", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
     )
     shutil.copytree(ROOT, root, ignore=left_out)
-    corpus = root / "data" / "LJSpeech-1.1"
-    (corpus / "wavs").mkdir(parents=True)
+    wavs = root / "data" / "LJSpeech-1.1" / "wavs"
+    wavs.mkdir(parents=True)
     rng = np.random.default_rng(0)
     rows = []
     for i in range(10):
-        samples = 0.1 * rng.standard_normal(8000 + 900 * i)
-        soundfile.write(corpus / "wavs" / f"T-{i}.wav", samples, 22050)
+        soundfile.write(wavs / f"T-{i}.wav", 0.1 * rng.standard_normal(8000 + 900 * i), 22050)
         rows.append(f"T-{i}|Text {i}.|Text number {i}.\n")
-    (corpus / "metadata.csv").write_text("".join(rows), encoding="utf-8")
+    (wavs.parent / "metadata.csv").write_text("".join(rows), encoding="utf-8")
     return root
 
 
-def run(command: str, clone: Path) -> subprocess.CompletedProcess:
-    arguments = shlex.split(command)
-    assert arguments[0] == "python"
-    if arguments[1] == "train.py" and "--hparams" in arguments:
-        at = arguments.index("--hparams") + 1
-        arguments[at] += "," + TINY
-        if "batch_size" in command:
-            arguments[at] = re.sub(r"batch_size=16,", "", arguments[at])
-    if arguments[1] == "benchmarks/planning.py":
-        arguments.append("--quick")
-    if arguments[1] == "benchmarks/decoder.py":
-        arguments += "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0".split()
-    if arguments[1] == "benchmarks/epoch.py":
-        arguments += ["--batches", "2", "--hparams", f"{TINY},hop_time=200"]
-        arguments += [] if len(arguments) > 6 else ["--clips", "40"]  # made up
-    if arguments[1] == "benchmarks/loader.py":
-        arguments += "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7".split()
-    if arguments[1] == "benchmarks/loss_curves.py":
-        arguments += "--steps 2".split()
-    if arguments[1] == "benchmarks/step_cost.py" and "--hparams" in arguments:
-        arguments[arguments.index("--hparams") + 1] += f",{TINY}"
-        arguments += "--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4".split()
-    return subprocess.run(
-        [sys.executable, *arguments[1:]],
-        cwd=clone,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+def prepare(clone: Path) -> None:
+    """What the commands of README leave behind, as far as those of docs/ need it."""
+    lists, run = clone / "filelists" / "ljspeech", clone / "runs" / "ljspeech"
+    lists.mkdir()
+    run.mkdir(parents=True)
+    samples = [8000 + 900 * i for i in range(10)]
+    lines = [f"data/LJSpeech-1.1/wavs/T-{i}.wav|Text number {i}.|{n / 22050:.6f}\n"
+             for i, n in enumerate(samples)]  # fmt: skip
+    (lists / "train.txt").write_text("".join(lines[:8]), encoding="utf-8")
+    (lists / "val.txt").write_text("".join(lines[8:]), encoding="utf-8")
+    (lists / "settings.txt").write_text(
+        "training_files=filelists/ljspeech/train.txt\n"
+        "validation_files=filelists/ljspeech/val.txt\n",
+        encoding="utf-8",
     )
+    frames = [f"T-{i},{1 + n // 256}\n" for i, n in enumerate(samples)]
+    (run / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
+    weights = Tacotron2(create_hparams(TINY)).state_dict()
+    torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")  # as NVIDIA's is
 
 
-def test_every_command_of_the_readme_runs_in_the_order_given(clone):
-    ran = []
-    for command in commands():
-        if command in RUN_ELSEWHERE or command.startswith("tensorboard"):
+def smaller(command: str) -> list[str]:
+    """The command's arguments after `python`, with what makes it quick."""
+    python, program, *arguments = shlex.split(command)
+    assert python == "python"
+    if set(arguments) & set(KEPT_AS_THEY_ARE):
+        return [program, *arguments]
+    added = shlex.split(SMALLER.get(program, ""))
+    if "--hparams" in arguments and "--hparams" in added:
+        place = added.index("--hparams")
+        arguments[arguments.index("--hparams") + 1] += f",{added[place + 1]}"
+        del added[place : place + 2]
+    return [program, *arguments, *added]
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [("README.md",), ("docs/paper.md", "docs/batching.md"), ("docs/speed.md", "docs/migration.md")],
+    ids=" and ".join,
+)
+def test_every_command_runs_in_the_order_given(documents, clone):
+    if "README.md" not in documents:
+        prepare(clone)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = set(RUN_ELSEWHERE)
+    for command in [command for name in documents for command in commands(DOCUMENTS[name])]:
+        if command in done or command.startswith("tensorboard"):
             continue
-        if script := re.search(r"(?:scripts/table2|benchmarks)/\w+\.sh", command):
-            assert (clone / script[0]).is_file()  # test_table2.py and test_gpu_report.py run them
+        done.add(command)
+        if script := SCRIPT.match(command):
+            assert os.access(clone / script[1], os.X_OK), command
             continue
-        result = run(command, clone)
+        result = subprocess.run(
+            [sys.executable, *smaller(command)],
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-        ran.append(command.split()[1])
-    assert {"scripts/prepare_ljspeech.py", "train.py", "synthesize.py"} <= set(ran)
-    assert {"scripts/compare_batching.py", "scripts/report.py"} <= set(ran)
-    assert (clone / "out" / "0001.wav").is_file()
-    assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
+    if "README.md" in documents:
+        assert (clone / "out" / "0001.wav").is_file()
+        assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
-def test_tensorboard_is_there_and_takes_the_options_the_readme_gives():
-    (command,) = [c for c in commands() if c.startswith("tensorboard")]
-    arguments = shlex.split(command)[1:]
+def test_the_commands_of_every_document_are_run():
+    run = test_every_command_runs_in_the_order_given.pytestmark[0].args[1]
+    assert sorted(name for names in run for name in names) == sorted(DOCUMENTS)
+    programs = {program for document in DOCUMENTS.values() for command in commands(document)
+                for program in re.findall(r"python (\S+)", command)}  # fmt: skip
+    assert set(SMALLER) | {"scripts/prepare_ljspeech.py", "scripts/report.py"} == programs
+
+
+def test_tensorboard_is_there_and_takes_the_options_given():
+    (command,) = [c for c in commands(README) if c.startswith("tensorboard")]
     result = subprocess.run(
-        [sys.executable, "-m", "tensorboard.main", *arguments, "--version_tb"],
+        [sys.executable, "-m", "tensorboard.main", *shlex.split(command)[1:], "--version_tb"],
         capture_output=True,
         text=True,
         check=False,
@@ -114,8 +166,8 @@ def test_tensorboard_is_there_and_takes_the_options_the_readme_gives():
     assert result.returncode == 0, result.stderr
 
 
-def test_the_batching_program_of_the_readme_runs_with_batching_py_alone(tmp_path):
-    (program,) = fenced("python")
+def test_the_batching_program_runs_with_batching_py_alone(tmp_path):
+    (program,) = fenced("".join(DOCUMENTS.values()), "python")
     shutil.copy(ROOT / "batching.py", tmp_path)
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -124,16 +176,82 @@ def test_the_batching_program_of_the_readme_runs_with_batching_py_alone(tmp_path
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["0", "1", "2"]
 
 
-def test_every_file_of_the_file_map_exists_and_no_module_is_missing_from_it():
-    named = set(re.findall(r"`([\w./]+(?:\.py|/))`", README[README.index("## File map") :]))
-    assert all((ROOT / name).exists() for name in named)
-    assert {path.name for path in ROOT.glob("*.py")} <= named
+def test_the_readme_has_at_most_150_lines_and_trains_within_its_first_100():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert max(len(line) for line in lines if not line.startswith(("|", "!", "-"))) <= 120
+    assert next(i for i, line in enumerate(lines) if line.startswith("make demo")) < 50
+    assert next(i for i, line in enumerate(lines) if line.startswith("python train.py")) < 100
 
 
-def test_every_hyper_parameter_the_readme_sets_exists():
-    from hparams import create_hparams
+def headings(document: str) -> set[str]:
+    """Names of a document's headings as links have them: lower case, no dots or commas."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", document, flags=re.DOTALL), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
-    settings = re.findall(r"`((?:\w+=[^`,= ]+,?)+)`", README)
+
+def links(name: str) -> list[str]:
+    return re.findall(r"\]\(([^)]+)\)", DOCUMENTS[name])
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_link_leads_to_a_file_and_a_heading(name):
+    for link in links(name):
+        path, _, heading = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        assert target.resolve().is_relative_to(ROOT), link
+        if heading:
+            assert heading in headings(target.read_text(encoding="utf-8")), link
+
+
+def test_the_readme_links_to_every_document():
+    assert set(DOCUMENTS) - {"README.md"} <= set(links("README.md"))
+
+
+def test_every_file_named_exists_and_the_file_map_leaves_no_module_out():
+    for document in DOCUMENTS.values():
+        for name in re.findall(r"`([\w./]+(?:\.py|\.sh|/))`", document):
+            assert (ROOT / name).exists(), name
+    rows = README[README.index("## File map") : README.index("## More")]
+    named = set(re.findall(r"`([\w./]+(?:\.py|/))`", rows))
+    packages = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
+    folders = {"scripts/", "scripts/table2/", "benchmarks/", "tests/"}
+    assert named == {path.name for path in ROOT.glob("*.py")} | packages | folders
+    assert rows.count("\n| `") == 10
+
+
+def test_every_hyper_parameter_set_in_the_documents_exists():
+    settings = re.findall(r"`(?:--hparams )?((?:\w+=[^`,= ]+,?)+)`", "".join(DOCUMENTS.values()))
     assert {"bucket_size=1024", "loss=unpadded", "precision=fp16"} <= set(settings)
     for setting in settings:
         assert create_hparams(setting)  # refuses unknown names and values
+
+
+def table_rows(document: str, heading: str) -> list[list[str]]:
+    """Cells of the rows of the first table under a heading, without its titles."""
+    lines = document[document.index(f"\n## {heading}\n") :].splitlines()
+    table = list(itertools.takewhile(is_row, itertools.dropwhile(lambda x: not is_row(x), lines)))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def is_row(line: str) -> bool:
+    return line.startswith("|")
+
+
+def test_the_tables_of_strategies_say_what_the_registry_says():
+    from analysis.strategies import DEFAULTS, strategy_table
+
+    short = table_rows(README, "Which batching")
+    long = table_rows(DOCUMENTS["docs/batching.md"], "The strategies")
+    printed = table_rows("\n## x\n" + strategy_table(), "x")
+    assert len(short) == len(long) > 5
+    for (name, short_name, _, parameter), row in zip(short, long, strict=True):
+        strategy = REGISTRY[name.strip("`")]
+        assert row in printed
+        assert row[0] == name
+        assert short_name == strategy.short_name
+        default = (
+            strategy.parameter and f"{strategy.parameter.name}={DEFAULTS[strategy.parameter.name]}"
+        )
+        assert parameter == (f"`{default}`" if default else "")
