@@ -10,7 +10,8 @@ demo: .venv/installed
 test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest  # the tests' models are too small to share out
+	# A process for each core, with one thread: the tests' models are too small to share out.
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
 # The stamp is written last, so an interrupted installation is taken up again.
 .venv/installed: requirements.txt requirements-dev.txt

@@ -9,7 +9,7 @@
 Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
 
 This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
-it runs. The folder training/ holds its parts: the clips and their batches (corpus.py), one update
+it runs. The folder training/ holds its parts: the clips and their batches (batches.py), one update
 (step.py), finding, saving and restoring a run (resume.py), losses and sums (totals.py), validation
 (validation.py), and how training ends (stopping.py).
 """
@@ -31,7 +31,7 @@ from errors import UserError
 from hparams import describe
 from progress import duration, progress_bar
 from training import checkpoint
-from training.corpus import batching_costs, make_sampler, plan_stats, read_clips
+from training.batches import batching_costs, make_sampler, plan_stats, read_clips
 from training.logger import METRICS_FILE
 from training.measuring import largest_memory
 from training.rehearsal import rehearse
