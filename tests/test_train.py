@@ -1632,3 +1632,24 @@ def test_the_progress_line_shows_a_loss_only_when_there_is_one():
     assert train.time_left(begun, [10.0, 30.0], 2.0) == "epoch 6 s left, run 14 s left"
     begun.recent_loss = 1.5
     assert train.time_left(begun, [10.0, 30.0], 2.0).startswith("loss 1.5000, epoch 6 s left")
+
+
+# ---------------------------------------------------------------------------- earlier releases
+
+
+def test_a_run_of_the_first_release_goes_on_inside_its_epoch(corpus, tmp_path):
+    """tests/data/first_release was written by that release, which was killed after step 8 of the
+    run on these very clips; uninterrupted.jsonl is what it logged of the whole run."""
+    saved = ROOT / "tests" / "data" / "first_release"
+    out = shutil.copytree(saved, tmp_path / "out")
+    expected = [
+        json.loads(line) for line in (out / "uninterrupted.jsonl").read_text().split("\n")[:-1]
+    ]
+    files = f"training_files={corpus.train},validation_files={corpus.val}"
+    train.main(flags(out, files, "--resume"))
+    ours, theirs = without_times(metrics(out)), without_times(expected)
+    assert len(ours) == len(theirs) == 6
+    for record, other in zip(ours, theirs, strict=True):
+        assert record.pop("kind") == other.pop("kind")
+        assert record == pytest.approx(other, rel=1e-4)  # bitwise only on one and the same machine
+    assert [step for step, _ in curves(out)["training/loss"]] == [2, 4, 6, 8, 10, 12, 14, 16]
