@@ -4,7 +4,6 @@ Used by compare_batching.py and by figures.py. Lengths are frames throughout. So
 Doetsch17, Gonzalez23) are those of batching.py.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from analysis.strategies import DEFAULTS, PARAMETERS
-from batching import REGISTRY, STRATEGIES, padding_stats, pair_novelty, pair_spread, plan_epoch
+from batching import REGISTRY, padding_stats, pair_novelty, pair_spread, plan_epoch
 
 # ---------------------------------------------------------------------------- one batching
 
@@ -160,6 +159,12 @@ def _combined(rows: Sequence[dict]) -> dict:
     return combined
 
 
+def survey_row(found: Survey) -> dict:
+    """A row of a CSV file: every field, and the name of the parameter."""
+    values = asdict(found)
+    return {"strategy": values.pop("strategy"), "parameter": found.parameter or ""} | values
+
+
 # ---------------------------------------------------------------------------- sweeps
 
 
@@ -237,7 +242,7 @@ def match_zero_padding(
             )
         return known[place]
 
-    place = _first(len(values), lambda i: rate(i) > target)
+    place = first_that(len(values), lambda i: rate(i) > target)
     reach = max(3, place // 10)
     for near in range(max(0, place - reach), min(len(values), place + reach + 1)):
         rate(near)
@@ -248,7 +253,7 @@ def match_zero_padding(
     return values[best], below[best]
 
 
-def _first(count: int, holds: Callable[[int], bool]) -> int:
+def first_that(count: int, holds: Callable[[int], bool]) -> int:
     """The first of 0 ... count - 1 for which a condition holds that then goes on holding."""
     low, high = 0, count
     while low < high:
@@ -258,105 +263,3 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
         else:
             low = middle + 1
     return low
-
-
-# ---------------------------------------------------------------------------- the cheapest one
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The cheapest batching under limits.
-
-    `tried` holds the cheapest of every strategy, with fixed and with dynamic sizes, that mixes
-    enough (or its most random one, if none does).
-    """
-
-    min_novelty: float
-    max_bytes: float | None
-    tried: list[Survey]
-
-    def fits(self, tried: Survey) -> bool:
-        return self.max_bytes is None or tried.peak_bytes <= self.max_bytes
-
-    @property
-    def ranked(self) -> list[Survey]:
-        """Those that keep all limits, the cheapest first; the more random one of equals."""
-        allowed = [s for s in self.tried if self.fits(s) and s.mixes_enough(self.min_novelty)]
-        return sorted(allowed, key=lambda s: (s.cost, -np.nan_to_num(s.novelty)))
-
-
-def recommend(
-    lengths: np.ndarray,
-    batch_size: int,
-    *,
-    min_novelty: float,
-    max_bytes: float | None = None,
-    batch_capacity: int | None = None,
-    progress: Callable = lambda jobs: jobs,
-    **options,
-) -> Recommendation:
-    """The batching whose epoch is cheapest, of those that mix and fit enough.
-
-    Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
-    with randomness, so for every strategy the least random value is sought (by bisection) that
-    reaches `min_novelty`. With `max_bytes`, dynamic sizes take the largest capacity whose batches
-    stay below it; else `batch_capacity`, or batch_size * longest clip.
-
-    Args:
-        max_bytes: of predicted peak memory; needs `costs` that know memory.
-        progress: wraps the list of jobs, for a bar.
-        options: epochs, seed, frames_per_step, costs, symbols, as `survey` takes them.
-    """
-    result = Recommendation(min_novelty, max_bytes, [])
-    for strategy, dynamic in progress(list(itertools.product(STRATEGIES, (False, True)))):
-        choices = [{"dynamic_batch_size": dynamic}]
-        if dynamic and max_bytes is not None:
-            choices = _capacities(lengths, batch_size, strategy, max_bytes, options)
-        elif dynamic and batch_capacity:
-            choices[0]["batch_capacity"] = batch_capacity
-        for sizes in choices:
-            found = _least_random(lengths, batch_size, strategy, min_novelty, options | sizes)
-            if result.fits(found):
-                break  # the next smaller capacity only if memory runs over after all
-        result.tried.append(found)
-    return result
-
-
-def _least_random(lengths, batch_size, strategy, min_novelty, options) -> Survey:
-    """The least random value that mixes enough, else the most random one."""
-    values = parameter_values(strategy, len(lengths), batch_size, per_octave=8)
-    known: dict[int, Survey] = {}
-
-    def enough(place: int) -> bool:
-        known[place] = sweep(lengths, batch_size, strategy, [values[place]], **options)[0]
-        return known[place].mixes_enough(min_novelty)
-
-    place = min(_first(len(values), enough), len(values) - 1)
-    return known[place]
-
-
-def _capacities(lengths, batch_size, strategy, max_bytes, options) -> list[dict]:
-    """Options of dynamic sizes: the largest capacity that fits, and some smaller ones after it.
-
-    Eight a doubling, from one longest clip to 64 times batch_size of them, but never more than the
-    whole corpus. Where even one clip does not fit, that smallest capacity alone.
-    """
-    longest = int(lengths.max())
-    most = min(64 * batch_size, len(lengths))
-    steps = range(int(8 * math.log2(most)) + 1)
-    capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
-    sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
-    fullest = parameter_values(strategy, len(lengths), batch_size)[:1]
-
-    def too_large(place: int) -> bool:
-        tried = options | sizes[place] | {"epochs": 1}
-        return sweep(lengths, batch_size, strategy, fullest, **tried)[0].peak_bytes > max_bytes
-
-    place = max(_first(len(sizes), too_large) - 1, 0)
-    return sizes[max(0, place - 4) : place + 1][::-1]
-
-
-def survey_row(found: Survey) -> dict:
-    """A row of a CSV file: every field, and the name of the parameter."""
-    values = asdict(found)
-    return {"strategy": values.pop("strategy"), "parameter": found.parameter or ""} | values

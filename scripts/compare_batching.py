@@ -28,17 +28,25 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis import figures, published
+from analysis.arguments import at_least_one, positive, positive_list, share
 from analysis.lengths import ClipLengths, count_symbols, read_lengths
 from analysis.ljspeech import SYMBOLS_PER_SECOND
+from analysis.recommendation import (
+    as_hparams,
+    described,
+    extrapolation,
+    overrides,
+    reasons,
+    recommend,
+    what_is_not_met,
+)
 from analysis.step_costs import StepCosts, read_costs
-from analysis.strategies import PARAMETERS, batching_name, value_in_words
+from analysis.strategies import PARAMETERS, batching_name
 from analysis.survey import (
-    Recommendation,
     Survey,
     match_zero_padding,
     mean_survey,
     parameter_values,
-    recommend,
     survey,
     survey_row,
 )
@@ -255,90 +263,6 @@ def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> 
 # ---------------------------------------------------------------------------- recommending
 
 
-def overrides(hparams: HParams) -> str:
-    """What `create_hparams` makes these settings of: all that differ from the defaults, and the
-    batching even where it does not."""
-    default = HParams()
-    always = {"batch_size", "batching_strategy", "dynamic_batch_size", "batch_randomization"}
-    always.add(PARAMETERS.get(hparams.batching_strategy))
-    derived = set()  # lengths that follow from times in ms
-    if hparams.hop_time is not None:
-        derived.add("hop_length")
-    if hparams.win_time is not None:
-        derived.add("win_length")
-        if hparams.filter_length == 1 << (hparams.win_length - 1).bit_length():
-            derived.add("filter_length")
-    return ",".join(
-        f"{name}=[{','.join(value)}]" if isinstance(value, tuple) else f"{name}={value}"
-        for name, value in asdict(hparams).items()
-        if name not in derived and (name in always or value != getattr(default, name))
-    )
-
-
-def as_hparams(found: Survey, hparams: HParams) -> HParams:
-    """The run's settings with this batching."""
-    return replace(
-        hparams,
-        batch_size=found.batch_size,
-        batching_strategy=found.strategy,
-        dynamic_batch_size=found.dynamic_batch_size,
-        batch_capacity=found.batch_capacity,
-        batch_randomization=found.strategy != "random",
-        **({found.parameter: found.value} if found.parameter else {}),
-    )
-
-
-def described(found: Survey) -> str:
-    """SSB-DBS-BR (factor 0.1)."""
-    notes = [value_in_words(found.strategy, found.value)] if found.parameter else []
-    if found.batch_capacity:
-        notes.append(f"capacity {found.batch_capacity:,} frames")
-    name = batching_name(found.strategy, found.dynamic_batch_size, True)
-    return name + (f" ({', '.join(notes)})" if notes else "")
-
-
-def reasons(result: Recommendation, surveys: Sequence[Survey], limit: str) -> list[str]:
-    """Three lines: what it costs, how it mixes, what it fits and what comes next."""
-    best, *others = result.ranked
-    cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
-    if best.seconds_per_epoch is not None:
-        cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
-    compared = []
-    for strategy, dynamic in (("random", False), ("semi_sorted", True)):
-        for other in surveys:
-            if (other.strategy, other.dynamic_batch_size) == (strategy, dynamic):
-                change = best.cost / other.cost - 1
-                more = "less" if change <= 0 else "more"
-                compared.append(f"{abs(change):.1%} {more} than {described(other)}")
-    mixed = f"novelty {best.novelty:.4f}, the least allowed is {limit}"
-    if math.isnan(best.novelty):
-        mixed = "no two clips share a batch"
-    fits = f"largest batch {best.largest_batch_frames:,.0f} frames, {best.largest_batch_size} clips"
-    if best.peak_bytes is not None:
-        fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
-    rivals = [other for other in others if other.strategy != best.strategy]
-    if rivals:
-        fits += f"; next best: {described(rivals[0])}, {rivals[0].cost / best.cost - 1:+.1%}"
-    return [f"cheapest: {cost}, {' and '.join(compared)}", f"mixed: {mixed}", fits]
-
-
-def what_is_not_met(result: Recommendation) -> str:
-    """What stands in the way, and the best that can be had."""
-    fitting = [found for found in result.tried if result.fits(found)]
-    if not fitting:
-        best = min(result.tried, key=lambda s: s.peak_bytes)
-        return (
-            f"no batching fits into {result.max_bytes / 1e9:g} GB: the least is "
-            f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
-        )
-    best = max(fitting, key=lambda s: s.novelty)
-    within = "" if result.max_bytes is None else f" within {result.max_bytes / 1e9:g} GB"
-    return (
-        f"no batching reaches novelty {result.min_novelty:g}{within}: the most is "
-        f"{best.novelty:.4f}, {described(best)}"
-    )
-
-
 def recommended(
     args, clips: ClipLengths, surveys: Sequence[Survey], hparams: HParams, **known
 ) -> list[str]:
@@ -375,18 +299,6 @@ def recommended(
     return [*lines, f"train.py --hparams {overrides(as_hparams(best, hparams))}"]
 
 
-def extrapolation(found: Survey, costs: StepCosts) -> list[str]:
-    """A warning where the largest batch lies beyond what was measured."""
-    clips = max(m.clips for m in costs.measurements)
-    frames = max(m.clips * m.frames for m in costs.measurements)
-    if found.largest_batch_size <= clips and found.largest_batch_frames <= 1.05 * frames:
-        return []
-    return [
-        f"warning: costs were measured up to {clips} clips and {frames:,} frames a batch; beyond "
-        "that they are extrapolated"
-    ]
-
-
 def equal_padding(
     strategy: str, surveys: Sequence[Survey], draws: Sequence[ClipLengths], hparams: HParams, epochs
 ) -> list[str]:
@@ -418,34 +330,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("lengths", type=Path, help="a filelist, or a CSV with the header id,samples or id,frames")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
-    add("--clips", type=int, help="take so many clips at random")
-    add("--draws", type=int, default=5, help="with --clips: draws averaged (default: %(default)s)")
-    add("--epochs", type=int, help="plans averaged (default: 5; more for small corpora)")
-    add("--seconds", help="dynamic sizes with these capacities as well: 16,32,64,128")
+    add("--clips", type=at_least_one, help="take so many clips at random")
+    add("--draws", type=at_least_one, default=5, help="with --clips: draws averaged (default: 5)")
+    add("--epochs", type=at_least_one, help="plans averaged (default: 5; more for small corpora)")
+    seconds = {"type": positive_list, "default": [], "metavar": "16,32,64,128"}
+    add("--seconds", help="dynamic sizes with these capacities as well", **seconds)
     add("--match-zpr", choices=STRATEGIES, help="find BKT and ATS with the nearest ZPR below")
     add("--cost", type=Path, help="COSTS.json, for predicted minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
-    add("--min-novelty", type=float, help="--recommend: at least so much, from 0 to 1")
-    add("--max-memory", type=float, help="--recommend: at most so many GB (10^9 bytes)")
+    add("--min-novelty", type=share, help="--recommend: at least so much, from 0 to 1")
+    add("--max-memory", type=positive, help="--recommend: at most so many GB (10^9 bytes)")
     args = parser.parse_args(arguments)
-    for name in ("clips", "draws", "epochs"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name} {value}: expected a whole number from 1")
-    if args.min_novelty is not None and not 0 <= args.min_novelty <= 1:
-        parser.error(f"--min-novelty {args.min_novelty}: expected a number from 0 to 1")
-    if args.max_memory is not None and not 0 < args.max_memory < math.inf:
-        parser.error(f"--max-memory {args.max_memory}: expected gigabytes, more than 0")
     if args.max_memory is not None and args.cost is None:
         parser.error(f"--max-memory needs --cost COSTS.json; {HOW_TO_MEASURE}")
     if (args.min_novelty is not None or args.max_memory is not None) and not args.recommend:
         parser.error("--min-novelty and --max-memory are limits of --recommend; add it")
-    try:
-        args.seconds = [float(value) for value in (args.seconds or "").split(",") if value.strip()]
-    except ValueError:
-        parser.error(f"--seconds {args.seconds}: expected numbers, as in 16,32,64,128")
-    if any(not 0 < value < math.inf for value in args.seconds):
-        parser.error("--seconds: expected numbers greater than 0")
     return args
 
 

@@ -1,0 +1,208 @@
+"""The cheapest batching that mixes clips enough and fits into memory, and why it is the one."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from analysis.step_costs import StepCosts
+from analysis.strategies import PARAMETERS, batching_name, value_in_words
+from analysis.survey import Survey, first_that, parameter_values, sweep
+from batching import STRATEGIES
+from hparams import HParams
+
+# ---------------------------------------------------------------------------- the search
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The cheapest batching under limits.
+
+    `tried` holds the cheapest of every strategy, with fixed and with dynamic sizes, that mixes
+    enough (or its most random one, if none does).
+    """
+
+    min_novelty: float
+    max_bytes: float | None
+    tried: list[Survey]
+
+    def fits(self, tried: Survey) -> bool:
+        return self.max_bytes is None or tried.peak_bytes <= self.max_bytes
+
+    @property
+    def ranked(self) -> list[Survey]:
+        """Those that keep all limits, the cheapest first; the more random one of equals."""
+        allowed = [s for s in self.tried if self.fits(s) and s.mixes_enough(self.min_novelty)]
+        return sorted(allowed, key=lambda s: (s.cost, -np.nan_to_num(s.novelty)))
+
+
+def recommend(
+    lengths: np.ndarray,
+    batch_size: int,
+    *,
+    min_novelty: float,
+    max_bytes: float | None = None,
+    batch_capacity: int | None = None,
+    progress: Callable = lambda jobs: jobs,
+    **options,
+) -> Recommendation:
+    """The batching whose epoch is cheapest, of those that mix and fit enough.
+
+    Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
+    with randomness, so for every strategy the least random value is sought (by bisection) that
+    reaches `min_novelty`. With `max_bytes`, dynamic sizes take the largest capacity whose batches
+    stay below it; else `batch_capacity`, or batch_size * longest clip.
+
+    Args:
+        max_bytes: of predicted peak memory; needs `costs` that know memory.
+        progress: wraps the list of jobs, for a bar.
+        options: epochs, seed, frames_per_step, costs, symbols, as `survey` takes them.
+    """
+    result = Recommendation(min_novelty, max_bytes, [])
+    for strategy, dynamic in progress(list(itertools.product(STRATEGIES, (False, True)))):
+        choices = [{"dynamic_batch_size": dynamic}]
+        if dynamic and max_bytes is not None:
+            choices = _capacities(lengths, batch_size, strategy, max_bytes, options)
+        elif dynamic and batch_capacity:
+            choices[0]["batch_capacity"] = batch_capacity
+        for sizes in choices:
+            found = _least_random(lengths, batch_size, strategy, min_novelty, options | sizes)
+            if result.fits(found):
+                break  # the next smaller capacity only if memory runs over after all
+        result.tried.append(found)
+    return result
+
+
+def _least_random(lengths, batch_size, strategy, min_novelty, options) -> Survey:
+    """The least random value that mixes enough, else the most random one."""
+    values = parameter_values(strategy, len(lengths), batch_size, per_octave=8)
+    known: dict[int, Survey] = {}
+
+    def enough(place: int) -> bool:
+        known[place] = sweep(lengths, batch_size, strategy, [values[place]], **options)[0]
+        return known[place].mixes_enough(min_novelty)
+
+    place = min(first_that(len(values), enough), len(values) - 1)
+    return known[place]
+
+
+def _capacities(lengths, batch_size, strategy, max_bytes, options) -> list[dict]:
+    """Options of dynamic sizes: the largest capacity that fits, and some smaller ones after it.
+
+    Eight a doubling, from one longest clip to 64 times batch_size of them, but never more than the
+    whole corpus. Where even one clip does not fit, that smallest capacity alone.
+    """
+    longest = int(lengths.max())
+    most = min(64 * batch_size, len(lengths))
+    steps = range(int(8 * math.log2(most)) + 1)
+    capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
+    sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
+    fullest = parameter_values(strategy, len(lengths), batch_size)[:1]
+
+    def too_large(place: int) -> bool:
+        tried = options | sizes[place] | {"epochs": 1}
+        return sweep(lengths, batch_size, strategy, fullest, **tried)[0].peak_bytes > max_bytes
+
+    place = max(first_that(len(sizes), too_large) - 1, 0)
+    return sizes[max(0, place - 4) : place + 1][::-1]
+
+
+# ---------------------------------------------------------------------------- in words
+
+
+def overrides(hparams: HParams) -> str:
+    """What `create_hparams` makes these settings of: all that differ from the defaults, and the
+    batching even where it does not."""
+    default = HParams()
+    always = {"batch_size", "batching_strategy", "dynamic_batch_size", "batch_randomization"}
+    always.add(PARAMETERS.get(hparams.batching_strategy))
+    derived = set()  # lengths that follow from times in ms
+    if hparams.hop_time is not None:
+        derived.add("hop_length")
+    if hparams.win_time is not None:
+        derived.add("win_length")
+        if hparams.filter_length == 1 << (hparams.win_length - 1).bit_length():
+            derived.add("filter_length")
+    return ",".join(
+        f"{name}=[{','.join(value)}]" if isinstance(value, tuple) else f"{name}={value}"
+        for name, value in asdict(hparams).items()
+        if name not in derived and (name in always or value != getattr(default, name))
+    )
+
+
+def as_hparams(found: Survey, hparams: HParams) -> HParams:
+    """The run's settings with this batching."""
+    return replace(
+        hparams,
+        batch_size=found.batch_size,
+        batching_strategy=found.strategy,
+        dynamic_batch_size=found.dynamic_batch_size,
+        batch_capacity=found.batch_capacity,
+        batch_randomization=found.strategy != "random",
+        **({found.parameter: found.value} if found.parameter else {}),
+    )
+
+
+def described(found: Survey) -> str:
+    """SSB-DBS-BR (factor 0.1)."""
+    notes = [value_in_words(found.strategy, found.value)] if found.parameter else []
+    if found.batch_capacity:
+        notes.append(f"capacity {found.batch_capacity:,} frames")
+    name = batching_name(found.strategy, found.dynamic_batch_size, True)
+    return name + (f" ({', '.join(notes)})" if notes else "")
+
+
+def reasons(result: Recommendation, surveys: Sequence[Survey], limit: str) -> list[str]:
+    """Three lines: what it costs, how it mixes, what it fits and what comes next."""
+    best, *others = result.ranked
+    cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
+    if best.seconds_per_epoch is not None:
+        cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
+    compared = []
+    for strategy, dynamic in (("random", False), ("semi_sorted", True)):
+        for other in surveys:
+            if (other.strategy, other.dynamic_batch_size) == (strategy, dynamic):
+                change = best.cost / other.cost - 1
+                more = "less" if change <= 0 else "more"
+                compared.append(f"{abs(change):.1%} {more} than {described(other)}")
+    mixed = f"novelty {best.novelty:.4f}, the least allowed is {limit}"
+    if math.isnan(best.novelty):
+        mixed = "no two clips share a batch"
+    fits = f"largest batch {best.largest_batch_frames:,.0f} frames, {best.largest_batch_size} clips"
+    if best.peak_bytes is not None:
+        fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
+    rivals = [other for other in others if other.strategy != best.strategy]
+    if rivals:
+        fits += f"; next best: {described(rivals[0])}, {rivals[0].cost / best.cost - 1:+.1%}"
+    return [f"cheapest: {cost}, {' and '.join(compared)}", f"mixed: {mixed}", fits]
+
+
+def what_is_not_met(result: Recommendation) -> str:
+    """What stands in the way, and the best that can be had."""
+    fitting = [found for found in result.tried if result.fits(found)]
+    if not fitting:
+        best = min(result.tried, key=lambda s: s.peak_bytes)
+        return (
+            f"no batching fits into {result.max_bytes / 1e9:g} GB: the least is "
+            f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
+        )
+    best = max(fitting, key=lambda s: s.novelty)
+    within = "" if result.max_bytes is None else f" within {result.max_bytes / 1e9:g} GB"
+    return (
+        f"no batching reaches novelty {result.min_novelty:g}{within}: the most is "
+        f"{best.novelty:.4f}, {described(best)}"
+    )
+
+
+def extrapolation(found: Survey, costs: StepCosts) -> list[str]:
+    """A warning where the largest batch lies beyond what was measured."""
+    clips = max(m.clips for m in costs.measurements)
+    frames = max(m.clips * m.frames for m in costs.measurements)
+    if found.largest_batch_size <= clips and found.largest_batch_frames <= 1.05 * frames:
+        return []
+    return [
+        f"warning: costs were measured up to {clips} clips and {frames:,} frames a batch; beyond "
+        "that they are extrapolated"
+    ]
