@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 import batching
 import hparams
 from batching import (
+    REGISTRY,
     STRATEGIES,
     LengthBatchSampler,
     padding_stats,
@@ -62,14 +63,12 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
     }
     if mode == "given capacity":
         options["batch_capacity"] = max(lengths) * data.draw(st.floats(1, 6), "capacity factor")
-    if strategy in SEMI_SORTED:
-        options["local_randomization_factor"] = data.draw(st.floats(0, 3), "factor")
-    elif strategy == "bucket":
-        options["bucket_size"] = data.draw(st.integers(batch_size, 30), "bucket_size")
-    elif strategy == "alternated_sort":
-        options["num_bins"] = data.draw(st.integers(1, len(lengths)), "num_bins")
-    elif strategy in BY_CLASS:
-        options["num_buckets"] = data.draw(st.integers(1, 12), "num_buckets")
+    parameter = REGISTRY[strategy].parameter
+    if parameter and parameter.is_factor:
+        options[parameter.name] = data.draw(st.floats(0, 3), parameter.name)
+    elif parameter:
+        least, most = parameter.limits(len(lengths), batch_size)
+        options[parameter.name] = data.draw(st.integers(least, most or 30), parameter.name)
     return lengths, batch_size, options
 
 
@@ -726,7 +725,28 @@ def test_padding_stats_refuses_steps_without_frames(frames_per_step):
         padding_stats([1, 2], [[0, 1]], frames_per_step)
 
 
-# --- refusals
+# --- the registry and refusals
+
+
+def test_every_parameter_of_the_registry_is_an_argument_of_plan_epoch_with_limits():
+    arguments = inspect.signature(plan_epoch).parameters
+    parameters = {entry.parameter for entry in REGISTRY.values() if entry.parameter}
+    assert {parameter.name for parameter in parameters} == {
+        *("local_randomization_factor", "bucket_size", "num_bins", "num_buckets")
+    }
+    for parameter in parameters:
+        assert arguments[parameter.name].kind is inspect.Parameter.KEYWORD_ONLY
+    found = {p.name: p.limits(num_clips=100, batch_size=8) for p in parameters}
+    assert found["bucket_size"] == (8, None)
+    assert found["num_bins"] == (1, 100)
+    assert found["num_buckets"] == (1, None)
+
+
+@pytest.mark.parametrize("entry", REGISTRY.values(), ids=STRATEGIES)
+def test_every_entry_of_the_registry_says_what_it_is(entry):
+    assert entry.source.split(",")[0] in ("Ge21", "Doetsch17", "Gonzalez23", "ours")
+    assert entry.meaning
+    assert bool(entry.larger_values) == (entry.parameter is not None)
 
 
 def sampler_at(lengths, batch_size, strategy, epoch=0, **options):
@@ -1198,6 +1218,8 @@ def test_example_in_the_docstring_runs_and_trains_every_clip_in_every_epoch():
 
 
 def test_hyper_parameters_offer_the_same_strategies_and_defaults():
+    for strategy in STRATEGIES:
+        assert hparams.HParams(batching_strategy=strategy).batching_strategy == strategy
     assert hparams.STRATEGIES == batching.STRATEGIES
     ours = {field.name: field.default for field in fields(hparams.HParams)}
     theirs = {
