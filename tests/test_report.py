@@ -14,11 +14,11 @@ import pytest
 import report
 
 from analysis import published, report_figures, report_runs, report_tables
-from analysis.figures import STYLES
 from analysis.report_tables import Measure, Result, reduction
+from batching import REGISTRY
 from hparams import create_hparams
 
-STRATEGY = {style.name: strategy for strategy, style in STYLES.items()}
+STRATEGY = {entry.short_name: name for name, entry in REGISTRY.items()}
 MACHINE = {
     "device": "A GPU",
     "processor": "x86_64",
