@@ -12,6 +12,7 @@ from analysis.lengths import ClipLengths, read_lengths
 from analysis.recommendation import overrides
 from analysis.step_costs import TERMS, MeasuredStep, fit, term_amounts, write_costs
 from analysis.survey import mean_survey, survey
+from batching import STRATEGIES
 from hparams import create_hparams
 from scripts import compare_batching as program
 
@@ -123,7 +124,7 @@ def test_tables_and_pictures_are_written_and_fit_a_terminal(tmp_path, capsys):
         assert str(path) in shown
     with open(out / "comparison.csv") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 18  # nine strategies, fixed and dynamic
+    assert len(rows) == 2 * len(STRATEGIES)  # fixed and dynamic sizes
     lengths = np.sort(1 + SAMPLES // 276)
     row = next(r for r in rows if (r["strategy"], r["dynamic_batch_size"]) == ("sorted", "False"))
     longest = lengths[3::4]
@@ -131,8 +132,8 @@ def test_tables_and_pictures_are_written_and_fit_a_terminal(tmp_path, capsys):
     assert float(row["padded_fraction"]) == pytest.approx(1 - lengths.sum() / (4 * longest.sum()))
     with open(out / "sweeps.csv") as file:
         varied = [r["varied"] for r in csv.DictReader(file)]
-    assert varied.count("batch_size") == 9 * 8
-    assert varied.count("capacity") == 9 * 2
+    assert varied.count("batch_size") == len(STRATEGIES) * 8
+    assert varied.count("capacity") == len(STRATEGIES) * 2
     assert "Refused: batches of 2 s" in shown  # the longest clip has almost 10
 
 
