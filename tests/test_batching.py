@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 
 import batching
 import hparams
+from analysis import ljspeech
 from batching import (
     REGISTRY,
     STRATEGIES,
@@ -81,9 +82,10 @@ def laid_out(batches):
 
 
 def lengths_like_speech(n=2000, seed=5):
-    """n integer lengths from 88 to 808 frames with the mass towards the long end."""
-    triangle = np.random.default_rng(seed).triangular(88, 700, 808, n)
-    return np.concatenate([triangle[2:], [88, 808]]).astype(int)
+    """n whole lengths from 88 to 808 frames, distributed as LJSpeech's at 80 frames a second."""
+    shares = np.random.default_rng(seed).random(n)
+    shares[-2:] = 0, 1
+    return (80 * ljspeech.seconds_at(shares)).astype(int)
 
 
 # --- what holds for every strategy, fixed and dynamic, with batch randomization and without
