@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from analysis.checked_json import parse_json
-from data_utils import lines_refused, numbered_lines
+from data_utils import lines_refused
 from errors import UserError
+from files import METRICS_FILE, numbered_lines
 from hparams import hparams_from_dict
 
-METRICS_FILE = "metrics.jsonl"
 HOW_TO_MEND = "put the file back as train.py wrote it, or train the run again"
 
 

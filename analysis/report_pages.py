@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
-from markupsafe import Markup
 
 from analysis.report_findings import Finding
 from analysis.report_measures import MeanWithError
@@ -106,7 +105,7 @@ def findings_in_markdown(findings: Sequence[Finding]) -> str:
 
 
 def render(template: Path, **content) -> str:
-    """A page from a Jinja2 template. One named .html escapes all that it is given but Markup."""
+    """A page from a Jinja2 template. One named .html escapes all that it shows."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
         autoescape=jinja2.select_autoescape(["html"]),
@@ -124,8 +123,15 @@ def render(template: Path, **content) -> str:
     return pages.get_template(template.name).render(content)
 
 
-def inline_figure(path_without_suffix: Path, caption: str) -> Markup:
-    """A figure as an element of a page: its SVG, or its PNG where that is smaller by far.
+class Drawing(NamedTuple):
+    """A figure for a page: one of the two, the other is empty."""
+
+    svg: str = ""
+    png: str = ""  # base64
+
+
+def inline_drawing(path_without_suffix: Path) -> Drawing:
+    """A figure that a page can hold: its SVG, or its PNG where that is smaller by far.
 
     The SVG loses its prologue and addresses, and every id in it gets the file's name in front.
     """
@@ -133,13 +139,10 @@ def inline_figure(path_without_suffix: Path, caption: str) -> Markup:
     svg = path_without_suffix.with_name(name + ".svg").read_text(encoding="utf-8")
     if len(svg) > LARGEST_INLINE_SVG:
         png = path_without_suffix.with_name(name + ".png").read_bytes()
-        image = Markup('<img alt="{}" src="data:image/png;base64,{}">')
-        return image.format(caption, base64.b64encode(png).decode())
-    svg = svg[svg.index("<svg") :].removeprefix("<svg")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        return Drawing(png=base64.b64encode(png).decode())
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    return Markup('<svg role="img" aria-label="{}"').format(caption) + Markup(svg)
+    return Drawing(svg=re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg))
 
 
 # ---------------------------------------------------------------------------- CSV

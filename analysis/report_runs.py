@@ -10,11 +10,12 @@ import numpy as np
 
 from analysis import published
 from analysis.lengths import read_lengths
-from analysis.metrics import METRICS_FILE, RunMetrics, RunRecord, read_metrics
+from analysis.metrics import RunMetrics, RunRecord, read_metrics
 from analysis.strategies import PARAMETERS, batching_name
 from batching import STRATEGIES
 from data_utils import LENGTHS_FILE
 from errors import UserError
+from files import METRICS_FILE
 from hparams import HParams, create_hparams, hparams_from_dict
 
 # Settings that change no result of training: runs that differ in them alone are alike.

@@ -27,7 +27,7 @@ from analysis.report_measures import (
     minutes_decimals,
     our_results,
 )
-from analysis.report_pages import inline_figure, render, to_csv
+from analysis.report_pages import inline_drawing, render, to_csv
 from analysis.report_runs import (
     FinishedRun,
     ReportRow,
@@ -181,7 +181,7 @@ def write_report(rows: list[ReportRow], left_out: list[str], command: str, out: 
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_figures(rows, out)
     content = compose(rows, left_out, command, datetime.now().astimezone())
-    drawings = {stem: inline_figure(out / stem, caption) for stem, caption in FIGURES.items()}
+    drawings = {stem: inline_drawing(out / stem) for stem in FIGURES}
     texts = {
         "report.md": render(TEMPLATES / "report.md", **content),
         "report.csv": to_csv(content["tables"]),

@@ -663,9 +663,12 @@ def test_the_head_names_date_machine_versions_seeds_and_the_command(made):
 
 def test_a_large_drawing_goes_into_the_page_as_png(made, monkeypatch):
     monkeypatch.setattr(report_pages, "LARGEST_INLINE_SVG", 0)
-    stem = next(iter(report.FIGURES))
-    picture = report_pages.inline_figure(made / "report" / stem, 'a "title"')
-    assert picture.startswith('<img alt="a &#34;title&#34;" src="data:image/png;base64,iVBOR')
+    drawing = report_pages.inline_drawing(made / "report" / next(iter(report.FIGURES)))
+    rows, left_out = collect_rows([made / "runs"])
+    content = report.compose(rows, left_out, "", datetime(2026, 11, 21, tzinfo=UTC))
+    content |= {"figures": {"large": 'a "title"'}, "drawings": {"large": drawing}}
+    page = report_pages.render(report.TEMPLATES / "report.html", **content)
+    assert '<img alt="a &#34;title&#34;" src="data:image/png;base64,iVBOR' in page
 
 
 def test_a_report_that_cannot_be_written_says_where(tmp_path):
