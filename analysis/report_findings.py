@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis import published
-from analysis.report_measures import MeanWithError, look_up, paper_results, reduction
-from analysis.report_tables import RANDOMIZED, Results
+from analysis.report_measures import (
+    PAPER,
+    MeanWithError,
+    Results,
+    look_up,
+    reduction,
+    reductions,
+)
+from analysis.report_tables import RANDOMIZED
 
 BEST = "SSB-DBS-BR"  # the paper's batching
 POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
-
-# Changes in per cent that the paper prints; rounding may keep them from what its Table 2 gives.
-PRINTED = {("minutes", "RAND", name): saved for name, (_, saved) in published.TABLE_3.items()} | {
-    ("vl3", before, after): fall
-    for pairs in published.TABLE_4.values()
-    for before, after, fall in pairs
-}
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class Finding:
 
 def paper_findings(ours: Results) -> list[Finding]:
     """The paper's claims. `ours`: results by the name of the batching."""
-    paper = paper_results()
 
     def falls(claim: str, pairs: Sequence[tuple], key: str) -> Finding:
-        return _falls(claim, [pair[:2] for pair in pairs], key, ours, paper)
+        return _falls(ours, claim, [pair[:2] for pair in pairs], key)
 
     to_sorted = [("RAND", name) for name in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]
     semi_sorting, randomizing, dynamic = published.TABLE_4.values()
@@ -56,19 +55,15 @@ def paper_findings(ours: Results) -> list[Finding]:
         falls("Semi-sorting learns better than sorting (VL3).", semi_sorting, "vl3"),
         falls("Batch randomization lowers the loss (VL3).", randomizing, "vl3"),
         falls("Dynamic batch sizes lower the loss (VL3).", dynamic, "vl3"),
-        _lowest_loss(ours, paper),
+        _lowest_loss(ours),
     ]
 
 
-def _falls(
-    claim: str, pairs: Sequence[tuple[str, str]], key: str, ours: Results, paper: Results
-) -> Finding:
+def _falls(ours: Results, claim: str, pairs: Sequence[tuple[str, str]], key: str) -> Finding:
     """A claim that `key` falls from the first to the second batching of every pair."""
     published_lines, our_lines, changes = [], [], []
     for before, after in pairs:
-        theirs = reduction(paper, before, after, key)[1]
-        theirs = MeanWithError(PRINTED.get((key, before, after), theirs.mean))
-        change = reduction(ours, before, after, key)[1]
+        theirs, change = reductions(ours, before, after, key)[1]
         published_lines.append(f"{before} → {after}: {_change(theirs)}")
         our_lines.append(f"{before} → {after}: {_change(change)}")
         if not change.missing:
@@ -92,9 +87,9 @@ def _saving(ours: Results) -> Finding:
     return Finding(claim, [f"{published_saving:.2f}\u00a0%"], [line], verdict)
 
 
-def _lowest_loss(ours: Results, paper: Results) -> Finding:
+def _lowest_loss(ours: Results) -> Finding:
     """The paper's batching has the least VL3 of its ten."""
-    (published_lines, _), (our_lines, ranked) = (_ranking(results) for results in (paper, ours))
+    (published_lines, _), (our_lines, ranked) = (_ranking(results) for results in (PAPER, ours))
     verdict = "not measured"
     if len(ranked) > 1:
         best_other = next(name for name in ranked if name != BEST)
@@ -122,7 +117,7 @@ def randomization_sentence(ours: Results, decimals: int) -> str:
     """Whether BR shortens an epoch, published and ours, of SSB as in the paper's text."""
     sentences = []
     before, after = RANDOMIZED[1]
-    for side, results, digits in (("The paper", paper_results(), 2), ("Ours", ours, decimals)):
+    for side, results, digits in (("The paper", PAPER, 2), ("Ours", ours, decimals)):
         shorter = reduction(results, before, after, "minutes")[1]
         if shorter.missing:
             sentences.append(f"{side}: –, {shorter.missing}.")

@@ -34,6 +34,19 @@ class BatchingResult:
     settings: dict = field(default_factory=dict)
 
 
+Results = dict[str, BatchingResult]
+PAPER: Results = {
+    name: BatchingResult(name, {key: MeanWithError(value) for key, value in row._asdict().items()})
+    for name, row in published.TABLE_2.items()
+}
+# The changes that the paper prints, of which rounding keeps some from what its Table 2 gives.
+PRINTED_CHANGES = {("RAND", name, "minutes"): pair for name, pair in published.TABLE_3.items()} | {
+    (before, after, "vl3"): (None, fall)
+    for pairs in published.TABLE_4.values()
+    for before, after, fall in pairs
+}
+
+
 def mean_over_runs(
     runs: Sequence[FinishedRun], value: Callable[[FinishedRun], float]
 ) -> MeanWithError:
@@ -131,7 +144,7 @@ EPOCH_MEASURES = {
 }
 
 
-def our_results(rows: Sequence[ReportRow], losses: LossColumns) -> dict[str, BatchingResult]:
+def our_results(rows: Sequence[ReportRow], losses: LossColumns) -> Results:
     """By label, in the order of `rows`."""
 
     def of_epochs(run: FinishedRun, name: str) -> float:
@@ -149,29 +162,19 @@ def our_results(rows: Sequence[ReportRow], losses: LossColumns) -> dict[str, Bat
     return results
 
 
-def paper_results() -> dict[str, BatchingResult]:
-    """The paper's Table 2."""
-    return {
-        name: BatchingResult(name, {k: MeanWithError(v) for k, v in row._asdict().items()})
-        for name, row in published.TABLE_2.items()
-    }
-
-
-def by_name(
-    rows: Sequence[ReportRow], results: dict[str, BatchingResult]
-) -> dict[str, BatchingResult]:
+def by_name(rows: Sequence[ReportRow], results: Results) -> Results:
     """The results that stand for a batching's name."""
     return {name: results[row.label] for name, row in representatives(rows).items()}
 
 
-def look_up(results: dict[str, BatchingResult], name: str, key: str) -> MeanWithError:
+def look_up(results: Results, name: str, key: str) -> MeanWithError:
     if name not in results:
         return MeanWithError(missing=f"not measured: no finished run of {name}")
     return results[name].measures[key]
 
 
 def reduction(
-    results: dict[str, BatchingResult], before: str, after: str, key: str
+    results: Results, before: str, after: str, key: str
 ) -> tuple[MeanWithError, MeanWithError]:
     """By how much, and how many per cent, `key` falls from one batching to another.
 
@@ -198,6 +201,24 @@ def reduction(
         MeanWithError(a.mean - b.mean, error, runs),
         MeanWithError(100 * (1 - ratio), error_per_cent, runs),
     )
+
+
+def side_by_side(ours: Results, name: str, key: str) -> tuple[MeanWithError, MeanWithError]:
+    """A number of a batching, published and ours."""
+    return look_up(PAPER, name, key), look_up(ours, name, key)
+
+
+def reductions(
+    ours: Results, before: str, after: str, key: str
+) -> list[tuple[MeanWithError, MeanWithError]]:
+    """By how much, and how many per cent, `key` falls: of both the published figure and ours."""
+    printed = PRINTED_CHANGES.get((before, after, key), (None, None))
+    worked_out = reduction(PAPER, before, after, key)
+    theirs = [
+        change if number is None else MeanWithError(number)
+        for number, change in zip(printed, worked_out, strict=True)
+    ]
+    return list(zip(theirs, reduction(ours, before, after, key), strict=True))
 
 
 def minutes_decimals(results: Iterable[BatchingResult]) -> int:

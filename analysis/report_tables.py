@@ -8,22 +8,22 @@ from analysis.report_measures import (
     FIRST,
     LAST,
     LOSSES,
-    BatchingResult,
+    PAPER,
     LossColumns,
     MeanWithError,
+    Results,
     by_name,
     epoch_span,
     look_up,
     minutes_decimals,
     our_results,
-    paper_results,
-    reduction,
+    reductions,
+    side_by_side,
 )
 from analysis.report_runs import ReportRow, representatives
 
 RANDOMIZED = (("SB", "SB-BR"), ("SSB", "SSB-BR"), ("SSB-DBS", "SSB-DBS-BR"))
 Cell = MeanWithError | str
-Results = dict[str, BatchingResult]
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ class ReportTable:
 
 def make_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportTable]:
     """All tables of the report."""
-    ours, paper = our_results(rows, losses), paper_results()
+    ours = our_results(rows, losses)
     named = by_name(rows, ours)
     minutes = minutes_decimals(ours.values())
     return [
-        table_1(rows, named, paper),
-        table_2(rows, ours, paper, losses, minutes),
-        table_3(named, paper, minutes),
-        table_4(named, paper, losses),
-        randomization_table(named, paper, minutes),
+        table_1(rows, named),
+        table_2(rows, ours, losses, minutes),
+        table_3(named, minutes),
+        table_4(named, losses),
+        randomization_table(named, minutes),
         unpadded_table(ours, losses),
         cost_table(ours),
     ]
@@ -75,11 +75,13 @@ def _minutes(heading: str, decimals: int) -> TableColumn:
     return TableColumn(heading, decimals, published_decimals=2)
 
 
-def _pair(paper: Results, ours: Results, name: str, key: str) -> tuple[Cell, Cell]:
-    return look_up(paper, name, key), look_up(ours, name, key)
+def _before_and_after(ours: Results, before: str, after: str, key: str) -> list[tuple[Cell, Cell]]:
+    """Two batchings and by how many per cent `key` falls between them."""
+    pairs = [side_by_side(ours, name, key) for name in (before, after)]
+    return [*pairs, reductions(ours, before, after, key)[1]]
 
 
-def table_1(rows: Sequence[ReportRow], ours: Results, paper: Results) -> ReportTable:
+def table_1(rows: Sequence[ReportRow], ours: Results) -> ReportTable:
     """The parameters, and the padding that they give. Rates do not depend on BR."""
     lines, chosen = [], representatives(rows)
     for name, (parameter, value, paper_range) in published.TABLE_1.items():
@@ -95,7 +97,7 @@ def table_1(rows: Sequence[ReportRow], ours: Results, paper: Results) -> ReportT
                 "ATS": f"[1, {-(-clips // hparams.batch_size)}]",
             }[name]
         cells = [(f"{value:g}", our_value), (paper_range, our_range)]
-        cells += [(look_up(paper, f"{name}-BR", k), look_up(ours, our_name, k)) for k in PADDING]
+        cells += [(look_up(PAPER, f"{name}-BR", k), look_up(ours, our_name, k)) for k in PADDING]
         lines.append(((name, parameter), cells))
     return ReportTable(
         "table_1",
@@ -109,7 +111,7 @@ def table_1(rows: Sequence[ReportRow], ours: Results, paper: Results) -> ReportT
 
 
 def table_2(
-    rows: Sequence[ReportRow], ours: Results, paper: Results, losses: LossColumns, decimals: int
+    rows: Sequence[ReportRow], ours: Results, losses: LossColumns, decimals: int
 ) -> ReportTable:
     """Padding, time and validation loss of the paper's ten batchings and of what else was run."""
     minutes = _minutes("minutes per epoch", decimals)
@@ -119,7 +121,7 @@ def table_2(
         for label in [row.label for row in rows if row.name == name] or [name]:
             keys = published.PublishedRow._fields
             lines.append(
-                ((label,), [(look_up(paper, name, k), look_up(ours, label, k)) for k in keys])
+                ((label,), [(look_up(PAPER, name, k), look_up(ours, label, k)) for k in keys])
             )
     note = (
         "Minutes are the median over epochs. VL is the validation loss, the reference's mean over "
@@ -159,17 +161,12 @@ def _loss_columns(losses: LossColumns, paired: bool = True) -> list[TableColumn]
     return columns
 
 
-def table_3(ours: Results, paper: Results, decimals: int) -> ReportTable:
+def table_3(ours: Results, decimals: int) -> ReportTable:
     """Minutes saved per epoch against RAND."""
     lines = []
     for name in dict.fromkeys([*published.TABLE_3, *published.TABLE_2, *ours]):
-        if name == "RAND":
-            continue
-        saved = reduction(paper, "RAND", name, "minutes")
-        if name in published.TABLE_3:
-            saved = [MeanWithError(number) for number in published.TABLE_3[name]]
-        cells = list(zip(saved, reduction(ours, "RAND", name, "minutes"), strict=True))
-        lines.append(((name,), cells))
+        if name != "RAND":
+            lines.append(((name,), reductions(ours, "RAND", name, "minutes")))
     *names, last = published.TABLE_3
     return ReportTable(
         "table_3",
@@ -182,13 +179,12 @@ def table_3(ours: Results, paper: Results, decimals: int) -> ReportTable:
     )
 
 
-def table_4(ours: Results, paper: Results, losses: LossColumns) -> ReportTable:
+def table_4(ours: Results, losses: LossColumns) -> ReportTable:
     """How far what is changed lowers VL3."""
     lines = []
     for change, pairs in published.TABLE_4.items():
-        for before, after, per_cent in pairs:
-            cells = [_pair(paper, ours, name, "vl3") for name in (before, after)]
-            cells.append((MeanWithError(per_cent), reduction(ours, before, after, "vl3")[1]))
+        for before, after, _ in pairs:
+            cells = _before_and_after(ours, before, after, "vl3")
             lines.append(((change, before, after), cells))
     loss = "VL3" if losses.as_published else "VL3 (ours: late third)"
     return ReportTable(
@@ -205,13 +201,9 @@ def table_4(ours: Results, paper: Results, losses: LossColumns) -> ReportTable:
     )
 
 
-def randomization_table(ours: Results, paper: Results, decimals: int) -> ReportTable:
+def randomization_table(ours: Results, decimals: int) -> ReportTable:
     """Does batch randomization shorten an epoch?"""
-    lines = []
-    for before, after in RANDOMIZED:
-        cells = [_pair(paper, ours, name, "minutes") for name in (before, after)]
-        shorter = [reduction(results, before, after, "minutes")[1] for results in (paper, ours)]
-        lines.append(((before, after), [*cells, tuple(shorter)]))
+    lines = [(pair, _before_and_after(ours, *pair, "minutes")) for pair in RANDOMIZED]
     return ReportTable(
         "batch_randomization",
         "Does batch randomization shorten an epoch?",

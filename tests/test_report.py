@@ -18,13 +18,13 @@ from analysis import published, report_pages
 from analysis.report_figures import draw_validation_losses
 from analysis.report_findings import paper_findings, randomization_sentence
 from analysis.report_measures import (
+    PAPER,
     BatchingResult,
     MeanWithError,
     by_name,
     choose_loss_columns,
     minutes_decimals,
     our_results,
-    paper_results,
     reduction,
     thirds,
 )
@@ -201,19 +201,18 @@ def test_seeds_become_one_row_with_the_standard_error_of_the_mean(tmp_path):
 
 
 def test_tables_3_and_4_follow_from_the_published_table_2():
-    paper = paper_results()
     for name, (minutes, per_cent) in published.TABLE_3.items():
-        saved, share = reduction(paper, "RAND", name, "minutes")
+        saved, share = reduction(PAPER, "RAND", name, "minutes")
         assert saved.mean == pytest.approx(minutes, abs=1e-9)
         assert share.mean == pytest.approx(per_cent, abs=0.01)
     for pairs in published.TABLE_4.values():
         for before, after, per_cent in pairs:
-            fall = reduction(paper, before, after, "vl3")[1]
+            fall = reduction(PAPER, before, after, "vl3")[1]
             assert fall.mean == pytest.approx(per_cent, abs=0.01)
 
 
 def test_the_paper_bears_out_its_own_findings():
-    for finding in paper_findings(paper_results()):  # as if ours were the paper's
+    for finding in paper_findings(PAPER):  # as if ours were the paper's
         assert finding.verdict.split(";")[0] == "holds", finding
 
 
@@ -458,12 +457,17 @@ def test_without_any_finished_run_the_report_says_so(tmp_path, capsys):
 
 # ---------------------------------------------------------------------------- the head
 
-PAPER = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
+PAPER_SETTINGS = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
 
 
 def test_a_run_with_the_papers_settings_is_called_a_reproduction(tmp_path):
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
-    options = {"epochs": 222, "overrides": PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
+    options = {
+        "epochs": 222,
+        "overrides": PAPER_SETTINGS,
+        "lengths": lengths,
+        "clips": (10_480, 2_620),
+    }
     write_run(tmp_path / "a", "SSB-BR", **options)
     rows = rows_of(tmp_path)
     assert deviations(rows) == []
@@ -473,8 +477,12 @@ def test_a_run_with_the_papers_settings_is_called_a_reproduction(tmp_path):
 
 
 def test_whatever_is_not_the_papers_setting_heads_the_report(tmp_path):
-    write_run(tmp_path / "a", "SSB", epochs=12, overrides=PAPER + ",prenet_dim=64,precision=bf16")
-    write_run(tmp_path / "b", "BKT", epochs=12, overrides=PAPER + ",prenet_dim=64,bucket_size=96")
+    write_run(
+        tmp_path / "a", "SSB", epochs=12, overrides=f"{PAPER_SETTINGS},prenet_dim=64,precision=bf16"
+    )
+    write_run(
+        tmp_path / "b", "BKT", epochs=12, overrides=f"{PAPER_SETTINGS},prenet_dim=64,bucket_size=96"
+    )
     rows = rows_of(tmp_path)
     assert set(deviations(rows)) == {
         "48 training clips instead of 10,480",
