@@ -457,14 +457,14 @@ def test_without_any_finished_run_the_report_says_so(tmp_path, capsys):
 
 # ---------------------------------------------------------------------------- the head
 
-PAPER_SETTINGS = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
+AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
 
 
 def test_a_run_with_the_papers_settings_is_called_a_reproduction(tmp_path):
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     options = {
         "epochs": 222,
-        "overrides": PAPER_SETTINGS,
+        "overrides": AS_PAPER,
         "lengths": lengths,
         "clips": (10_480, 2_620),
     }
@@ -478,10 +478,10 @@ def test_a_run_with_the_papers_settings_is_called_a_reproduction(tmp_path):
 
 def test_whatever_is_not_the_papers_setting_heads_the_report(tmp_path):
     write_run(
-        tmp_path / "a", "SSB", epochs=12, overrides=f"{PAPER_SETTINGS},prenet_dim=64,precision=bf16"
+        tmp_path / "a", "SSB", epochs=12, overrides=f"{AS_PAPER},prenet_dim=64,precision=bf16"
     )
     write_run(
-        tmp_path / "b", "BKT", epochs=12, overrides=f"{PAPER_SETTINGS},prenet_dim=64,bucket_size=96"
+        tmp_path / "b", "BKT", epochs=12, overrides=f"{AS_PAPER},prenet_dim=64,bucket_size=96"
     )
     rows = rows_of(tmp_path)
     assert set(deviations(rows)) == {
