@@ -8,6 +8,8 @@ from pathlib import Path
 
 from errors import UserError
 
+METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
+
 
 def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.

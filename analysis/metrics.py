@@ -8,15 +8,16 @@ Entries that are not read here may come and go between versions of the recipe.
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from analysis.checked_json import parse_json
+from data_utils import lines_refused
 from errors import UserError
+from files import METRICS_FILE, numbered_lines
 from hparams import hparams_from_dict
 
-METRICS_FILE = "metrics.jsonl"
-MOST_PROBLEMS_SHOWN = 20
 HOW_TO_MEND = "put the file back as train.py wrote it, or train the run again"
 
 
@@ -91,15 +92,15 @@ class RunMetrics:
     records: tuple[RunRecord | EpochRecord | ValidationRecord, ...]
     cut_off: str = ""  # a message where the last line is half-written and was left out
 
-    @property
+    @cached_property
     def runs(self) -> tuple[RunRecord, ...]:
         return tuple(record for record in self.records if record.kind == "run")
 
-    @property
+    @cached_property
     def epochs(self) -> tuple[EpochRecord, ...]:
         return tuple(record for record in self.records if record.kind == "epoch")
 
-    @property
+    @cached_property
     def validations(self) -> tuple[ValidationRecord, ...]:
         return tuple(record for record in self.records if record.kind == "validation")
 
@@ -110,35 +111,26 @@ def read_metrics(directory: Path) -> RunMetrics:
     A last line without its end, as a killed run may leave it, is left out: see `cut_off`.
 
     Raises:
-        UserError: naming the file and every bad line (the first twenty): one that is not JSON,
-            that lacks a number or has something else in its place, or that is out of order.
+        UserError: naming the file and every bad line: one that is not JSON, that lacks a number
+            or has something else in its place, or that is out of order.
     """
     path = directory / METRICS_FILE
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; train.py -o {directory} writes it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not readable as UTF-8 text ({error})") from None
-    lines = text.split("\n")
+    lines = numbered_lines(path, f"no such file; train.py -o {directory} writes it")
     records, problems, cut_off = {}, [], ""
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         try:
-            if line.strip():
-                records[number] = _parse(line)
+            records[number] = _parse(line)
         except ValueError as error:
-            if number == len(lines) and "not JSON" in str(error):
+            if (number, line) == lines[-1] and "not JSON" in str(error):
                 cut_off = f"{path}:{number}: only half a line, left out: {line[:60]!r}"
             else:
                 problems.append(f"{path}:{number}: {error}")
     if not (records or problems):
-        problems.append(f"{path}: no `run` line with the settings")
+        raise UserError(f"{path}: no `run` line with the settings; {HOW_TO_MEND}")
     if not problems and (problem := _out_of_order(records)):
         problems.append(f"{path}:{problem}")
     if problems:
-        more = len(problems) - MOST_PROBLEMS_SHOWN
-        shown = problems[:MOST_PROBLEMS_SHOWN] + ([f"... and {more} more"] if more > 0 else [])
-        raise UserError("\n  ".join([*shown, HOW_TO_MEND]))
+        raise UserError(f"{lines_refused(path, problems, len(lines))}\n  {HOW_TO_MEND}")
     return RunMetrics(path, tuple(records.values()), cut_off)
 
 

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures import STYLES
-from analysis.report_runs import Row
+from analysis.report_runs import FinishedRun, ReportRow
+from analysis.strategies import PARAMETERS
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",
@@ -26,7 +27,7 @@ WIDE = 3  # highest over lowest loss from which the axis is logarithmic
 MARKERS = 9  # along a line
 
 
-def draw_validation_losses(rows: Sequence[Row], *, over_time: bool) -> Figure:
+def draw_validation_losses(rows: Sequence[ReportRow], *, over_time: bool) -> Figure:
     """Ge21 Figure 4: validation loss over epochs, or over the hours that the run took until then.
 
     Left with padding, as the paper has it, right without. A line a row: the mean of its seeds, in
@@ -73,13 +74,13 @@ def draw_validation_losses(rows: Sequence[Row], *, over_time: bool) -> Figure:
     return figure
 
 
-def _curve(row: Row, name: str, *, over_time: bool):
+def _curve(row: ReportRow, name: str, *, over_time: bool):
     """Epochs (or hours), mean loss and its standard error (None for one seed), arrays alike.
 
     Seeds have their validations in common, unless one was resumed with other settings: then the
     epochs that all have are shown.
     """
-    tables = [{v["epoch"]: v[name] for v in run.validations} for run in row.runs]
+    tables = [{v.epoch: getattr(v, name) for v in run.metrics.validations} for run in row.runs]
     epochs = sorted(set.intersection(*(set(table) for table in tables)))
     losses = np.array([[table[epoch] for epoch in epochs] for table in tables])
     x = np.array(epochs, dtype=float)
@@ -91,12 +92,12 @@ def _curve(row: Row, name: str, *, over_time: bool):
     return x, losses.mean(axis=0), error
 
 
-def _hours(run) -> np.ndarray:
+def _hours(run: FinishedRun) -> np.ndarray:
     """Hours of training until the end of every epoch, [epochs]."""
-    return np.cumsum([epoch["minutes"] for epoch in run.epochs]) / 60
+    return np.cumsum([epoch.minutes for epoch in run.metrics.epochs]) / 60
 
 
-def _style(rows: Sequence[Row], number: int, points: int) -> dict:
+def _style(rows: Sequence[ReportRow], number: int, points: int) -> dict:
     row = rows[number]
     hparams = row.runs[0].hparams
     style = STYLES[hparams.batching_strategy]
@@ -139,18 +140,13 @@ def _limit(axes, curves) -> bool:
     return any(float(mean.max()) > high for _, mean, _ in curves if mean.size)
 
 
-def figure_lengths(rows: Sequence[Row]) -> tuple[np.ndarray, dict]:
+def figure_lengths(rows: Sequence[ReportRow]) -> tuple[np.ndarray, dict]:
     """The lengths that Figures 1 to 3 are drawn from, and plan_epoch's options for them.
 
     Those of the first row; the parameters are those that the rows with their strategy ran with.
     """
     first = rows[0].runs[0]
-    options = {
-        "local_randomization_factor": first.hparams.local_randomization_factor,
-        "bucket_size": first.hparams.bucket_size,
-        "num_bins": first.hparams.num_bins,
-        "num_buckets": first.hparams.num_buckets,
-    }
+    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
     for row, name in itertools.product(reversed(rows), options):
         if name in row.settings:
             options[name] = row.settings[name]

@@ -30,7 +30,7 @@ TABLE = {
     "fast_decoder": ("", "torch triton"),
     "training.checkpoint": ("errors files", "torch"),
     "training.measuring": ("", "torch numpy"),
-    "training.logger": ("errors pictures", "torch numpy"),
+    "training.logger": ("errors files pictures", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": ("errors data_utils hparams training.step", "torch numpy"),
     "training.batches": ("errors batching data_utils hparams progress", ""),

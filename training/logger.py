@@ -12,10 +12,8 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
+from files import METRICS_FILE
 from pictures import draw_alignment, draw_gate, draw_mels
-
-METRICS_FILE = "metrics.jsonl"
-
 
 EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 SUFFIX = ".tacotron2"  # of our own: others in the same folder are left alone

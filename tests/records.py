@@ -1,0 +1,80 @@
+"""Lines of a metrics.jsonl as train.py writes them, for tests of what reads them."""
+
+import json
+from dataclasses import asdict
+
+from hparams import create_hparams
+
+MACHINE = {
+    "device": "A GPU",
+    "processor": "x86_64",
+    "cores": 8,
+    "threads": 8,
+    "system": "Linux",
+}
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "cuda": None}
+CORPUS = {
+    "fingerprint": "c0ffee" * 10,
+    "training_clips": 48,
+    "validation_clips": 10,
+    "training_frames": 5928,
+}
+
+
+def run_line(overrides="", **changes):
+    return {
+        "kind": "run",
+        "iteration": 0,
+        "epoch": 1,
+        "started_from": None,
+        "time": "2026-11-20T10:00:00+0000",
+        "hparams": asdict(create_hparams(overrides)),
+        "corpus": CORPUS,
+        "decoder": "reference",
+        "machine": MACHINE,
+        "versions": VERSIONS,
+        "commit": "a" * 40,
+    } | changes
+
+
+def epoch_line(epoch, **changes):
+    return {
+        "kind": "epoch",
+        "epoch": epoch,
+        "iteration": epoch,
+        "train_loss": 1.0,
+        "minutes": 3.0,
+        "prepare_seconds": 0.25,
+        "num_batches": 12,
+        "zero_padding_rate": 0.1 + 0.01 * (epoch % 2),
+        "average_batch_length": 130.0,
+        "padded_fraction": 0.09,
+        "decoder_steps": 1500 + epoch,
+        "frames_per_second": 1000.0,
+        "padded_frames_per_second": 1100.0,
+        "clips_per_second": 8.5,
+        "data_wait_seconds": 0.5,
+        "peak_memory_bytes": (1 + epoch) * 2**29,
+    } | changes
+
+
+def validation_line(epoch, loss=1.0, **changes):
+    return {
+        "kind": "validation",
+        "epoch": epoch,
+        "iteration": epoch,
+        "validation_loss": loss,
+        "validation_loss_unpadded": 2 * loss,
+        "alignment_sharpness": 0.5,
+    } | changes
+
+
+def write_lines(folder, lines, end="\n"):
+    """Write the metrics.jsonl of a run's folder; a line is a record or a text."""
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
+    return folder
+
+
+def read_lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
