@@ -46,6 +46,16 @@ def test_the_table_gives_medians_of_time_and_the_saving_against_random():
     assert " ".join(ours).split()[-1] == "25.0%"  # 1.5 against 2
 
 
+@pytest.fixture
+def signal_handlers():
+    """Those of this process, put back after `train.main` set its own."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signal_handlers", "one_thread")
 def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, monkeypatch, capsys):
     """The programs run in this process, which has imported torch already, with a tiny model."""
     pytest.importorskip("espeakng_loader", reason="the demo speaks with espeakng-loader")
