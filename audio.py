@@ -6,6 +6,7 @@ run on machines that lack them, and programs start sooner.
 
 import hashlib
 import json
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -73,6 +74,25 @@ def read_header(path: str | Path, hparams: HParams) -> int:
         empty = "empty" if info.frames == 0 else f"{info.frames} samples"
         raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
     return info.frames
+
+
+def is_cut_off(path: str | Path) -> bool:
+    """Whether the end of a WAV or FLAC file is missing, which its header alone does not tell."""
+    with open(path, "rb") as file:
+        kind, size = file.read(4), 8 + int.from_bytes(file.read(4), "little")
+        length = file.seek(0, os.SEEK_END)
+    if kind == b"RIFF":
+        # Sizes from 2 GB up stand for "unknown" in a WAV written to a pipe; some programs leave
+        # the last byte's padding out.
+        return size < 0x7FFFF000 and length < size - 1
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(str(path)) as sound:
+            sound.seek(sound.frames - 1)
+            return len(sound.read(1)) == 0
+    except soundfile.SoundFileError:
+        return True
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:

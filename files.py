@@ -1,9 +1,11 @@
 """Text files read line by line; files written so that a reader never sees half of one."""
 
+import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from errors import UserError
@@ -55,6 +57,21 @@ def write_json(path: str | Path, value: object) -> None:
     """`value` as indented JSON, in one step."""
     text = json.dumps(value, indent=2) + "\n"
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def folder_made_whole(path: Path) -> Iterator[Path]:
+    """A new folder to fill, which becomes `path` (absent or empty so far) once it is filled.
+
+    When something fails meanwhile, nothing is left behind.
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
+        folder = Path(building) / path.name
+        folder.mkdir()
+        yield folder
+        os.replace(folder, path)
 
 
 def remove_leftovers(directory: Path) -> None:

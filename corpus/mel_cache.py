@@ -78,7 +78,7 @@ def cache_mel(clip: Recording, folder: Path, hparams: HParams) -> str | None:
         if len(samples) != clip.num_samples:
             return f"{len(samples)} samples, but {clip.num_samples} by its header; copy it again"
         mel = log_mel_spectrogram(samples, hparams).numpy()
-    except ValueError as error:
+    except UserError as error:
         return str(error)
 
     def write(path: Path) -> None:

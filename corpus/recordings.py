@@ -1,13 +1,10 @@
 """The sound files of a corpus in LJSpeech's layout: every one checked before training sees it."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import soundfile
-
-from audio import read_header
+from audio import is_cut_off, read_header
 from corpus.metadata import Entry
 from errors import UserError
 from hparams import HParams
@@ -63,7 +60,7 @@ def check_recordings(
             )
         try:
             num_samples = read_header(path, hparams)
-        except ValueError as error:
+        except UserError as error:
             return f"{path}: {error}"
         if is_cut_off(path):
             return f"{path}: cut off, its header promises more; copy it again"
@@ -79,20 +76,3 @@ def check_recordings(
             bar.update()
     unnamed = set(sounds) - {path.name for path in used.values() if path}
     return recordings, problems, sorted(unnamed)
-
-
-def is_cut_off(path: Path) -> bool:
-    """Whether the end of a WAV or FLAC file is missing, which its header alone does not tell."""
-    with open(path, "rb") as file:
-        kind, size = file.read(4), 8 + int.from_bytes(file.read(4), "little")
-        length = file.seek(0, os.SEEK_END)
-    if kind == b"RIFF":
-        # Sizes from 2 GB up stand for "unknown" in a WAV written to a pipe; some programs leave
-        # the last byte's padding out.
-        return size < 0x7FFFF000 and length < size - 1
-    try:
-        with soundfile.SoundFile(str(path)) as sound:
-            sound.seek(sound.frames - 1)
-            return len(sound.read(1)) == 0
-    except soundfile.SoundFileError:
-        return True

@@ -40,6 +40,7 @@ import soundfile
 
 from analysis.ljspeech import seconds_at
 from errors import UserError
+from files import folder_made_whole
 from progress import progress_bar
 
 VERSION = 2  # raise it with every change that changes the corpus
@@ -285,7 +286,7 @@ def holds_corpus(out: Path, record: str) -> bool:
 
 def write_clips(folder: Path, clips: int, seed: int, voice: Voice) -> np.ndarray:
     """Write the corpus into the new `folder`. Returns the clips' lengths in seconds, [clips]."""
-    (folder / "wavs").mkdir(parents=True)
+    (folder / "wavs").mkdir()
     lines, lengths = [], []
     spoken_clips = make_clips(voice, clips, seed)
     bar = progress_bar("Speaking", clips, " clips", iterable=spoken_clips)
@@ -315,12 +316,9 @@ def make_corpus(out: str | Path, clips: int = 240, seed: int = 0) -> None:
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do.")
         return
     voice = Voice()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as building:
-        folder = Path(building) / out.name
+    with folder_made_whole(out) as folder:
         lengths = write_clips(folder, clips, seed, voice)
         (folder / "demo_corpus.json").write_text(record + "\n", encoding="utf-8")
-        os.replace(folder, out)
     print(
         f"Wrote {clips} clips of synthesised speech to {out} in {time.perf_counter() - start:.1f} s"
         f": {lengths.sum() / 60:.1f} minutes; shortest {lengths.min():.2f} s, mean "

@@ -178,10 +178,7 @@ def prepare(
             No filelist was written then.
     """
     hparams = create_hparams(overrides)
-    try:
-        text_to_sequence("", hparams.text_cleaners)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
     corpus = Path(os.path.abspath(corpus))
     mels = Path(os.path.abspath(mels)) if mels else None
     for folder in (corpus, mels):

@@ -7,16 +7,14 @@ python scripts/quick_mode.py overrides MODE FILELIST  prints the overrides for t
 import project_root
 
 import argparse
-import os
 import random
 import sys
-import tempfile
 from pathlib import Path
 
 from analysis.published import SETTINGS, TRAINING_CLIPS
 from corpus.metadata import read_metadata
 from errors import UserError
-from files import numbered_lines
+from files import folder_made_whole, numbered_lines
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
 SMALL_MODEL = "@scripts/small_model.txt"  # all.sh runs train.py in the project's folder
@@ -44,19 +42,16 @@ def take_part(corpus: Path, out: Path) -> str:
     chosen = entries
     if len(entries) > MOST_CLIPS:
         chosen = sorted(random.Random(0).sample(entries, MOST_CLIPS))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as building:
-        folder = Path(building) / out.name
-        (folder / "wavs").mkdir(parents=True)
+    with folder_made_whole(out) as folder:
+        (folder / "wavs").mkdir()
         lines = []
         for clip in chosen:
             lines.append(f"{clip.id}|{clip.text}|{clip.text}\n")
-            for path in (corpus / "wavs" / f"{clip.id}.wav", corpus / "wavs" / f"{clip.id}.flac"):
-                if path.exists():  # what is missing, prepare_ljspeech.py will name
-                    (folder / "wavs" / path.name).symlink_to(path)
+            for name in (f"{clip.id}.wav", f"{clip.id}.flac"):
+                if (corpus / "wavs" / name).exists():  # prepare_ljspeech.py names what is missing
+                    (folder / "wavs" / name).symlink_to(corpus / "wavs" / name)
         (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
         (folder / SOURCE).write_text(str(corpus), encoding="utf-8")
-        os.replace(folder, out)
     return f"{out}: {len(chosen)} of the {len(entries):,} clips of {corpus}"
 
 

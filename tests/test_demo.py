@@ -1,88 +1,108 @@
 """scripts/demo.py: its arithmetic by hand, and the whole of it on a handful of clips."""
 
-import json
+import importlib
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from helpers import TINY, draw_quickly, metrics
 
 from scripts import demo
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def epoch(number: int, minutes: float, zpr: float, abl: float) -> dict:
-    return {
-        "kind": "epoch",
-        "epoch": number,
-        "minutes": minutes,
-        "zero_padding_rate": zpr,
-        "average_batch_length": abl,
-        "num_batches": 10,
-        "frames_per_second": 1000 / minutes,
-        "padded_fraction": zpr,
-    }
+def run_metrics(*minutes: float, zpr: float, abl: float) -> SimpleNamespace:
+    """What `read_metrics` gives, of a run with these minutes an epoch."""
+    epochs = [
+        SimpleNamespace(
+            minutes=m,
+            zero_padding_rate=zpr,
+            average_batch_length=abl + 100 * i,
+            num_batches=10,
+            frames_per_second=1000 / m,
+        )
+        for i, m in enumerate(minutes)
+    ]
+    validation = SimpleNamespace(validation_loss=2.0, validation_loss_unpadded=3.0)
+    return SimpleNamespace(epochs=epochs, validations=[validation])
 
 
 def test_the_table_gives_medians_of_time_and_the_saving_against_random():
-    validation = {"validation_loss": 2.0, "validation_loss_unpadded": 3.0}
-    rand = [epoch(1, 9.0, 0.3, 700), epoch(2, 2.0, 0.3, 800), epoch(3, 2.0, 0.3, 900)]
-    ours = [epoch(1, 1.0, 0.1, 500), epoch(2, 1.5, 0.1, 500), epoch(3, 99.0, 0.1, 500)]
     summaries = {
-        "RAND": demo.summarise(rand, [validation]),
-        "SSB-DBS-BR": demo.summarise(ours, [validation]),
+        "RAND": demo.summarise(run_metrics(9.0, 2.0, 2.0, zpr=0.3, abl=700)),
+        "SSB-DBS-BR": demo.summarise(run_metrics(1.0, 1.5, 99.0, zpr=0.1, abl=500)),
     }
-    _, first, second = demo.table(summaries).splitlines()
-    assert first.split() == [
+    titles, random, ours = (line.split("  ") for line in demo.table(summaries).splitlines())
+    assert [word.strip() for word in titles if word][-3:] == ["val. loss", "unpadded", "saving"]
+    assert " ".join(random).split() == [
         "RAND", "30.00", "800.0", "10.0", "2.000", "500", "2.0000", "3.0000", "–",
     ]  # fmt: skip
-    assert second.split()[4] == "1.500"
-    assert second.split()[-1] == "25.0%"  # 1.5 against 2
+    assert " ".join(ours).split()[4] == "1.500"
+    assert " ".join(ours).split()[-1] == "25.0%"  # 1.5 against 2
 
 
-def test_the_demo_runs_from_a_path_with_spaces_and_again_over_itself(tmp_path):
+@pytest.fixture
+def signal_handlers():
+    """Those of this process, put back after `train.main` set its own."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signal_handlers", "one_thread")
+def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, monkeypatch, capsys):
+    """The programs run in this process, which has imported torch already, with a tiny model."""
     pytest.importorskip("espeakng_loader", reason="the demo speaks with espeakng-loader")
-    out = tmp_path / "a demo"
-    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--out", str(out)]
-    command += ["--clips", "12", "--epochs", "1"]
-    first, second = (
-        subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ}, check=False
-        )
-        for _ in range(2)
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert second.returncode == 0, second.stdout + second.stderr
+
+    def run(program, *arguments):
+        module = importlib.import_module(program.removesuffix(".py").replace("/", "."))
+        module.main([str(argument) for argument in arguments])
+
+    monkeypatch.chdir(tmp_path)
+    model = {name: value for name, value in TINY.items() if "epoch" not in name}
+    model["gate_threshold"] = 1e-9  # the speech ends with its first frame
+    lines = [f"{name}={value}" for name, value in model.items()]
+    (tmp_path / "tiny.txt").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(demo, "MODEL", tmp_path / "tiny.txt")
+    monkeypatch.setattr(demo, "run", run)
+    draw_quickly(monkeypatch.setattr)
+
+    out, printed = Path("a demo"), []
+    for _ in range(2):
+        demo.main(["--out", str(out), "--clips", "12", "--epochs", "1"])
+        printed.append(capsys.readouterr().out)
     for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0001.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "ssb-dbs-br" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
-    assert comparison in first.stdout
-    assert comparison in second.stdout  # finished runs are not trained again
-    lines = [json.loads(line) for line in (out / "rand" / "metrics.jsonl").open()]
-    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
-    assert "prepare_ljspeech.py" in first.stdout  # the next command
+    assert comparison in printed[0]
+    assert comparison in printed[1]  # finished runs are not trained again
+    assert [epoch["epoch"] for epoch in metrics(out / "rand", "epoch")] == [1]
+    assert "prepare_ljspeech.py data/LJSpeech-1.1 --download" in printed[0]  # the next command
 
 
-def test_ctrl_c_lets_the_script_save_and_says_how_to_go_on(tmp_path):
-    script = tmp_path / "trains.py"
-    script.write_text(
+def test_ctrl_c_lets_the_program_save_and_says_how_to_go_on(tmp_path):
+    program = tmp_path / "trains.py"
+    program.write_text(
         "import sys, time\n"
         "try:\n"
         "    print('training', flush=True)\n"
         "    time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
-        "    time.sleep(1)\n"
+        "    time.sleep(0.5)\n"
         "    print('saved', flush=True)\n"
         "    sys.exit(130)\n"
     )
-    program = f"from scripts import demo; demo.run({str(script)!r})"
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", f"from scripts import demo; demo.run({str(program)!r})"],
         cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

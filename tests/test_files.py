@@ -1,4 +1,4 @@
-"""Atomic writing: whatever happens, a file is the old one or the whole new one."""
+"""Files and folders are the old ones or the whole new ones, whatever happens; lines are read."""
 
 import os
 import subprocess
@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from files import lock, remove_leftovers, write_atomically
+from errors import UserError
+from files import (
+    folder_made_whole,
+    lock,
+    numbered_lines,
+    remove_leftovers,
+    write_atomically,
+)
 
 PROJECT = Path(__file__).parents[1]
 
@@ -133,3 +140,35 @@ def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
     script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", script, tmp_path], cwd=PROJECT, check=True)
     os.close(writer)
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    out = tmp_path / "new" / "out"
+
+    def fail():
+        with folder_made_whole(out) as folder:
+            (folder / "a").write_text("half")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fail()
+    assert list((tmp_path / "new").iterdir()) == []
+    out.mkdir()  # an empty folder may be filled
+    with folder_made_whole(out) as folder:
+        (folder / "a").write_text("whole")
+        assert list(out.iterdir()) == []
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+    assert (out / "a").read_text() == "whole"
+
+
+def test_lines_are_numbered_stripped_and_empty_ones_left_out(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes("\ufeffa b \r\n\r\n c\u2028d\x0b".encode())
+    assert numbered_lines(path, "") == [(1, "a b"), (3, "c\u2028d")]
+    with pytest.raises(UserError, match=r"none: make it first$"):
+        numbered_lines(tmp_path / "none", "make it first")
+    path.write_bytes(b"a\nb\n\xe2")
+    with pytest.raises(UserError, match=r"list: not readable as UTF-8 text .* in line 3\).*iconv"):
+        numbered_lines(path, "")
+    with pytest.raises(UserError, match=r"not readable as UTF-8 text \(Is a directory\)"):
+        numbered_lines(tmp_path, "")

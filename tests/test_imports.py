@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[1]
 TABLE = {
     "environment": ("", ""),
     "errors": ("", ""),
-    "files": ("", ""),
+    "files": ("errors", ""),
     "progress": ("", "tqdm"),
     "batching": ("", "numpy torch"),
     "hparams": ("errors files batching", ""),  # batching when a setting is checked, not before
