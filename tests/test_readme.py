@@ -250,3 +250,16 @@ def test_the_tables_of_strategies_say_what_the_registry_says():
             strategy.parameter and f"{strategy.parameter.name}={DEFAULTS[strategy.parameter.name]}"
         )
         assert parameter == (f"`{default}`" if default else "")
+
+
+def test_every_file_that_a_program_names_exists():
+    """In docstrings and messages too: they outlive the files that they name."""
+    folders = ("training", "analysis", "corpus", "fast_decoder", "scripts", "benchmarks", "text")
+    written = list(ROOT.glob("*.py"))
+    written += [path for name in folders for path in (ROOT / name).rglob("*.[ps][yh]")]
+    known = {path.name for path in (*written, *(ROOT / "tests").glob("*.py"))}
+    for path in written:
+        for name in re.findall(r"[\w./]*\w\.py\b", path.read_text(encoding="utf-8")):
+            assert Path(name).name in known, f"{path.relative_to(ROOT)}: {name}"
+            if name.startswith(tuple(f"{folder}/" for folder in folders)):
+                assert (ROOT / name).exists(), f"{path.relative_to(ROOT)}: {name}"
