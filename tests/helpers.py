@@ -264,15 +264,20 @@ def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> End
 def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     print_into(log)
     for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").is_relative_to(ROOT):
+        if _of_the_project(getattr(module, "__file__", None) or "/"):
             del sys.modules[name]
-    outside = [path for path in sys.path if not Path(path).resolve().is_relative_to(ROOT)]
-    sys.path[:] = [str((folder / arguments[0]).parent), *outside]
+    libraries = [path for path in sys.path if not _of_the_project(path)]
+    sys.path[:] = [str((folder / arguments[0]).parent), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # of processes that the program starts
     multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's
     sys.argv[:] = arguments
     runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _of_the_project(file: str) -> bool:  # and not of the .venv inside it
+    path = Path(file).resolve()
+    return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
 def draw_quickly(set_attribute) -> None:
