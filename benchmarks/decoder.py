@@ -172,7 +172,7 @@ def bytes_per_step(hparams: HParams, batch_size: int, symbols: int, operand: int
     """Bytes that a decoder step reads and writes, each operand and result once, in parts.
 
     {decoder: {"forward": {part: bytes}, "backward": {part: bytes}}}. B, N, A, H, E, P, D, K as in
-    fast_decoder.py, F filters, M mels a step; weights in `operand` bytes, all else in 4:
+    fast_decoder, F filters, M mels a step; weights in `operand` bytes, all else in 4:
 
     - weights: reference, all of the step: 4A(P+E+A) + 4H(A+E+H) + DA + D F + 2 F K +
       (H+E)(M+1); fast, what recurs: 4A(A+E) + 4H H, and in 4 bytes DA + 2DK.

@@ -1,4 +1,4 @@
-"""Measure what a training step costs on this machine, and fit the cost model of cost_model.py.
+"""Measure what a training step costs on this machine, and fit the model of analysis/step_costs.py.
 
     python benchmarks/step_cost.py -o costs.json --hparams batch_size=16,win_time=50,hop_time=12.5
     python scripts/compare_batching.py FILELIST --cost costs.json --recommend

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import runpy
 import signal
 import sys
 from dataclasses import dataclass
@@ -188,19 +189,24 @@ class Ended:
     output: str  # stdout and stderr
 
 
+def fork_server():
+    """A context whose processes are forked from one that has imported everything (preload.py)."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preload"])
+    with pytest.MonkeyPatch.context() as patch:  # for the server's start, at the first call
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
 class Child:
     """`train.main(arguments)` in a session of its own, forked from a process that has imported
     everything. `hook(*hook_arguments)` is called there first, to arrange what happens to it."""
 
     def __init__(self, arguments: list, hook=None, *hook_arguments):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["preload"])
-        with pytest.MonkeyPatch.context() as patch:  # for the server's start, at the first call
-            patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
-            multiprocessing.forkserver.ensure_running()
         arguments = [str(argument) for argument in arguments]
         self.log = Path(arguments[arguments.index("-o") + 1]).with_suffix(".log")
-        self.process = context.Process(
+        self.process = fork_server().Process(
             target=_run_child, args=(self.log, arguments, hook, hook_arguments)
         )
         self.process.start()
@@ -214,11 +220,15 @@ class Child:
         return Ended(self.process.exitcode, self.log.read_text())
 
 
-def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
-    os.setsid()
+def print_into(log: Path) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+
+
+def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
+    os.setsid()
+    print_into(log)
     import train
 
     draw_quickly(setattr)
@@ -233,6 +243,41 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
+
+
+def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
+    """`python arguments...` of a copy of the project in `folder`, which is the working folder too.
+
+    Libraries are imported already, which is most of the time that a short program takes; all of
+    the project's own modules come from the copy.
+    """
+    log = folder.with_suffix(".log")
+    process = fork_server().Process(target=_run_program, args=(log, folder, arguments))
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    return Ended(process.exitcode, log.read_text(encoding="utf-8"))
+
+
+def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
+    print_into(log)
+    for name, module in list(sys.modules.items()):
+        if _of_the_project(getattr(module, "__file__", None) or "/"):
+            del sys.modules[name]
+    libraries = [path for path in sys.path if not _of_the_project(path)]
+    sys.path[:] = [str((folder / arguments[0]).parent), *libraries]
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = ""  # of processes that the program starts
+    multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's
+    sys.argv[:] = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _of_the_project(file: str) -> bool:  # and not of the .venv inside it
+    path = Path(file).resolve()
+    return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
 def draw_quickly(set_attribute) -> None:
