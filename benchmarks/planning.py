@@ -190,7 +190,7 @@ def lengths_for(count: int, known: np.ndarray | None) -> np.ndarray:
     return (ljspeech.seconds_at(rng.random(count)) * FRAMES_A_SECOND).astype(np.int64)
 
 
-def versions() -> str:
+def package_versions() -> str:
     found = [f"Python {platform.python_version()}"]
     for package in ("numpy", "torch", *(library[0] for library in LIBRARIES)):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the table says so
@@ -220,7 +220,8 @@ def main() -> None:
 
     say("# Planning an epoch")
     say(
-        f"- date: {date}\n- machine: {machine(torch.device('cpu'))}\n- versions: {versions()}\n"
+        f"- date: {date}\n- machine: {machine(torch.device('cpu'))}\n"
+        f"- versions: {package_versions()}\n"
         f"- lengths: {source}\n- {BATCH_SIZE} clips a batch, or {BATCH_SIZE} x the longest clip as "
         f"capacity; best and median of {REPEATS} where not said otherwise; benchmarks/planning.py "
         "says what is timed"

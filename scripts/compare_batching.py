@@ -186,7 +186,7 @@ def run_jobs(
 # ---------------------------------------------------------------------------- tables
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     titles: list[str]
     rows: list[list[str]]
 
@@ -222,12 +222,12 @@ far apart in length a batch's clips are, 0 as sorted, 1 as random; novelty: of t
 that share a batch, the share that did not in the epoch before."""
 
 
-def comparison_table(surveys: Sequence[Survey]) -> Table:
+def comparison_table(surveys: Sequence[Survey]) -> TextTable:
     columns = COLUMNS | (COST_COLUMNS if surveys[0].seconds_per_epoch is not None else {})
-    return Table(list(columns), [[cell(s) for cell in columns.values()] for s in surveys])
+    return TextTable(list(columns), [[cell(s) for cell in columns.values()] for s in surveys])
 
 
-def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> Table | None:
+def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> TextTable | None:
     """Ours beside the paper's, where clips and settings are the paper's; else None."""
     names = ["batch_size", "hop_time", "batch_capacity"]
     names += ["local_randomization_factor", "bucket_size", "num_bins"]
@@ -246,10 +246,10 @@ def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> 
             ):
                 rows[-1] += [f"{wanted:.2f}", f"{found:.2f}", f"{found - wanted:+.2f}"]
     titles = ["batching", "ZPR %\npublished", "ours", "difference"]
-    return Table([*titles, "ABL\npublished", "ours", "difference"], rows)
+    return TextTable([*titles, "ABL\npublished", "ours", "difference"], rows)
 
 
-def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> Table:
+def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> TextTable:
     """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
     found = {(s.strategy, size(s)): _fixed(100 * s.padded_to_original_rate, 2) for s in surveys}
     rows = [
@@ -257,7 +257,7 @@ def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> 
         + [found.get((strategy, label), "–") for label in labels]
         for strategy in STRATEGIES
     ]
-    return Table(["batching", *labels.values()], rows)
+    return TextTable(["batching", *labels.values()], rows)
 
 
 # ---------------------------------------------------------------------------- recommending
@@ -394,7 +394,7 @@ def heading(args, frames: np.ndarray, hparams: HParams, epochs: int) -> list[str
 
 def make_sections(
     tables: dict[str, list[Survey]], hparams: HParams, frames: np.ndarray, capacities: dict
-) -> list[tuple[str, Table, str]]:
+) -> list[tuple[str, TextTable, str]]:
     """(title, table, note) of everything that is shown as a table."""
     sections = [("", comparison_table(tables["comparison"]), LEGEND)]
     beside = published_table(tables["comparison"], hparams, len(frames))

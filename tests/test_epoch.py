@@ -174,35 +174,6 @@ def test_lengths_are_read_under_every_header(tmp_path):
     assert len(corpus.read_clips(frames, PAPER, split=other).frames) == 2
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (["id,seconds", "a,1"], "expected id,samples or id,frames"),
-        (["id,frames"], "no clip under it"),
-        (["id,frames", "a,0", "b,3", "c,x,1"], "2 of 3 lines refused"),
-    ],
-)
-def test_a_bad_list_of_lengths_is_refused(tmp_path, lines, said):
-    path = write(tmp_path / "lengths.csv", *lines)
-    with pytest.raises(ValueError, match=said) as error:
-        corpus.read_clips(path, PAPER)
-    assert str(path) in str(error.value)
-
-
-def test_made_up_lengths_are_distributed_as_ljspeech(tmp_path):
-    if not LJSPEECH.is_dir():
-        pytest.skip("LJSpeech's lengths are not beside the project")
-    real = corpus.read_clips(LJSPEECH / "lengths.csv", PAPER, LJSPEECH / "metadata.csv")
-    made_up = corpus.made_up_clips(13_100, PAPER)
-    for name in ("frames", "symbols"):
-        ours, theirs = getattr(made_up, name), getattr(real, name)
-        quantiles = np.linspace(0.01, 0.99, 50)
-        assert np.quantile(ours, quantiles) == pytest.approx(
-            np.quantile(theirs, quantiles), rel=0.1
-        )
-        assert ours.mean() == pytest.approx(theirs.mean(), rel=0.02)
-
-
 def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
     hparams = create_hparams(TINY + ",load_mel_from_disk=True")
     wanted = corpus.made_up_clips(30, hparams)
@@ -220,8 +191,3 @@ def test_shapes_of_every_strategy_are_counted_without_training(epoch, capsys, mo
     names = [row.split("|")[1].strip() for row in rows]
     assert names[: len(STRATEGIES)] == list(STRATEGIES)
     assert all(name.endswith(", dynamic sizes") for name in names[len(STRATEGIES) :])
-
-
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.csv: no such file; expected lines of id,samples"):
-        corpus.read_clips(tmp_path / "none.csv", PAPER, None, None)
