@@ -30,7 +30,7 @@ from test_fast_decoder import (
 import fast_decoder
 import model
 from benchmarks import kernels as benchmark
-from fast_decoder import graphs as decoder_graphs
+from fast_decoder import graphs, operations
 from hparams import HParams
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
@@ -48,13 +48,13 @@ def kernels_run_anywhere(monkeypatch):
     if GPU:
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the reference's layers
     else:
-        monkeypatch.setattr(decoder_graphs, "problem", lambda *_: None)
-    decoder_graphs._graphs.cache_clear()
+        monkeypatch.setattr(graphs, "problem", lambda *_: None)
+    graphs._graphs.cache_clear()
     fast_decoder._warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
-    decoder_graphs._graphs.cache_clear()
+    graphs._graphs.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +68,7 @@ def guarded_buffers(monkeypatch):
         surroundings.extend([whole[:GUARD], whole[-GUARD:]])
         return whole[GUARD:-GUARD].view(shape)
 
-    monkeypatch.setattr(fast_decoder, "_empty", guarded)
-    monkeypatch.setattr(decoder_graphs, "_empty", guarded)
+    monkeypatch.setattr(operations, "empty", guarded)
     yield
     assert all(torch.isnan(x).all() for x in surroundings)
 
@@ -89,7 +88,7 @@ def run(case, function, weights=(1.0, 1.0, 1.0), precision=None):
 def assert_parity(case, weights=(1.0, 1.0, 1.0)):
     expected = run(case, model.teacher_forced, weights)
     actual = run(case, fast_decoder.teacher_forced, weights)
-    assert decoder_graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+    assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     errors = relative_errors(actual, expected)
     worst = max(errors, key=errors.get)
     assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
@@ -99,7 +98,7 @@ def assert_parity(case, weights=(1.0, 1.0, 1.0)):
 def short_chunks(monkeypatch):
     """So that few steps make several chunks; a GPU's tests have steps enough."""
     if not GPU:
-        monkeypatch.setattr(decoder_graphs, "CHUNK", 4)
+        monkeypatch.setattr(graphs, "CHUNK", 4)
 
 
 # ---------------------------------------------------------------------------- the same results
@@ -149,9 +148,9 @@ def test_a_loss_of_some_outputs_only_has_the_gradients_of_the_reference(weights)
 
 
 def test_a_wide_context_and_many_units_are_split_between_programs(monkeypatch):
-    monkeypatch.setattr(decoder_graphs, "CONTEXT", 16)
-    monkeypatch.setattr(decoder_graphs, "PROCESSORS", 12)
-    monkeypatch.setattr(decoder_graphs, "SYMBOLS", 16)
+    monkeypatch.setattr(graphs, "CONTEXT", 16)
+    monkeypatch.setattr(graphs, "PROCESSORS", 12)
+    monkeypatch.setattr(graphs, "SYMBOLS", 16)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
     case = problem(((20, 4), (9, 3)), DTYPES[0], **sizes)
     case.memory = case.memory.repeat(1, 1, 40 // DIM)
@@ -187,7 +186,7 @@ def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision)
 @pytest.mark.skipif(GPU, reason="golden arrays are compared on the CPU")
 def test_golden_outputs_and_gradients_are_met():
     assert_golden()
-    assert decoder_graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+    assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
 
 
 # ---------------------------------------------------------------------------- graphs
@@ -201,7 +200,7 @@ def test_one_bucket_serves_every_number_of_steps():
         expected = run(case, model.teacher_forced)
         errors = relative_errors(run(case, fast_decoder.teacher_forced), expected)
         assert max(errors.values()) < TOLERANCE[torch.float32]
-    assert decoder_graphs._graphs.cache_info().misses == 1
+    assert graphs._graphs.cache_info().misses == 1
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_one_bucket_serves_every_number_of_steps():
     ],
 )
 def test_buckets_hold_their_batches(batch_size, num_symbols, expected):
-    assert decoder_graphs.bucket(batch_size, num_symbols) == expected
+    assert graphs.bucket(batch_size, num_symbols) == expected
 
 
 def test_two_runs_are_bitwise_the_same():
@@ -251,9 +250,9 @@ def test_two_forward_passes_before_their_backward_passes_do_not_meet():
 
 def test_a_step_is_three_launches_forward_and_five_backward(monkeypatch):
     counts = []
-    launch = decoder_graphs._Loop._launch
+    launch = graphs._Loop._launch
     monkeypatch.setattr(
-        decoder_graphs._Loop,
+        graphs._Loop,
         "_launch",
         lambda self, steps: (counts.append(len(self.launches)), launch(self, steps)),
     )
@@ -266,7 +265,7 @@ def test_a_step_is_three_launches_forward_and_five_backward(monkeypatch):
 def test_a_gpu_replays_what_it_would_launch():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
-    loop_run = decoder_graphs._Loop.run
+    loop_run = graphs._Loop.run
 
     def launched(self, start, stop, entries):
         graph, self.graph = self.graph, None
@@ -274,10 +273,10 @@ def test_a_gpu_replays_what_it_would_launch():
         self.graph = graph
 
     try:
-        decoder_graphs._Loop.run = launched
+        graphs._Loop.run = launched
         eager = run(case, fast_decoder.teacher_forced)
     finally:
-        decoder_graphs._Loop.run = loop_run
+        graphs._Loop.run = loop_run
     for name, tensor in replayed.items():
         assert torch.equal(tensor, eager[name]), name
 
@@ -289,7 +288,7 @@ def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
     case.decoder.float()
     case.memory, case.mel = case.memory.float(), case.mel.float()
     early = [run(case, fast_decoder.teacher_forced) for _ in range(5)]
-    made = decoder_graphs._graphs.cache_info()
+    made = graphs._graphs.cache_info()
     assert (made.misses, made.currsize) == (1, 1), "it could not launch early"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     late = run(case, fast_decoder.teacher_forced)
@@ -352,31 +351,31 @@ def cuda_without(monkeypatch, capability=(9, 0)):
 )
 def test_the_reason_against_the_kernels_is_said(device, dtype, capability, message, monkeypatch):
     cuda_without(monkeypatch, capability)
-    assert decoder_graphs.problem(torch.device(device), dtype) == message
+    assert graphs.problem(torch.device(device), dtype) == message
 
 
 def test_without_triton_the_reason_is_its_import_error(monkeypatch):
     cuda_without(monkeypatch)
     monkeypatch.setitem(sys.modules, "decoder_kernels", None)
-    decoder_graphs._kernels.cache_clear()
+    graphs._kernels.cache_clear()
     try:
-        reason = decoder_graphs.problem(torch.device("cuda"), torch.float32)
+        reason = graphs.problem(torch.device("cuda"), torch.float32)
         assert reason.startswith("Triton cannot be imported (")
         described = fast_decoder.describe(torch.device("cuda"))
         assert described.startswith("plain operations")
         assert reason in described
     finally:
-        decoder_graphs._kernels.cache_clear()
+        graphs._kernels.cache_clear()
 
 
 def test_what_breaks_in_making_the_graphs_is_the_reason_for_plain_operations(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of resource: shared memory\nmore")
 
-    monkeypatch.setattr(decoder_graphs, "problem", lambda *_: None)
-    monkeypatch.setattr(decoder_graphs, "_attention_step", broken)
+    monkeypatch.setattr(graphs, "problem", lambda *_: None)
+    monkeypatch.setattr(graphs, "_attention_step", broken)
     case = problem(((7, 6), (3, 4)))
-    reason = decoder_graphs.graphs_for(case.decoder, case.memory, torch.float32, case.dropout_masks)
+    reason = graphs.graphs_for(case.decoder, case.memory, torch.float32, case.dropout_masks)
     assert reason == "RuntimeError: out of resource: shared memory"
     errors = relative_errors(case.run(fast_decoder.teacher_forced), case.run(model.teacher_forced))
     assert max(errors.values()) < TOLERANCE[torch.float32]
@@ -392,17 +391,17 @@ def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
         return "made"
 
     case, setting = problem(((7, 6), (3, 4))), None
-    monkeypatch.setattr(decoder_graphs, "problem", lambda *_: None)
+    monkeypatch.setattr(graphs, "problem", lambda *_: None)
 
     def keep(wanted):
         nonlocal setting
         setting = wanted
 
     with monkeypatch.context() as patched:
-        patched.setattr(decoder_graphs, "_graphs", keep)
-        decoder_graphs.graphs_for(case.decoder, case.memory, torch.float32, case.dropout_masks)
-    monkeypatch.setattr(decoder_graphs, "Graphs", graphs)
-    assert decoder_graphs._graphs(setting._replace(early_launch=True)) == "made"
+        patched.setattr(graphs, "_graphs", keep)
+        graphs.graphs_for(case.decoder, case.memory, torch.float32, case.dropout_masks)
+    monkeypatch.setattr(graphs, "Graphs", graphs)
+    assert graphs._graphs(setting._replace(early_launch=True)) == "made"
     assert tried == [True, False]
 
 
@@ -410,14 +409,14 @@ def test_memory_that_runs_out_is_no_reason_for_the_next_batch(monkeypatch):
     def broken(*_):
         raise RuntimeError("CUDA driver error: out of memory")
 
-    monkeypatch.setattr(decoder_graphs, "problem", lambda *_: None)
-    monkeypatch.setattr(decoder_graphs, "Graphs", broken)
+    monkeypatch.setattr(graphs, "problem", lambda *_: None)
+    monkeypatch.setattr(graphs, "Graphs", broken)
     case = problem(((7, 6), (3, 4)))
     batch = case.decoder, case.memory, torch.float32, case.dropout_masks
     with pytest.raises(RuntimeError, match="out of memory"):
-        decoder_graphs.graphs_for(*batch)
-    monkeypatch.setattr(decoder_graphs, "Graphs", lambda setting: "made")
-    assert decoder_graphs.graphs_for(*batch) == "made"
+        graphs.graphs_for(*batch)
+    monkeypatch.setattr(graphs, "Graphs", lambda setting: "made")
+    assert graphs.graphs_for(*batch) == "made"
 
 
 def test_without_gradients_no_backward_pass_is_made():
@@ -426,8 +425,8 @@ def test_without_gradients_no_backward_pass_is_made():
         args = case.decoder, case.memory, torch.float32, case.dropout_masks
         if GPU:
             args = case.decoder.to(DEVICE), case.memory.to(DEVICE), *args[2:]
-        assert not hasattr(decoder_graphs.graphs_for(*args), "_attention_backward")
-    assert hasattr(decoder_graphs.graphs_for(*args), "_attention_backward")
+        assert not hasattr(graphs.graphs_for(*args), "_attention_backward")
+    assert hasattr(graphs.graphs_for(*args), "_attention_backward")
 
 
 def test_a_fallback_warns_once():
@@ -471,10 +470,10 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
 def test_the_kernels_benchmark_runs_all_four_loops(monkeypatch):
     args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=64)
     setting = benchmark.setting_of(args, "fp32", early=False)
-    graphs, ran = decoder_graphs.Graphs(setting), []
-    run_loop = decoder_graphs._Loop.run
+    graphs, ran = graphs.Graphs(setting), []
+    run_loop = graphs._Loop.run
     monkeypatch.setattr(
-        decoder_graphs._Loop, "run", lambda self, *steps: (ran.append(self), run_loop(self, *steps))
+        graphs._Loop, "run", lambda self, *steps: (ran.append(self), run_loop(self, *steps))
     )
     for loop in benchmark.loops(graphs, args).values():
         loop()
@@ -486,7 +485,7 @@ def test_the_kernels_benchmark_runs_all_four_loops(monkeypatch):
 def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
     monkeypatch.setattr(benchmark, "microseconds", lambda loop, args: 2.5)
     monkeypatch.setattr(benchmark, "loops", lambda graphs, args: {"one": None, "two": None})
-    monkeypatch.setattr(decoder_graphs, "Graphs", lambda setting: setting)
+    monkeypatch.setattr(graphs, "Graphs", lambda setting: setting)
     args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=1)
     args.precisions, args.json = "bf16,fp32", None
     rows = benchmark.measure(args)
