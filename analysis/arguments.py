@@ -20,13 +20,13 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
     shown = "cpu, cuda or cuda:1; default %(default)s"
-    parser.add_argument("--device", type=device, default=default, help=shown)
+    parser.add_argument("--device", type=available_device, default=default, help=shown)
     shown = "tf32: on GPUs only"
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help=shown)
     parser.add_argument("--json", type=Path, help="write the results to this file too")
 
 
-def device(text: str):
+def available_device(text: str):
     """A torch.device that is there."""
     import torch
 
