@@ -1,6 +1,59 @@
 """Types of arguments that several programs share, for argparse."""
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """A parser that prints a program's docstring as it stands."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_measuring_options(parser: argparse.ArgumentParser) -> None:
+    """--device, --precision and --json."""
+    import torch
+
+    from training.step import PRECISIONS
+
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    shown = "cpu, cuda or cuda:1; default %(default)s"
+    parser.add_argument("--device", type=available_device, default=default, help=shown)
+    shown = "tf32: on GPUs only"
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help=shown)
+    parser.add_argument("--json", type=Path, help="write the results to this file too")
+
+
+def available_device(text: str):
+    """A torch.device that is there."""
+    import torch
+
+    try:
+        found = torch.device(text)
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected cpu, cuda or cuda:1") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError(f"{text!r}: torch finds no GPU here; use cpu")
+    return found
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """The type of a whole number from `least` on."""
+
+    def convert(text: str) -> int:
+        if text.strip().isdecimal() and int(text) >= least:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
+
+    return convert
+
+
+def whole_numbers(least: int) -> Callable[[str], list[int]]:
+    """The type of a list as in 1,4,16; an empty text is an empty list."""
+    number = whole_number(least)
+    return lambda text: [number(part) for part in text.split(",")] if text.strip() else []
 
 
 def positive(text: str) -> float:

@@ -174,7 +174,7 @@ def fit(
     """The cost model of these measurements; those `held_out` only tell its error.
 
     Raises:
-        ValueError: if the fitted points are too few or too alike to tell the terms apart.
+        UserError: if the fitted points are too few or too alike to tell the terms apart.
     """
     shapes = np.array([(m.clips, m.frames, m.symbols) for m in measurements]).reshape(-1, 3)
     held_out = np.array([m.held_out for m in measurements], dtype=bool)
@@ -205,11 +205,11 @@ def fit(
 
 
 def check_shapes(clips, frames, symbols, frames_per_step: int) -> None:
-    """ValueError if steps on batches of these shapes cannot tell the terms of the model apart."""
+    """UserError if steps on batches of these shapes cannot tell the terms of the model apart."""
     amounts = term_amounts(clips, frames, symbols, frames_per_step)
     norms = np.linalg.norm(amounts, axis=0)
     if not norms.all() or np.linalg.matrix_rank(amounts / norms) < len(TERMS):
-        raise ValueError(
+        raise UserError(
             f"{len(amounts)} batch shapes cannot tell the {len(TERMS)} terms of the cost model "
             "apart: measure batches of one clip and of at least two sizes more, with at least two "
             "lengths in frames and two in symbols for each"

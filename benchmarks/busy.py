@@ -19,7 +19,6 @@ fast decoder unless --hparams changes them. On a CPU the operators' shares are p
 from project_root import ROOT
 
 import argparse
-import datetime
 import itertools
 import os
 import sys
@@ -38,18 +37,20 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-import fast_decoder
+from analysis.arguments import add_measuring_options, make_parser, whole_number
 from analysis.clips import made_up_clips, make_corpus
-from batching import LengthBatchSampler
+from analysis.tables import markdown_table
 from data_utils import Batch, Clip, make_loader, read_filelist
+from errors import UserError
 from files import write_json
-from hparams import batching_options, create_hparams
-from training.measuring import machine, synchronize, versions
-from training.step import PRECISIONS, Trainer
+from hparams import create_hparams
+from training.batches import make_sampler
+from training.measuring import measured_on, synchronize
+from training.step import Trainer
 
 PROGRAM = "busy.py"
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
-LONG_GAP = 100_000  # ns: longer idle times are told one by one
+LONG_GAP = 100_000  # ns: longer idle times are listed one by one
 GAP_EDGES = (2_000, 10_000, LONG_GAP)  # ns
 TOP, MOST_GAPS = 15, 10
 NAME_LENGTH = 80
@@ -155,14 +156,13 @@ class Training:
     """Steps of training, from the first batch of the first epoch on."""
 
     def __init__(self, trainer: Trainer, clips: list[Clip]):
-        self.trainer, h = trainer, trainer.hparams
-        sampler = LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(h))
+        self.trainer, hparams = trainer, trainer.hparams
         self.loader = make_loader(
             clips,
-            h,
+            hparams,
             trainer.device.type == "cuda",
-            sampler,
-            persistent_workers=h.num_workers > 0,
+            make_sampler(clips, hparams),
+            persistent_workers=hparams.num_workers > 0,
         )
         self.batches, self.pending, self.done = endless(self.loader), [], 0
         self.marks: list[tuple[int, str]] = []
@@ -259,20 +259,20 @@ def operators(profiler) -> list[dict]:
     ]
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> dict:
+def measure_training(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> dict:
     cuda = trainer.device.type == "cuda"
     if cuda:  # compiles and captures for the shapes of all steps, as the first epoch does
-        say(f"{args.warm_ups + args.steps} steps for the first time")
+        log(f"{args.warm_ups + args.steps} steps for the first time")
         Training(trainer, clips).run(args.warm_ups + args.steps)
-    say(f"{args.warm_ups} steps to warm up, then {args.steps}")
+    log(f"{args.warm_ups} steps to warm up, then {args.steps}")
     training = Training(trainer, clips)
     training.run(args.warm_ups)
     found = wall_time(training, args.steps)
-    say(f"took {found['wall_seconds']:.2f} s; the same {args.steps} steps under the profiler")
+    log(f"took {found['wall_seconds']:.2f} s; the same {args.steps} steps under the profiler")
     training = Training(trainer, clips)
     training.run(args.warm_ups)
     sessions, left = [], args.steps
@@ -284,11 +284,7 @@ def measure(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> di
         sessions.append(session)
     profiled_wall = sum(session.end - session.start for session in sessions) / 1e9
     found |= {"profiled_wall_seconds": profiled_wall, "busy": None}
-    if cuda:
-        found |= analyse(sessions)
-    else:
-        found["operators"] = operators(profiler)
-    return found
+    return found | (analyse(sessions) if cuda else {"operators": operators(profiler)})
 
 
 # ---------------------------------------------------------------------------- the program
@@ -296,104 +292,100 @@ def measure(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> di
 
 def report(result: dict) -> str:
     """Markdown."""
-    lines = [
-        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}, decoder "
-        f"{result['decoder']}: {result['steps']} consecutive steps, {result['clips']}; fast is "
-        f"{result['fast_decoder']}",
-        "",
-        "| | |",
-        "|---|---:|",
-        f"| wall time without the profiler | {result['wall_seconds']:.2f} s |",
-        f"| wall time with it | {result['profiled_wall_seconds']:.2f} s |",
-        f"| waited for data | {result['waited_for_data']:.2%} |",
-        f"| padded mel frames a second | {result['padded_frames_per_second']:,.0f} |",
+    rows = [
+        ["wall time without the profiler", f"{result['wall_seconds']:.2f} s"],
+        ["wall time with it", f"{result['profiled_wall_seconds']:.2f} s"],
+        ["waited for data", f"{result['waited_for_data']:.2%}"],
+        ["padded mel frames a second", f"{result['padded_frames_per_second']:,.0f}"],
     ]
+    tables = []
     if "operators" in result:
-        lines += ["| GPU busy | not measured without a GPU |", ""]
-        lines += [
-            "| operator, in the last session | share of the operators' time | calls |",
-            "|---|---:|---:|",
+        rows.append(["GPU busy", "not measured without a GPU"])
+        titles = ["operator, in the last session", "share of the operators' time", "calls"]
+        operators = [
+            [o["name"], f"{o['share']:.1%}", f"{o['count']:,}"] for o in result["operators"]
         ]
-        lines += [
-            f"| {o['name']} | {o['share']:.1%} | {o['count']:,} |" for o in result["operators"]
+        tables.append(markdown_table(titles, operators))
+    elif result["busy"] is None:
+        rows.append(["GPU busy", "not measured: the profiler saw no kernels"])
+    else:
+        unprofiled = result["busy_seconds_per_step"] * result["steps"] / result["wall_seconds"]
+        rows += [
+            [f"GPU busy, in {result['profiled_steps']} profiled steps", f"{result['busy']:.1%}"],
+            ["the same busy time over the wall time without the profiler", f"{unprofiled:.1%}"],
+            ["kernels and copies a step", f"{result['kernels_per_step']:,.0f}"],
+            *([f"{n} a step", f"{c:,.1f}"] for n, c in result["host_calls_per_step"].items()),
         ]
-        return "\n".join(lines)
-    if result["busy"] is None:
-        return "\n".join([*lines, "| GPU busy | not measured: the profiler saw no kernels |"])
-    unprofiled = result["busy_seconds_per_step"] * result["steps"] / result["wall_seconds"]
-    lines += [
-        f"| GPU busy, in {result['profiled_steps']} profiled steps | {result['busy']:.1%} |",
-        f"| the same busy time over the wall time without the profiler | {unprofiled:.1%} |",
-        f"| kernels and copies a step | {result['kernels_per_step']:,.0f} |",
+        tables += kernel_tables(result)
+    heading = (
+        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
+        f"{result['steps']} consecutive steps, {result['clips']}; decoder: {result['fast_decoder']}"
+    )
+    return "\n\n".join([heading, markdown_table(["", ""], rows), *tables])
+
+
+def kernel_tables(result: dict) -> list[str]:
+    """Idle times by length, the longest kernels, and what the host did in the longest gaps."""
+    idle = [
+        [
+            f"{row['from_us']:g} µs to "
+            + ("more" if row["to_us"] is None else f"{row['to_us']:g} µs"),
+            f"{row['count']:,}",
+            f"{row['share']:.2%}",
+        ]
+        for row in result["idle_by_length"]
     ]
-    lines += [f"| {n} a step | {c:,.1f} |" for n, c in result["host_calls_per_step"].items()]
-    lines += ["", "| idle, by length | times | share of wall time |", "|---|---:|---:|"]
-    for row in result["idle_by_length"]:
-        to = "more" if row["to_us"] is None else f"{row['to_us']:g} µs"
-        lines.append(f"| {row['from_us']:g} µs to {to} | {row['count']:,} | {row['share']:.2%} |")
-    lines += ["", "| kernel | share of wall time | s | count |", "|---|---:|---:|---:|"]
-    for row in result["top_kernels"]:
-        name = row["name"].replace("|", "/")
-        lines.append(f"| {name} | {row['share']:.1%} | {row['seconds']:.3f} | {row['count']:,} |")
+    kernels = [
+        [row["name"], f"{row['share']:.1%}", f"{row['seconds']:.3f}", f"{row['count']:,}"]
+        for row in result["top_kernels"]
+    ]
+    tables = [
+        markdown_table(["idle, by length", "times", "share of wall time"], idle),
+        markdown_table(["kernel", "share of wall time", "s", "count"], kernels),
+    ]
     if result["long_gaps"]:
-        lines += ["", "| longest idle times | meanwhile the host was |", "|---:|---|"]
-        lines += [f"| {row['us']:,.0f} µs | {row['host']} |" for row in result["long_gaps"]]
-    return "\n".join(lines)
+        gaps = [[f"{row['us']:,.0f} µs", row["host"]] for row in result["long_gaps"]]
+        tables.append(markdown_table(["longest idle times", "meanwhile the host was"], gaps, 2))
+    return tables
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    cuda = torch.cuda.is_available()
+    parser = make_parser(__doc__)
+    add, from_one = parser.add_argument, whole_number(1)
     add("filelist", nargs="?", type=Path, help="of cached mels; default: made-up ones")
-    add("--clips", type=int, default=2620, help="clips to make up; default %(default)s")
-    device = "cuda" if cuda else "cpu"
-    add("--device", default=device, help="cpu, cuda or cuda:1; default %(default)s")
-    add("--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only")
-    add(
-        "--hparams", default="decoder=fast", metavar="name=value,...", help="as train.py takes them"
-    )
-    add("--steps", type=int, default=200, help="measured; default %(default)s")
-    add("--warm-ups", type=int, default=20, help="steps before them; default %(default)s")
-    add("--session", type=int, default=100, help="steps the profiler runs for; default %(default)s")
-    add("--json", type=Path, help="write the results to this file too")
-    args = parser.parse_args(arguments)
-    for name, least in (("clips", 2), ("steps", 1), ("warm_ups", 0), ("session", 1)):
-        if getattr(args, name) < least:
-            flag = name.replace("_", "-")
-            parser.error(f"--{flag} {getattr(args, name)}: must be at least {least}")
-    if args.device.startswith("cuda") and not cuda:
-        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
-    return args
+    add_measuring_options(parser)
+    add("--clips", type=whole_number(2), default=2620, help="clips to make up; default %(default)s")
+    shown = "as train.py takes them"
+    add("--hparams", default="decoder=fast", metavar="name=value,...", help=shown)
+    add("--steps", type=from_one, default=200, help="measured; default %(default)s")
+    add("--warm-ups", type=whole_number(0), default=20, help="steps before; default %(default)s")
+    shown = "steps the profiler runs for; default %(default)s"
+    add("--session", type=from_one, default=100, help=shown)
+    return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
-    device = torch.device(args.device)
     with tempfile.TemporaryDirectory(prefix="busy-") as folder:
         try:
             hparams = create_hparams(args.hparams, create_hparams(BASE))
-            hparams = replace(hparams, load_mel_from_disk=True)
+            hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
             filelist, source = args.filelist, str(args.filelist)
             if filelist is None:
                 made_up = made_up_clips(args.clips, hparams)
                 filelist, source = make_corpus(Path(folder), made_up, hparams), made_up.source
             clips = read_filelist(filelist, hparams)
-        except (ValueError, OSError) as error:
+            trainer = Trainer(hparams, args.device)
+            found = measure_training(trainer, clips, args)
+        except UserError as error:
             sys.exit(f"{PROGRAM}: {error}")
-        trainer = Trainer(replace(hparams, precision=args.precision), device)
-        found = measure(trainer, clips, args)
     result = found | {
         "steps": args.steps,
         "clips": source,
         "decoder": hparams.decoder,
-        "fast_decoder": fast_decoder.describe(device),
+        "fast_decoder": trainer.decoder_description,
         "precision": args.precision,
-        "device": machine(device),
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
+        **measured_on(args.device),
         "hparams": asdict(hparams),
     }
     print(report(result))

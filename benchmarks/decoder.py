@@ -13,41 +13,43 @@ Launches a decoder step are, on a GPU, kernels and copies that ran; on a CPU, ca
 that compute something, most of which a GPU would launch a kernel for. Both are slopes between a
 shorter and a longer clip, so that what is done once is left out. Bytes a decoder step are worked
 out from the shapes (`bytes_per_step`).
+
+The limit is the time that a training step's arithmetic alone would take: its FLOP, from the shapes
+(`step_flop`), over the speed of one large square matrix product on this machine in this precision.
 """
 
 import project_root
 
 import argparse
-import datetime
+import itertools
 import multiprocessing
-import resource
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fast_decoder
+from analysis.arguments import add_measuring_options, make_parser, whole_number
+from analysis.tables import markdown_table
 from data_utils import Batch
 from files import write_json
 from hparams import HParams
-from training.measuring import machine, seconds_of, synchronize, versions
-from training.step import DECODERS, PRECISIONS, Trainer
+from training.measuring import largest_memory, measured_on, reset_peak_memory, seconds_of
+from training.step import AUTOCAST_DTYPES, DECODERS, Trainer
 
 COUNTED = {"cpu": (16, 32), "cuda": (64, 192)}  # steps: whole chunks of either's backward pass
+PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
 class Workload:
     """The full-size model, its optimiser and one batch."""
 
     def __init__(self, args: argparse.Namespace):
-        self.device = torch.device(args.device)
-        hparams = HParams()
-        self.trainer = Trainer(replace(hparams, precision=args.precision), self.device)
-        self.model = self.trainer.model.train()
+        hparams = HParams(precision=args.precision)
+        self.trainer = Trainer(hparams, args.device)
+        self.decoder = self.trainer.model.train().decoder
         clips, frames = args.batch_size, args.frames
         gate = torch.zeros(clips, frames)
         gate[:, -1] = 1
@@ -58,11 +60,11 @@ class Workload:
             "gate": gate,
             "mel_lengths": torch.full((clips,), frames),
         }
-        self.batch = Batch(**fields).to(self.device)
+        self.batch = Batch(**fields).to(args.device)
         self.memory = torch.randn(
-            clips, args.symbols, hparams.encoder_embedding_dim, device=self.device
+            clips, args.symbols, hparams.encoder_embedding_dim, device=args.device
         )
-        self.text_mask = torch.zeros(clips, args.symbols, dtype=torch.bool, device=self.device)
+        self.text_mask = torch.zeros(clips, args.symbols, dtype=torch.bool, device=args.device)
 
     def step(self, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
@@ -72,12 +74,11 @@ class Workload:
         """A loss of the decoder's outputs; of the first `frames` frames."""
         self.trainer.optimizer.zero_grad(set_to_none=True)
         memory, mel = self.memory.detach().requires_grad_(), self.batch.mel[:, :, :frames]
-        masks = self.model.decoder.draw_masks(mel.shape[2], len(memory))
+        masks = self.decoder.draw_masks(mel.shape[2], len(memory))
+        self.trainer.use_decoder(decoder)
         with self.trainer.autocast():
-            self.trainer.use_decoder(decoder)
-            mel, gate, _ = self.model.training_decoder(
-                self.model.decoder, memory, self.text_mask, mel, masks
-            )
+            run = self.trainer.model.training_decoder
+            mel, gate, _ = run(self.decoder, memory, self.text_mask, mel, masks)
             return mel.float().square().mean() + gate.float().square().mean()
 
     def decoder_alone(self, decoder: str) -> None:
@@ -87,22 +88,56 @@ class Workload:
 # ---------------------------------------------------------------------------- time
 
 
-def measure(args: argparse.Namespace) -> dict:
+def measure_seconds(args: argparse.Namespace) -> dict:
     """Seconds of every repeat, the decoders in turns: {"step": {"fast": [...], ...}, ...}."""
     workload = Workload(args)
     runs = {"step": workload.step, "decoder_alone": workload.decoder_alone}
     times = {part: {name: [] for name in DECODERS} for part in runs}
     for repeat in range(args.warm_ups + args.repeats):
+        number = repeat - args.warm_ups + 1
+        kind = f"repeat {number}" if number > 0 else "warm-up"
         for part, run in runs.items():
             for name in DECODERS:
-                seconds = seconds_of(workload.device, run, name)
-                kind = (
-                    "warm-up" if repeat < args.warm_ups else f"repeat {repeat - args.warm_ups + 1}"
-                )
+                seconds = seconds_of(args.device, run, name)
                 print(f"{kind}: {part} {name} {seconds:.4f} s", file=sys.stderr, flush=True)
-                if repeat >= args.warm_ups:
+                if number > 0:
                     times[part][name].append(seconds)
     return times
+
+
+# ---------------------------------------------------------------------------- the limit
+
+
+def product_speed(device: torch.device, precision: str) -> float:
+    """FLOP a second of a large square matrix product; call it once torch's switches are set."""
+    size, dtype = PRODUCT[device.type], AUTOCAST_DTYPES[precision] or torch.float32
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    times = [seconds_of(device, torch.mm, a, b) for _ in range(6)]
+    return 2 * size**3 / statistics.median(times[1:])
+
+
+def step_flop(h: HParams, batch_size: int, frames: int, symbols: int) -> int:
+    """Operations of a training step's matrix products and convolutions, from the shapes.
+
+    A product of [a, b] and [b, c] counts 2 a b c forwards. Backwards it counts twice that, for the
+    gradients of both factors; the mels, which the prenet reads, need none. What a decoder does
+    beside that, when it works something out again for example, does not count.
+    """
+    e, d, n_mels = h.encoder_embedding_dim, h.attention_dim, h.n_mel_channels
+    mels, locations = n_mels * h.n_frames_per_step, h.attention_location_n_filters
+    encoder_inputs = h.symbols_embedding_dim + (h.encoder_n_convolutions - 1) * e
+    encoder = h.encoder_kernel_size * encoder_inputs * e + 2 * 4 * (e // 2) * (e + e // 2)
+    prenet = mels * h.prenet_dim
+    step = h.prenet_dim**2 + 4 * h.attention_rnn_dim * (h.prenet_dim + e + h.attention_rnn_dim)
+    step += 4 * h.decoder_rnn_dim * (h.attention_rnn_dim + e + h.decoder_rnn_dim)
+    step += h.attention_rnn_dim * d + (h.decoder_rnn_dim + e) * (mels + 1)
+    attended = 2 * h.attention_location_kernel_size * locations + locations * d + d + e
+    widths = [n_mels, *[h.postnet_embedding_dim] * (h.postnet_n_convolutions - 1), n_mels]
+    postnet = h.postnet_kernel_size * sum(a * b for a, b in itertools.pairwise(widths))
+    steps = -(-frames // h.n_frames_per_step)
+    frames = steps * h.n_frames_per_step
+    products = symbols * (encoder + e * d) + steps * (step + symbols * attended) + frames * postnet
+    return 2 * batch_size * (3 * products + 2 * steps * prenet)
 
 
 # ---------------------------------------------------------------------------- launches and bytes
@@ -148,12 +183,11 @@ def kernels_run(run: Callable) -> tuple[int, object]:
 
 def launches_per_step(args: argparse.Namespace) -> dict:
     """{decoder: {"forward": launches a decoder step, "backward": ...}}."""
-    device = torch.device(args.device)
-    short, long = COUNTED[device.type]
+    short, long = COUNTED[args.device.type]
     counted = argparse.Namespace(**vars(args) | {"frames": long})
-    if device.type == "cpu":  # where their number depends on nothing else
+    if args.device.type == "cpu":  # where their number depends on nothing else
         counted.batch_size = counted.symbols = 2
-    workload, run = Workload(counted), kernels_run if device.type == "cuda" else operators_run
+    workload, run = Workload(counted), kernels_run if args.device.type == "cuda" else operators_run
     found = {}
     for name in DECODERS:
         workload.decoder_alone(name)  # compiles and captures
@@ -172,7 +206,7 @@ def bytes_per_step(hparams: HParams, batch_size: int, symbols: int, operand: int
     """Bytes that a decoder step reads and writes, each operand and result once, in parts.
 
     {decoder: {"forward": {part: bytes}, "backward": {part: bytes}}}. B, N, A, H, E, P, D, K as in
-    fast_decoder, F filters, M mels a step; weights in `operand` bytes, all else in 4:
+    recurrences.py, F filters, M mels a step; weights in `operand` bytes, all else in 4:
 
     - weights: reference, all of the step: 4A(P+E+A) + 4H(A+E+H) + DA + D F + 2 F K +
       (H+E)(M+1); fast, what recurs: 4A(A+E) + 4H H, and in 4 bytes DA + 2DK.
@@ -234,20 +268,16 @@ def bytes_per_step(hparams: HParams, batch_size: int, symbols: int, operand: int
 # ---------------------------------------------------------------------------- memory
 
 
-def peak_memory(args: argparse.Namespace, name: str) -> int:
-    """The most bytes that a step held, the optimiser's state being there."""
+def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
+    """The most bytes that a step held, the optimizer's state being there."""
     workload = Workload(args)
     for _ in range(2):
         workload.step(name)
-    if workload.device.type == "cuda":
-        # What compiling and capturing took for a moment does not count.
-        synchronize(workload.device)
-        torch.cuda.reset_peak_memory_stats(workload.device)
+    if args.device.type == "cuda":  # what compiling and capturing took for a moment does not count
+        reset_peak_memory(args.device)
         workload.step(name)
-        synchronize(workload.device)
-        return torch.cuda.max_memory_allocated(workload.device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        torch.cuda.synchronize(args.device)
+    return largest_memory(args.device)
 
 
 def in_a_process(measure: Callable, args: argparse.Namespace, *more):
@@ -273,15 +303,17 @@ def _send(sender, measure: Callable, *arguments) -> None:
 # ---------------------------------------------------------------------------- the report
 
 
-def report(args: argparse.Namespace, times: dict, memory: dict, launches: dict | None) -> dict:
+def summarize(
+    args: argparse.Namespace, times: dict, speed: float, memory: dict, launches: dict | None
+) -> dict:
     medians = {
         part: {name: statistics.median(values) for name, values in by_name.items()}
         for part, by_name in times.items()
     }
     ratios = {part: median["reference"] / median["fast"] for part, median in medians.items()}
     frames = args.batch_size * args.frames
-    held = all(memory.values())
-    operand = 2 if args.precision in ("bf16", "fp16") else 4
+    flop = step_flop(HParams(), args.batch_size, args.frames, args.symbols)
+    operand = (AUTOCAST_DTYPES[args.precision] or torch.float32).itemsize
     parts = bytes_per_step(HParams(), args.batch_size, args.symbols, operand)
     return {
         "speedup": ratios["step"],
@@ -289,29 +321,32 @@ def report(args: argparse.Namespace, times: dict, memory: dict, launches: dict |
         "fast_seconds": medians["step"]["fast"],
         "reference_frames_per_second": frames / medians["step"]["reference"],
         "fast_frames_per_second": frames / medians["step"]["fast"],
+        "flop_per_step": flop,
+        "product_flop_per_second": speed,
+        "limit_seconds": flop / speed,
+        "reference_share_of_limit": flop / speed / medians["step"]["reference"],
+        "fast_share_of_limit": flop / speed / medians["step"]["fast"],
         "decoder_alone_speedup": ratios["decoder_alone"],
         "decoder_alone_reference_seconds": medians["decoder_alone"]["reference"],
         "decoder_alone_fast_seconds": medians["decoder_alone"]["fast"],
         "reference_peak_memory_bytes": memory["reference"],
         "fast_peak_memory_bytes": memory["fast"],
-        "peak_memory_ratio": memory["fast"] / memory["reference"] if held else None,
+        "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "launches_per_step": launches,
-        "launches_are": "kernels" if args.device.startswith("cuda") else "operators",
+        "launches_are": "kernels" if args.device.type == "cuda" else "operators",
         "bytes_per_step": {
-            name: {way: sum(of_way.values()) for way, of_way in ways.items()}
+            name: {way: sum(amounts.values()) for way, amounts in ways.items()}
             for name, ways in parts.items()
         },
         "bytes_per_step_parts": parts,
-        "fast_decoder": fast_decoder.describe(torch.device(args.device)),
+        "fast_decoder": fast_decoder.describe(args.device),
         "all_seconds": times,
-        "device": machine(torch.device(args.device)),
         "batch_size": args.batch_size,
         "frames": args.frames,
         "symbols": args.symbols,
         "precision": args.precision,
         "repeats": args.repeats,
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
+        **measured_on(args.device),
     }
 
 
@@ -323,91 +358,86 @@ def gigabytes(value: int | None) -> str:
     return "not measured" if value is None else f"{value / 1e9:.2f} GB"
 
 
-def table(result: dict) -> str:
-    lines = [
-        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
-        f"{result['batch_size']} clips of {result['frames']} frames and {result['symbols']} "
-        f"symbols; medians of {result['repeats']}; fast: {result['fast_decoder']}",
-        "",
-        "| | reference | fast | fast over reference |",
-        "|---|---:|---:|---:|",
-    ]
-
-    def row(name: str, cells: list[str], last: str = "") -> None:
-        lines.append(f"| {name} | {' | '.join(cells)} | {last} |")
+def report(result: dict) -> str:
+    """Markdown."""
 
     def both(key: str, shown: Callable) -> list[str]:
         return [shown(result[key.format(name)]) for name in DECODERS]
 
-    row("training step", both("{}_seconds", seconds), f"{result['speedup']:.2f} x as fast")
-    row("mel frames a second", both("{}_frames_per_second", lambda value: f"{value:,.0f}"))
-    ratio = f"{result['decoder_alone_speedup']:.2f} x as fast"
-    row("decoder alone", both("decoder_alone_{}_seconds", seconds), ratio)
-    ratio = result["peak_memory_ratio"]
-    ratio = "" if ratio is None else f"{ratio:.2f} x the bytes"
-    row("peak memory", both("{}_peak_memory_bytes", gigabytes), ratio)
+    gflop, ratio = f"{result['flop_per_step'] / 1e9:,.1f}", result["peak_memory_ratio"]
+    limit = f"limit at {result['product_flop_per_second'] / 1e9:,.0f} GFLOP/s"
+    rows = [
+        ["training step", *both("{}_seconds", seconds), f"{result['speedup']:.2f} x as fast"],
+        ["mel frames a second", *both("{}_frames_per_second", "{:,.0f}".format), ""],
+        ["GFLOP a step", gflop, gflop, ""],
+        [limit, *[seconds(result["limit_seconds"])] * 2, ""],
+        ["share of the limit reached", *both("{}_share_of_limit", "{:.1%}".format), ""],
+        [
+            "decoder alone",
+            *both("decoder_alone_{}_seconds", seconds),
+            f"{result['decoder_alone_speedup']:.2f} x as fast",
+        ],
+        [
+            "peak memory",
+            *both("{}_peak_memory_bytes", gigabytes),
+            "" if ratio is None else f"{ratio:.2f} x the bytes",
+        ],
+    ]
     for key, name, unit, shown, what in (
         ("launches_per_step", f"{result['launches_are']} a decoder step", 1, ",.0f", "as many"),
         ("bytes_per_step", "MB a decoder step, from the shapes", 1e6, ",.1f", "the bytes"),
     ):
         if result[key] is None:
-            row(name, ["not measured"] * 2)
+            rows.append([name, *["not measured"] * 2, ""])
             continue
-        cells, sums = [], []
-        for decoder in DECODERS:
-            ways = result[key][decoder]
-            sums.append(sum(ways.values()))
-            cells.append(" + ".join(f"{ways[way] / unit:{shown}}" for way in ways))
-        row(f"{name}, forward + backward", cells, f"{sums[1] / sums[0]:.2f} x {what}")
-    return "\n".join(lines)
+        ways = [result[key][decoder] for decoder in DECODERS]
+        cells = [" + ".join(f"{v / unit:{shown}}" for v in way.values()) for way in ways]
+        reference, fast = (sum(way.values()) for way in ways)
+        rows.append([f"{name}, forward + backward", *cells, f"{fast / reference:.2f} x {what}"])
+    return (
+        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
+        f"{result['batch_size']} clips of {result['frames']} frames and {result['symbols']} "
+        f"symbols; medians of {result['repeats']}; fast: {result['fast_decoder']}\n\n"
+    ) + markdown_table(["", "reference", "fast", "fast over reference"], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    cuda = torch.cuda.is_available()
-    default = "cuda" if cuda else "cpu"
-    parser.add_argument(
-        "--device", default=default, help="cpu, cuda or cuda:1; default %(default)s"
-    )
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--frames", type=int, default=400)
-    parser.add_argument("--symbols", type=int, default=80)
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only"
-    )
-    parser.add_argument("--repeats", type=int, help="default: 5, on a GPU 10")
-    parser.add_argument("--warm-ups", type=int, help="default: 1, on a GPU 2")
-    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
-    parser.add_argument("--json", type=Path, help="write the results to this file too")
-    args = parser.parse_args()
-    on_gpu = args.device.startswith("cuda")
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add, from_one = parser.add_argument, whole_number(1)
+    add_measuring_options(parser)
+    add("--batch-size", type=from_one, default=16)
+    add("--frames", type=from_one, default=400)
+    add("--symbols", type=from_one, default=80)
+    add("--repeats", type=from_one, help="default: 5, on a GPU 10")
+    add("--warm-ups", type=whole_number(0), help="default: 1, on a GPU 2")
+    add("--no-memory", action="store_true", help="leave peak memory out")
+    args = parser.parse_args(arguments)
+    on_gpu = args.device.type == "cuda"
     args.repeats = (10 if on_gpu else 5) if args.repeats is None else args.repeats
     args.warm_ups = (2 if on_gpu else 1) if args.warm_ups is None else args.warm_ups
-    for name in ("batch_size", "frames", "symbols", "repeats"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
-    if args.warm_ups < 0:
-        parser.error(f"--warm-ups {args.warm_ups}: must be at least 0")
-    if on_gpu and not cuda:
-        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
-    times, memory, launches = measure(args), dict.fromkeys(DECODERS), None
-    save(report(args, times, memory, launches), args.json)  # anew each time: a kill leaves it
+    return args
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+
+    def save(memory: dict, launches: dict | None = None) -> dict:
+        """The result so far, written anew after every part, so that a kill leaves it."""
+        result = summarize(args, times, speed, memory, launches)
+        if args.json:
+            write_json(args.json, result)
+        return result
+
+    times = measure_seconds(args)
+    speed = product_speed(args.device, args.precision)
+    memory = dict.fromkeys(DECODERS)
+    save(memory)
     if not args.no_memory:
-        memory = {name: in_a_process(peak_memory, args, name) for name in DECODERS}
-        save(report(args, times, memory, launches), args.json)
-    launches = in_a_process(launches_per_step, args)
-    result = report(args, times, memory, launches)
-    save(result, args.json)
-    print(table(result))
+        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
+        save(memory)
+    print(report(save(memory, in_a_process(launches_per_step, args))))
     if args.json:
         print(f"\nwrote {args.json}")
-
-
-def save(result: dict, path: Path | None) -> None:
-    if path is not None:
-        write_json(path, result)
 
 
 if __name__ == "__main__":

@@ -21,25 +21,26 @@ what follows +- is the standard error of that sum by the drawing of batches.
 from project_root import ROOT
 
 import argparse
-import datetime
 import math
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import fast_decoder
 from analysis import clips as corpus
-from batching import STRATEGIES, padding_stats, plan_epoch
+from analysis.arguments import add_measuring_options, make_parser, whole_number, whole_numbers
+from analysis.tables import markdown_table
+from batching import padding_stats, plan_epoch
 from data_utils import Batch
-from fast_decoder import graphs as decoder_graphs
+from errors import UserError
+from fast_decoder.graphs import bucket
 from files import write_json
-from hparams import HParams, batching_options, create_hparams
+from hparams import STRATEGIES, HParams, batching_options, create_hparams
 from progress import progress_bar
-from training.measuring import machine, peak_memory, reset_peak_memory, seconds_of, versions
-from training.step import DECODERS, PRECISIONS, Trainer
+from training.measuring import measured_on, peak_memory, reset_peak_memory, seconds_of
+from training.step import DECODERS, Trainer
 
 PROGRAM = "epoch.py"
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
@@ -66,7 +67,7 @@ def make_plans(clips: corpus.Clips, hparams: HParams, capacities: list[int]) -> 
     plans = []
     for capacity in [hparams.batch_size * longest, *capacities]:
         if capacity < longest:
-            raise ValueError(
+            raise UserError(
                 f"capacity {capacity}: the longest clip has {longest} frames, and must fit"
             )
         most = capacity // longest
@@ -133,8 +134,8 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
 # ---------------------------------------------------------------------------- measuring
 
 
-class Measurement:
-    """Training steps on the plans' batches."""
+class PlanTimer:
+    """Times training steps on the plans' batches."""
 
     def __init__(self, trainer: Trainer, clips: corpus.Clips):
         self.trainer, self.clips = trainer, clips
@@ -166,21 +167,21 @@ class Measurement:
         return float(np.median(times))
 
 
-def measure(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], args) -> dict:
+def time_plans(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], args) -> dict:
     """{decoder: [{"sizes", "shapes", "seconds", "peak_memory_bytes"} of every plan]}: of every
     stratum the number of its batches, and the shapes and seconds of those drawn."""
-    run = Measurement(trainer, clips)
+    timer = PlanTimer(trainer, clips)
     parts = [strata(plan, args.batches) for plan in plans]
-    drawn = [draw(of_plan, args.seed) for of_plan in parts]
+    drawn = [draw(plan_strata, args.seed) for plan_strata in parts]
     found = {
         name: [
             {
-                "sizes": [len(stratum) for stratum in of_plan],
+                "sizes": [len(stratum) for stratum in plan_strata],
                 "shapes": [plan.shapes[numbers].tolist() for numbers in chosen],
-                "seconds": [[] for _ in of_plan],
-                "peak_memory_bytes": run.peak_bytes(plan, name),  # and everything is warm then
+                "seconds": [[] for _ in plan_strata],
+                "peak_memory_bytes": timer.peak_bytes(plan, name),  # and everything is warm then
             }
-            for plan, of_plan, chosen in zip(plans, parts, drawn, strict=True)
+            for plan, plan_strata, chosen in zip(plans, parts, drawn, strict=True)
         ]
         for name in decoders
     }
@@ -193,7 +194,7 @@ def measure(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], arg
     with progress_bar("timing", len(jobs) * len(decoders), " batches") as bar:
         for _, _, index, stratum, number in sorted(jobs):
             for name in decoders:
-                seconds = run.seconds(plans[index], number, name, args.repeats)
+                seconds = timer.seconds(plans[index], number, name, args.repeats)
                 found[name][index]["seconds"][stratum].append(seconds)
                 bar.update()
     return found
@@ -202,35 +203,31 @@ def measure(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], arg
 # ---------------------------------------------------------------------------- the report
 
 
-def summary(plan: Plan, clips: corpus.Clips) -> dict:
+def summary(plan: Plan, clips: corpus.Clips, frames_per_step: int) -> dict:
     """What a plan costs in steps, padding and shapes, whatever runs it."""
-    stats = asdict(padding_stats(clips.frames, plan.batches))
     batch_size, frames, symbols = plan.shapes.T
-    buckets = [decoder_graphs.bucket(int(b), int(n)) for b, _, n in plan.shapes]
-    rows, columns = np.array(buckets).T
-    return stats | {
+    rows, columns = np.array([bucket(int(b), int(n)) for b, _, n in plan.shapes]).T
+    padded, padded_symbols = batch_size * frames, batch_size * frames * symbols
+    return asdict(padding_stats(clips.frames, plan.batches, frames_per_step)) | {
         "batching": plan.name,
         "capacity": plan.capacity,
-        "padded_frames": int((batch_size * frames).sum()),
         "real_frames": int(clips.frames.sum()),
         "shapes": len({tuple(shape) for shape in plan.shapes.tolist()}),
-        "buckets": len(set(buckets)),
+        "buckets": len(set(zip(rows.tolist(), columns.tolist(), strict=True))),
         # Of the graphs' programs for clips, and for clips x symbols, those that return at once.
-        "idle_rows": float(1 - (batch_size * frames).sum() / (rows * frames).sum()),
-        "idle_rows_and_symbols": float(
-            1 - (batch_size * symbols * frames).sum() / (rows * columns * frames).sum()
-        ),
+        "idle_rows": float(1 - padded.sum() / (rows * frames).sum()),
+        "idle_rows_and_symbols": float(1 - padded_symbols.sum() / (rows * columns * frames).sum()),
     }
 
 
-def results(plans: list[Plan], clips: corpus.Clips, found: dict) -> list[dict]:
+def results(plans: list[Plan], clips: corpus.Clips, found: dict, frames_per_step: int) -> list:
     """A row for each plan; times are of the epoch."""
-    rows = [summary(plan, clips) | {"decoders": {}} for plan in plans]
-    for name, of_plans in found.items():
-        times = [estimate(measured["sizes"], measured["seconds"]) for measured in of_plans]
+    rows = [summary(plan, clips, frames_per_step) | {"decoders": {}} for plan in plans]
+    for name, timed_plans in found.items():
+        times = [estimate(timed["sizes"], timed["seconds"]) for timed in timed_plans]
         for index, (row, (seconds, error)) in enumerate(zip(rows, times, strict=True)):
             random = index - index % 2  # the plan of random batches with the same capacity
-            row["decoders"][name] = of_plans[index] | {
+            row["decoders"][name] = timed_plans[index] | {
                 "minutes_per_epoch": seconds / 60,
                 "standard_error_minutes": error / 60,
                 "saved_against_random": 1 - seconds / times[0][0],
@@ -243,105 +240,83 @@ def results(plans: list[Plan], clips: corpus.Clips, found: dict) -> list[dict]:
 
 def plans_table(rows: list[dict]) -> str:
     """Markdown: what the plans are."""
-    lines = [
-        "| batching | capacity | batches | ZPR % | decoder steps | largest batch | shapes "
-        "| graph buckets | idle rows | idle rows x symbols |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        cells = [
-            row["batching"],
-            f"{row['capacity']:,}",
-            f"{row['num_batches']:,}",
-            f"{100 * row['zero_padding_rate']:.2f}",
-            f"{row['decoder_steps']:,.0f}",
-            f"{row['largest_batch_size']:,}",
-            f"{row['shapes']:,}",
-            f"{row['buckets']:,}",
-            f"{row['idle_rows']:.1%}",
-            f"{row['idle_rows_and_symbols']:.1%}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    columns = {
+        "batching": "{batching}",
+        "capacity": "{capacity:,}",
+        "batches": "{num_batches:,}",
+        "ZPR": "{zero_padding_rate:.2%}",
+        "decoder steps": "{decoder_steps:,.0f}",
+        "largest batch": "{largest_batch_size:,}",
+        "shapes": "{shapes:,}",
+        "graph buckets": "{buckets:,}",
+        "idle rows": "{idle_rows:.1%}",
+        "idle rows x symbols": "{idle_rows_and_symbols:.1%}",
+    }
+    cells = [[cell.format(**row) for cell in columns.values()] for row in rows]
+    return markdown_table(list(columns), cells)
 
 
 def times_table(rows: list[dict]) -> str:
     """Markdown: what they take with each decoder."""
-    lines = [
-        "| batching | capacity | decoder | min/epoch | saved | saved at equal capacity "
-        "| padded frames/s | real frames/s | peak memory |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    titles = ["batching", "capacity", "decoder", "min/epoch", "saved", "saved at equal capacity"]
+    titles += ["padded frames/s", "real frames/s", "peak memory"]
+    cells = []
     for index, row in enumerate(rows):
-        for name, of_decoder in row["decoders"].items():
-            minutes, error = of_decoder["minutes_per_epoch"], of_decoder["standard_error_minutes"]
-            peak = of_decoder["peak_memory_bytes"]
-            cells = [
-                row["batching"],
-                f"{row['capacity']:,}",
-                name,
-                f"{minutes:.3g} ± {error:.2g}",
-                "–" if index == 0 else f"{of_decoder['saved_against_random']:.1%}",
-                "–" if index % 2 == 0 else f"{of_decoder['saved_at_equal_capacity']:.1%}",
-                f"{of_decoder['padded_frames_per_second']:,.0f}",
-                f"{of_decoder['real_frames_per_second']:,.0f}",
-                "not measured" if peak is None else f"{peak / 1e9:.2f} GB",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def numbers(text: str) -> list[int]:
-    """25824,51648 as a list of whole numbers above 0; an empty text is none."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as in 25824,51648")
-    return [int(part) for part in parts]
+        for name, times in row["decoders"].items():
+            peak = times["peak_memory_bytes"]
+            cells.append(
+                [
+                    row["batching"],
+                    f"{row['capacity']:,}",
+                    name,
+                    "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}".format(**times),
+                    "–" if index == 0 else f"{times['saved_against_random']:.1%}",
+                    "–" if index % 2 == 0 else f"{times['saved_at_equal_capacity']:.1%}",
+                    f"{times['padded_frames_per_second']:,.0f}",
+                    f"{times['real_frames_per_second']:,.0f}",
+                    "not measured" if peak is None else f"{peak / 1e9:.2f} GB",
+                ]
+            )
+    return markdown_table(titles, cells)
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    cuda = torch.cuda.is_available()
-    device = "cuda" if cuda else "cpu"
+    parser = make_parser(__doc__)
+    add, from_two = parser.add_argument, whole_number(2)
     add("lengths", nargs="?", type=Path, help="default: lengths like LJSpeech's, made up")
     add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
-    add("--clips", type=int, default=10480, help="clips to make up; default %(default)s")
-    add("--device", default=device, help="cpu, cuda or cuda:1; default %(default)s")
-    add("--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only")
+    add("--clips", type=from_two, default=10480, help="clips to make up; default %(default)s")
+    add_measuring_options(parser)
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
-    add("--capacities", type=numbers, metavar="25824,51648", help="default: 2 (GPU: 2,4,8) x first")
-    batches, repeats = (12, 3) if cuda else (6, 1)
-    add("--batches", type=int, default=batches, help="sampled a plan; default %(default)s")
-    add("--repeats", type=int, default=repeats, help="timed steps a batch; default %(default)s")
-    add("--seed", type=int, default=0, help="of plans and samples")
+    shown = "default: 2 (GPU: 2,4,8) x first"
+    add("--capacities", type=whole_numbers(1), metavar="25824,51648", help=shown)
+    add("--batches", type=from_two, help="sampled a plan; default 6, on a GPU 12")
+    add("--repeats", type=whole_number(1), help="timed steps a batch; default 1, on a GPU 3")
+    add("--seed", type=whole_number(0), default=0, help="of plans and samples")
     add("--shapes", action="store_true", help="only count the shapes of every strategy's batches")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add("--json", type=Path, help="write the results to this file too")
     args = parser.parse_args(arguments)
-    for name, least in (("clips", 2), ("batches", 2), ("repeats", 1), ("seed", 0)):
-        if getattr(args, name) < least:
-            parser.error(f"--{name} {getattr(args, name)}: must be at least {least}")
+    on_gpu = args.device.type == "cuda"
+    args.batches = args.batches or (12 if on_gpu else 6)
+    args.repeats = args.repeats or (3 if on_gpu else 1)
     if args.symbols and not args.lengths:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
-    if args.device.startswith("cuda") and not cuda:
-        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
     return args
 
 
 def prepare(args: argparse.Namespace) -> tuple[HParams, corpus.Clips, list[Plan]]:
-    """Settings, lengths and plans. ValueError where one of them cannot be."""
+    """Settings, lengths and plans. UserError where one of them cannot be."""
     hparams = create_hparams(args.hparams, create_hparams(PAPER))
-    hparams = replace(hparams, seed=args.seed)
+    hparams = replace(hparams, seed=args.seed, precision=args.precision)
     if args.lengths is None:
         clips = corpus.made_up_clips(args.clips, hparams, args.seed)
     else:
         clips = corpus.read_clips(args.lengths, hparams, args.symbols, SPLIT)
+    if args.shapes:
+        return hparams, clips, all_plans(clips, hparams)
     if args.capacities is None:
         first = hparams.batch_size * int(clips.frames.max())
-        times = (2, 4, 8) if args.device.startswith("cuda") else (2,)
+        times = (2, 4, 8) if args.device.type == "cuda" else (2,)
         args.capacities = [k * first for k in times]
     return hparams, clips, make_plans(clips, hparams, args.capacities)
 
@@ -350,29 +325,28 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     try:
         hparams, clips, plans = prepare(args)
-    except (ValueError, OSError) as error:
+    except UserError as error:
         sys.exit(f"{PROGRAM}: {error}")
+    r = hparams.n_frames_per_step
     if args.shapes:
-        rows = [summary(plan, clips) for plan in all_plans(clips, hparams)]
+        rows = [summary(plan, clips, r) for plan in plans]
         print(f"{clips.source}\n\n{plans_table(rows)}")
         return
-    device = torch.device(args.device)
     decoders = list(DECODERS) if args.decoder == "both" else [args.decoder]
-    trainer = Trainer(replace(hparams, precision=args.precision), device)
+    trainer, described = Trainer(hparams, args.device), fast_decoder.describe(args.device)
+    measured = measured_on(args.device)
     print(
-        f"{machine(device)}, torch {torch.__version__}, {args.precision}\n{clips.source}\n"
-        f"fast decoder: {fast_decoder.describe(device)}\n"
+        f"{measured['device']}, torch {measured['versions']['torch']}, {args.precision}\n"
+        f"{clips.source}\nfast decoder: {described}\n"
         f"up to {args.batches} batches a plan, {args.repeats} timed on each; no data is read"
     )
-    rows = results(plans, clips, measure(trainer, decoders, clips, plans, args))
+    rows = results(plans, clips, time_plans(trainer, decoders, clips, plans, args), r)
     print(f"\n{plans_table(rows)}\n\n{times_table(rows)}")
     if args.json:
         result = {
-            "date": datetime.date.today().isoformat(),
-            "device": machine(device),
-            "versions": versions(),
+            **measured,
             "precision": args.precision,
-            "fast_decoder": fast_decoder.describe(device),
+            "fast_decoder": described,
             "clips": clips.source,
             "seed": args.seed,
             "batches_sampled": args.batches,

@@ -4,29 +4,29 @@
     python benchmarks/gpu_report.py --environment environment.json
 
 PARTS holds parts.tsv (name, status, seconds, command of every part begun so far) and for each part
-what it printed (NAME.out, NAME.err) and, if it got so far, what it measured (NAME.json). Whatever
-is missing or broken is said to be; nothing is made up for it.
+what it printed (NAME.out, NAME.err) and, if it got so far, what it measured (NAME.json). The report
+names what is missing or broken; nothing is made up for it.
 """
 
 from project_root import ROOT
 
-import argparse
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.arguments import make_parser
+from analysis.tables import markdown_table
 from files import write_atomically, write_json
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
 NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"
 MOST_LINES = 150  # of a part's output
-LAST_LINES = 20  # of what a failed part said
+LAST_LINES = 20  # of the errors of a part that failed
 MOST_WARNINGS = 5
 
 
@@ -37,7 +37,7 @@ class Target:
     where: str
     measure: str
     part: str
-    value: Callable[[dict], float | None]
+    entry: str  # of the part's JSON
     at_least: float
     aim: float
     shown: str  # format of a value
@@ -51,67 +51,47 @@ class Target:
         return "aim" if good(self.aim) else "at least" if good(self.at_least) else "no"
 
 
-def _decoder_rows() -> list[Target]:
-    long = {"batch_size": 16, "frames": 774, "symbols": 120}
-    short = {"batch_size": 64, "frames": 203, "symbols": 32}
-    where, short_where = "B=16, 774 frames, 120 symbols", "B=64, 203 frames, 32 symbols"
-
-    def rate(result: dict) -> float:
-        return result["fast_frames_per_second"]
-
-    rows = [
-        Target(
-            where,
-            f"fast over reference, {name}",
-            f"decoder_{precision}",
-            lambda result: result["speedup"],
-            at_least,
-            aim,
-            ".2f",
-            long | {"precision": precision},
+def decoder_target(
+    entry: str, precision: str, at_least: float, aim: float, part: str = "decoder_{}"
+) -> Target:
+    sizes, where = (
+        {"batch_size": 16, "frames": 774, "symbols": 120},
+        "B=16, 774 frames, 120 symbols",
+    )
+    if "64" in part:
+        sizes, where = (
+            {"batch_size": 64, "frames": 203, "symbols": 32},
+            "B=64, 203 frames, 32 symbols",
         )
-        for name, precision, at_least, aim in (
-            ("fp32 with TF32 off", "fp32", 6, 9),
-            ("fp32 with TF32 on", "tf32", 8, 14),
-            ("bf16", "bf16", 10, 20),
-        )
-    ]
-    for name, precision, at_least, aim in (
-        ("fp32 with TF32 off", "fp32", 120_000, 150_000),
-        ("fp32 with TF32 on", "tf32", 180_000, 260_000),
-        ("bf16", "bf16", 280_000, 360_000),
-    ):
-        part, fits = f"decoder_{precision}", long | {"precision": precision}
-        measure = f"padded mel frames/s, {name}"
-        rows.append(Target(where, measure, part, rate, at_least, aim, ",.0f", fits))
-    fits = short | {"precision": "bf16"}
-    measure = "padded mel frames/s, bf16"
-    part = "decoder_bf16_64_clips"
-    rows.append(Target(short_where, measure, part, rate, 600_000, 1_000_000, ",.0f", fits))
-    for precision in ("bf16", "tf32", "fp32"):
-        rows.append(
-            Target(
-                where,
-                f"peak memory, fast over reference, {precision}",
-                f"decoder_{precision}",
-                lambda result: result["peak_memory_ratio"],
-                1.0,
-                0.6,
-                ".2f",
-                long | {"precision": precision},
-                lower_is_better=True,
-            )
-        )
-    return rows
+    memory, name = entry == "peak_memory_ratio", precision
+    if not memory:
+        name = {"fp32": "fp32 with TF32 off", "tf32": "fp32 with TF32 on"}.get(precision, precision)
+    measure, shown = {
+        "speedup": ("fast over reference", ".2f"),
+        "fast_frames_per_second": ("padded mel frames/s", ",.0f"),
+        "peak_memory_ratio": ("peak memory, fast over reference", ".2f"),
+    }[entry]
+    fits = sizes | {"precision": precision}
+    part = part.format(precision)
+    return Target(where, f"{measure}, {name}", part, entry, at_least, aim, shown, fits, memory)
 
 
 TARGETS = [
-    *_decoder_rows(),
+    decoder_target("speedup", "fp32", 6, 9),
+    decoder_target("speedup", "tf32", 8, 14),
+    decoder_target("speedup", "bf16", 10, 20),
+    decoder_target("fast_frames_per_second", "fp32", 120_000, 150_000),
+    decoder_target("fast_frames_per_second", "tf32", 180_000, 260_000),
+    decoder_target("fast_frames_per_second", "bf16", 280_000, 360_000),
+    decoder_target("fast_frames_per_second", "bf16", 600_000, 1_000_000, "decoder_{}_64_clips"),
+    decoder_target("peak_memory_ratio", "bf16", 1.0, 0.6),
+    decoder_target("peak_memory_ratio", "tf32", 1.0, 0.6),
+    decoder_target("peak_memory_ratio", "fp32", 1.0, 0.6),
     Target(
         "look-alike LJSpeech training, data included",
         "GPU busy over 200 consecutive steps, bf16",
         "busy_bf16",
-        lambda result: result["busy"],
+        "busy",
         0.90,
         0.97,
         ".1%",
@@ -131,7 +111,9 @@ def read_parts(folder: Path) -> list[dict]:
     for line in lines:
         name, status, seconds, command = line.split("\t")
         part = {"name": name, "status": status, "seconds": int(seconds), "command": command}
-        part |= {"output": text_of(folder / f"{name}.out"), "said": text_of(folder / f"{name}.err")}
+        part["output"], part["errors"] = (
+            text_of(folder / f"{name}.{end}") for end in ("out", "err")
+        )
         part["result"], problem = read_json(folder / f"{name}.json")
         if problem and status == "ok":
             part["status"] = problem
@@ -163,10 +145,7 @@ def judge(parts: list[dict], rehearsal: bool) -> list[dict]:
     for target in TARGETS:
         result, value = results.get(target.part), None
         if result and not rehearsal and target.fits.items() <= result.items():
-            try:
-                value = target.value(result)
-            except KeyError:
-                value = None
+            value = result.get(target.entry)
         rows.append(
             {
                 "where": target.where,
@@ -175,7 +154,6 @@ def judge(parts: list[dict], rehearsal: bool) -> list[dict]:
                 "at_least": target.at_least,
                 "aim": target.aim,
                 "reached": "not measured" if value is None else target.reached(value),
-                "shown": target.shown,
             }
         )
     return rows
@@ -188,20 +166,21 @@ def markdown(parts: list[dict], rows: list[dict], rehearsal: bool) -> str:
     environment = next((p["result"] for p in parts if p["name"] == "environment"), None) or {}
     lines = ["# Training on a GPU: every check and benchmark", ""]
     if rehearsal:
-        lines += ["**A rehearsal on a CPU with tiny sizes: nothing here says anything.**", ""]
+        lines += ["**A rehearsal on a CPU with tiny sizes: these numbers mean nothing.**", ""]
     lines += [f"- {name}: {value}" for name, value in environment.items() if name != "versions"]
     versions = environment.get("versions", {})
     lines += [f"- versions: {', '.join(f'{name} {value}' for name, value in versions.items())}"]
-    lines += ["", "| where | measure | measured | at least | aim | reached |"]
-    lines += ["|---|---|---:|---:|---:|---|"]
-    for row in rows:
+    cells = []
+    for row, target in zip(rows, TARGETS, strict=True):
         numbers = [row["measured"], row["at_least"], row["aim"]]
-        cells = ["–" if value is None else format(value, row["shown"]) for value in numbers]
-        lines.append(
-            f"| {row['where']} | {row['measure']} | {' | '.join(cells)} | {row['reached']} |"
-        )
-    lines += ["", "| part | how it ended | s |", "|---|---|---:|"]
-    lines += [f"| {p['name']} | {p['status']} | {p['seconds']} |" for p in parts]
+        numbers = ["–" if value is None else format(value, target.shown) for value in numbers]
+        cells.append([row["where"], row["measure"], *numbers, row["reached"]])
+    lines += [
+        "",
+        markdown_table(["where", "measure", "measured", "at least", "aim", "reached"], cells, 2),
+    ]
+    cells = [[p["name"], p["status"], p["seconds"]] for p in parts]
+    lines += ["", markdown_table(["part", "how it ended", "s"], cells, 2)]
     for part in parts:
         if part["name"] != "environment":
             lines += details(part)
@@ -209,7 +188,7 @@ def markdown(parts: list[dict], rows: list[dict], rehearsal: bool) -> str:
 
 
 def details(part: dict) -> list[str]:
-    """A part's section: its command, what it printed, and the end of what it said if it failed."""
+    """A part's section: its command, what it printed, and the end of its errors if it failed."""
     lines = ["", f"## {part['name']}", "", f"    {part['command']}"]
     printed = [ln for ln in part["output"].strip().splitlines() if not ln.startswith("wrote ")]
     if printed:
@@ -218,12 +197,12 @@ def details(part: dict) -> list[str]:
         elif len(printed) > MOST_LINES:
             printed = [*printed[:MOST_LINES], "", f"... and {len(printed) - MOST_LINES} lines more"]
         lines += ["", *printed]
-    warnings = [line.strip() for line in part["said"].splitlines() if "Warning: " in line]
+    warnings = [line.strip() for line in part["errors"].splitlines() if "Warning: " in line]
     if warnings:
         lines += ["", *(f"- {line}" for line in warnings[:MOST_WARNINGS])]
     if part["status"] != "ok":
-        lines += ["", f"{part['status']}; the last it said:", "", "```"]
-        lines += [*part["said"].strip().splitlines()[-LAST_LINES:], "```"]
+        lines += ["", f"{part['status']}; the end of its errors:", "", "```"]
+        lines += [*part["errors"].strip().splitlines()[-LAST_LINES:], "```"]
     return lines
 
 
@@ -235,10 +214,10 @@ def assemble(folder: Path, out: Path) -> None:
     report = {
         "date": datetime.date.today().isoformat(),
         "rehearsal": rehearsal,
-        "to_reach": [{k: v for k, v in row.items() if k != "shown"} for row in rows],
+        "to_reach": rows,
         "parts": [
             {name: part[name] for name in kept}
-            | {"last_lines": (part["output"] + part["said"]).splitlines()[-LAST_LINES:]}
+            | {"last_lines": (part["output"] + part["errors"]).splitlines()[-LAST_LINES:]}
             for part in parts
         ],
     }
@@ -253,7 +232,7 @@ def assemble(folder: Path, out: Path) -> None:
 def environment() -> dict:
     """What the report was measured on."""
 
-    def said_by(*command: str) -> str:
+    def output_of(*command: str) -> str:
         try:
             run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
@@ -268,27 +247,25 @@ def environment() -> dict:
             versions[package] = "not installed"
     return {
         "date": datetime.date.today().isoformat(),
-        "gpu": said_by("nvidia-smi", f"--query-gpu={NVIDIA_SMI}", "--format=csv,noheader"),
+        "gpu": output_of("nvidia-smi", f"--query-gpu={NVIDIA_SMI}", "--format=csv,noheader"),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": platform.platform(),
-        # A copy of the working tree without .git is told by whoever sent it.
+        # A copy of the working tree without .git knows its commit only from whoever sent it.
         "commit": os.environ.get("COMMIT")
-        or said_by("git", "describe", "--always", "--dirty", "--abbrev=40"),
+        or output_of("git", "describe", "--always", "--dirty", "--abbrev=40"),
         "versions": versions,
     }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="PARTS OUT_DIR")
     parser.add_argument("--environment", type=Path, help="write what this machine is, only")
     args = parser.parse_args(arguments)
     if args.environment:
-        said = environment()
-        write_json(args.environment, said)
-        print(json.dumps(said, indent=2))
+        found = environment()
+        write_json(args.environment, found)
+        print(json.dumps(found, indent=2))
     elif len(args.folders) != 2:
         parser.error("expected two folders: of the parts, and for the report")
     else:

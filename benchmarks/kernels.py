@@ -18,23 +18,25 @@ from pathlib import Path
 
 import torch
 
-from fast_decoder import graphs as decoder_graphs
+from analysis.tables import markdown_table
+from fast_decoder import graphs
+from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
 from files import write_json
 from hparams import HParams
 from training.measuring import machine, versions
+from training.step import AUTOCAST_DTYPES, PRECISIONS
 
-OPERANDS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
-
-def setting_of(args: argparse.Namespace, precision: str, early: bool) -> decoder_graphs.Setting:
+def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.Setting:
     hparams, device = HParams(), torch.device(args.device)
-    return decoder_graphs.Setting(
+    clips, symbols = graphs.bucket(args.batch_size, args.symbols)
+    return graphs.Setting(
         device=device,
         dtype=torch.float32,
-        operand_dtype=OPERANDS[precision],
+        operand_dtype=AUTOCAST_DTYPES[precision] or torch.float32,
         tf32=precision == "tf32",
-        clips=decoder_graphs.bucket(args.batch_size, args.symbols)[0],
-        symbols=decoder_graphs.bucket(args.batch_size, args.symbols)[1],
+        clips=clips,
+        symbols=symbols,
         attention_size=hparams.attention_rnn_dim // args.shrink,
         context_size=hparams.encoder_embedding_dim // args.shrink,
         decoder_size=hparams.decoder_rnn_dim // args.shrink,
@@ -48,42 +50,44 @@ def setting_of(args: argparse.Namespace, precision: str, early: bool) -> decoder
     )
 
 
-def loops(graphs: decoder_graphs.Graphs, args: argparse.Namespace) -> dict[str, Callable]:
+def loops(decoder: graphs.Graphs, args: argparse.Namespace) -> dict[str, Callable]:
     """The four loops over buffers of random values."""
-    s, steps, clips, symbols = graphs.setting, args.frames, args.batch_size, args.symbols
+    s, steps, clips, symbols = decoder.setting, args.frames, args.batch_size, args.symbols
     generator = torch.Generator(s.device).manual_seed(0)
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return scale * torch.randn(shape, generator=generator, device=s.device)
 
-    def kept(size: int) -> torch.Tensor:
-        return random(steps, clips, size) < 1.28  # nine tenths
+    def lstm(size: int, inner: int, width: int) -> dict:
+        return {
+            "keep": random(steps, clips, size) < 1.28,  # nine tenths
+            "weight": random(4 * size, inner, scale=0.03),
+            "gates": random(steps, clips, 4 * size).sigmoid(),
+            "cells": random(steps, clips, size),
+            "rows": random(steps, clips, width),
+        }
 
-    size, hidden, width = s.attention_size, s.decoder_size, s.attention_size + s.context_size
-    keep, decoder_keep = kept(size), kept(hidden)
-    memory, keys = random(clips, symbols, s.context_size), random(clips, symbols, s.dim)
-    weights = (random(4 * size, width, scale=0.03), random(s.dim, size, scale=0.03))
-    location = (random(s.dim, 2 * s.kernel_size, scale=0.1), random(s.dim, scale=0.1))
-    gates, cells = random(steps, clips, 4 * size).sigmoid(), random(steps, clips, size)
-    states = random(steps, clips, width)
-    alignments = torch.softmax(random(steps, clips, symbols), dim=2)
-    past = torch.zeros(steps, clips, 2, symbols + s.kernel_size - 1, device=s.device)
-    mask = torch.zeros(clips, symbols, dtype=torch.bool, device=s.device)
-    buffers = (gates, cells, states, alignments, past)
-    gradients = (random(steps, clips, width), None)
-    gradients += (random(steps, clips, s.context_size), random(steps, clips, s.dim))
-    decoder = (decoder_keep, random(4 * hidden, hidden, scale=0.03))
-    decoder += (random(steps, clips, 4 * hidden).sigmoid(), random(steps, clips, hidden))
-    outputs = random(steps, clips, hidden + s.context_size)
+    width = s.attention_size + s.context_size
+    past_width = symbols + s.kernel_size - 1
+    attention = AttentionBuffers(
+        **lstm(s.attention_size, width, width),
+        mask=torch.zeros(clips, symbols, dtype=torch.bool, device=s.device),
+        memory=random(clips, symbols, s.context_size),
+        processed_memory=random(clips, symbols, s.dim),
+        query_weight=random(s.dim, s.attention_size, scale=0.03),
+        location_weight=random(s.dim, 2 * s.kernel_size, scale=0.1),
+        v=random(s.dim, scale=0.1),
+        alignments=torch.softmax(random(steps, clips, symbols), dim=2),
+        past=torch.zeros(steps, clips, 2, past_width, device=s.device),
+    )
+    hidden = s.decoder_size
+    outputs = LSTMBuffers(**lstm(hidden, hidden, hidden + s.context_size))
+    gradients = random(steps, clips, width)
     return {
-        "attention forward": lambda: graphs.attention_forward(
-            keep, mask, memory, keys, *weights, *location, *buffers
-        ),
-        "decoder LSTM forward": lambda: graphs.decoder_forward(*decoder, outputs),
-        "attention backward": lambda: graphs.attention_backward(
-            keep, memory, keys, *weights, *location, *buffers, *gradients
-        ),
-        "decoder LSTM backward": lambda: graphs.decoder_backward(*decoder, outputs),
+        "attention forward": lambda: decoder.attention_forward(attention),
+        "decoder LSTM forward": lambda: decoder.decoder_forward(outputs),
+        "attention backward": lambda: decoder.attention_backward(attention, gradients, None),
+        "decoder LSTM backward": lambda: decoder.decoder_backward(outputs, outputs.rows),
     }
 
 
@@ -101,12 +105,12 @@ def microseconds(loop: Callable, args: argparse.Namespace) -> float:
     return statistics.median(times)
 
 
-def measure(args: argparse.Namespace) -> list[dict]:
+def measure_loops(args: argparse.Namespace) -> list[dict]:
     rows = []
     for precision in args.precisions.split(","):
         for early in (True, False):
-            graphs = decoder_graphs.Graphs(setting_of(args, precision, early))
-            times = {name: microseconds(loop, args) for name, loop in loops(graphs, args).items()}
+            decoder = graphs.Graphs(setting_of(args, precision, early))
+            times = {name: microseconds(loop, args) for name, loop in loops(decoder, args).items()}
             name = f"{precision}{'' if early else ', late'}"
             rows.append({"setting": name, **times, "together": sum(times.values())})
             print(f"measured {name}", file=sys.stderr, flush=True)
@@ -121,13 +125,9 @@ def save(rows: list[dict], args: argparse.Namespace) -> None:
     write_json(args.json, result)
 
 
-def table(rows: list[dict]) -> str:
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
-    for row in rows:
-        cells = [row["setting"], *(f"{row[name]:.1f}" for name in names[1:])]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def loops_table(rows: list[dict]) -> str:
+    cells = [[name, *(f"{time:.1f}" for time in times)] for name, *times in map(dict.values, rows)]
+    return markdown_table(list(rows[0]), cells)
 
 
 def main() -> None:
@@ -143,20 +143,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.set_defaults(shrink=1)
     args = parser.parse_args()
-    unknown = set(args.precisions.split(",")) - set(OPERANDS)
+    unknown = set(args.precisions.split(",")) - set(PRECISIONS)
     if unknown:
-        parser.error(f"--precisions {args.precisions}: expected some of {', '.join(OPERANDS)}")
+        parser.error(f"--precisions {args.precisions}: expected some of {', '.join(PRECISIONS)}")
     if not torch.cuda.is_available():
         parser.error("torch finds no GPU here, and only there are there kernels to measure")
-    problem = decoder_graphs.problem(torch.device(args.device), torch.float32)
+    problem = graphs.problem(torch.device(args.device), torch.float32)
     if problem is not None:
         parser.error(f"--device {args.device}: {problem}")
-    rows = measure(args)
+    rows = measure_loops(args)
     print(
         f"{machine(torch.device(args.device))}, torch {torch.__version__}: microseconds a step, "
         f"{args.batch_size} clips of {args.frames} frames and {args.symbols} symbols\n"
     )
-    print(table(rows))
+    print(loops_table(rows))
     if args.json:
         print(f"\nwrote {args.json}")
 

@@ -18,7 +18,6 @@ Files read once are in the system's memory, as in all epochs of a training run b
 import project_root
 
 import argparse
-import datetime
 import os
 import statistics
 import sys
@@ -29,14 +28,17 @@ from pathlib import Path
 
 import torch
 
-from analysis.arguments import positive
+from analysis.arguments import make_parser, positive, whole_number, whole_numbers
 from analysis.clips import made_up_clips, make_corpus
-from batching import LengthBatchSampler, padding_stats
+from analysis.tables import markdown_table
+from batching import LengthBatchSampler
 from data_utils import Clip, make_loader, read_filelist
+from errors import UserError
 from files import write_json
-from hparams import HParams, batching_options, create_hparams
+from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.measuring import machine, versions
+from training.batches import make_sampler, plan_stats
+from training.measuring import machine, measured_on
 
 PROGRAM = "loader.py"
 EPOCHS = ("first", "later", "free")
@@ -70,7 +72,7 @@ def epoch(loader, number: int, device: torch.device, rate: float | None) -> dict
     return {"seconds": time.perf_counter() - began, "waited_seconds": waited}
 
 
-def measure(clips: list[Clip], hparams: HParams, args: argparse.Namespace, bar) -> list[dict]:
+def measure_workers(clips: list[Clip], hparams: HParams, args: argparse.Namespace, bar) -> list:
     """For each number of workers, what every repeat of every epoch took. The numbers take turns."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     results = [
@@ -78,32 +80,27 @@ def measure(clips: list[Clip], hparams: HParams, args: argparse.Namespace, bar) 
     ]
     for _ in range(args.repeats):
         for result in results:
-            h = replace(hparams, num_workers=result["num_workers"])
-            sampler = LengthBatchSampler([c.num_frames for c in clips], **batching_options(h))
+            workers, sampler = result["num_workers"], make_sampler(clips, hparams)
             loader = make_loader(
                 clips,
-                h,
+                replace(hparams, num_workers=workers),
                 device.type == "cuda",
                 sampler,
-                persistent_workers=h.num_workers > 0,
+                persistent_workers=workers > 0,
             )
             for number, name in enumerate(EPOCHS):
                 rate = None if name == "free" else args.rate
                 result[name].append(epoch(loader, number, device, rate))
                 bar.update()
             del loader  # ends its processes
-    for result in results:
-        result |= summary(result, sampler, hparams)
-    return results
+    return [result | summary(result, sampler, hparams) for result in results]
 
 
 def summary(result: dict, sampler: LengthBatchSampler, hparams: HParams) -> dict:
     """Medians; frames are those of the last epoch planned, the one that ran free."""
-    r = hparams.n_frames_per_step
-    padded = sum(len(b) * -(-int(sampler.lengths[b].max()) // r) * r for b in sampler.plan)
     seconds = statistics.median(times["seconds"] for times in result["free"])
     found = {
-        "padded_frames_per_second": padded / seconds,
+        "padded_frames_per_second": plan_stats(sampler, hparams).padded_frames / seconds,
         "frames_per_second": float(sampler.lengths.sum()) / seconds,
         "clips_per_second": len(sampler.lengths) / seconds,
         "milliseconds_per_batch": 1000 * seconds / len(sampler.plan),
@@ -116,71 +113,33 @@ def summary(result: dict, sampler: LengthBatchSampler, hparams: HParams) -> dict
     return found
 
 
-def table(corpus: dict, rate: float) -> str:
+def corpus_table(corpus: dict, rate: float) -> str:
     """Markdown: a line for each number of workers."""
-    lines = [
+    columns = {
+        "workers": "{num_workers}",
+        "padded frames/s": "{padded_frames_per_second:,.0f}",
+        "real frames/s": "{frames_per_second:,.0f}",
+        "clips/s": "{clips_per_second:,.0f}",
+        "ms/batch": "{milliseconds_per_batch:.1f}",
+        "waited, first epoch": "{first_epoch_waited_seconds:.3f} s, {first_epoch_waited_share:.2%}",
+        "later epochs": "{later_epoch_waited_seconds:.3f} s, {later_epoch_waited_share:.2%}",
+    }
+    rows = [[cell.format(**result) for cell in columns.values()] for result in corpus["workers"]]
+    return (
         f"{corpus['name']}: {corpus['clips']:,} clips of {corpus['kind']}, {corpus['batches']} "
         f"batches of up to {corpus['largest_batch_size']} clips ({corpus['strategy']}); waiting "
-        f"where training takes {rate:,.0f} padded frames/s",
-        "",
-        "| workers | padded frames/s | real frames/s | clips/s | ms/batch | waited, first epoch "
-        "| later epochs |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for result in corpus["workers"]:
-        cells = [
-            str(result["num_workers"]),
-            f"{result['padded_frames_per_second']:,.0f}",
-            f"{result['frames_per_second']:,.0f}",
-            f"{result['clips_per_second']:,.0f}",
-            f"{result['milliseconds_per_batch']:.1f}",
-        ]
-        for name in ("first", "later"):
-            waited = result[f"{name}_epoch_waited_seconds"]
-            cells.append(f"{waited:.3f} s, {result[f'{name}_epoch_waited_share']:.2%}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def counts(text: str) -> list[int]:
-    """0,1,4 as a list of whole numbers."""
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as in 0,1,2,4")
-    return [int(part) for part in parts]
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("filelists", nargs="*", type=Path, metavar="FILELIST", help="default: made-up cached mels")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    default = [workers for workers in (0, 1, 2, 4) if workers <= cores]
-    shown = ",".join(map(str, default))
-    add("--num-workers", type=counts, default=default, metavar="0,2", help=f"default {shown}")
-    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add("--rate", type=positive, default=200_000, help="training's padded frames/s; default 200000")
-    add("--clips", type=int, default=2000, help="clips to make up; default %(default)s")
-    add("--repeats", type=int, default=3, help="of every epoch, for medians; default %(default)s")
-    add("--json", type=Path, help="write the results to this file too")
-    args = parser.parse_args(arguments)
-    for name in ("clips", "repeats"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)}: expected at least 1")
-    return args
+        f"where training takes {rate:,.0f} padded frames/s\n\n"
+    ) + markdown_table(list(columns), rows, labels=0)
 
 
 def measure_filelist(filelist: Path, name: str, args: argparse.Namespace) -> dict:
     hparams = create_hparams(args.hparams)
     hparams = replace(hparams, load_mel_from_disk=holds_mels(filelist))
     clips = read_filelist(filelist, hparams)
-    sampler = LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(hparams))
-    stats = padding_stats(sampler.lengths, sampler.plan)
+    stats = plan_stats(make_sampler(clips, hparams), hparams)
     epochs = args.repeats * len(args.num_workers) * len(EPOCHS)
     with progress_bar(f"reading {name}", epochs, " epochs") as bar:
-        results = measure(clips, hparams, args, bar)
+        results = measure_workers(clips, hparams, args, bar)
     return {
         "name": name,
         "kind": "cached mels" if hparams.load_mel_from_disk else "sound",
@@ -194,6 +153,25 @@ def measure_filelist(filelist: Path, name: str, args: argparse.Namespace) -> dic
     }
 
 
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add, from_one = parser.add_argument, whole_number(1)
+    add("filelists", nargs="*", type=Path, metavar="FILELIST", help="default: made-up cached mels")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    default = [workers for workers in (0, 1, 2, 4) if workers <= cores]
+    shown = f"default {','.join(map(str, default))}"
+    add("--num-workers", type=whole_numbers(0), default=default, metavar="0,2", help=shown)
+    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    add("--rate", type=positive, default=200_000, help="training's padded frames/s; default 200000")
+    add("--clips", type=from_one, default=2000, help="clips to make up; default %(default)s")
+    shown = "of every epoch, for medians; default %(default)s"
+    add("--repeats", type=from_one, default=3, help=shown)
+    add("--json", type=Path, help="write the results to this file too")
+    args = parser.parse_args(arguments)
+    args.num_workers = args.num_workers or default
+    return args
+
+
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     try:
@@ -205,7 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
                 name = "clips of noise, as long as LJSpeech's"
                 filelists = {name: make_corpus(Path(folder), made_up, hparams)}
             corpora = [measure_filelist(path, name, args) for name, path in filelists.items()]
-    except (ValueError, OSError) as error:
+    except UserError as error:
         sys.exit(f"{PROGRAM}: {error}")
     gpu = machine(torch.device("cuda")) if torch.cuda.is_available() else None
     result = {
@@ -213,17 +191,15 @@ def main(arguments: list[str] | None = None) -> None:
         "rate": args.rate,
         "repeats": args.repeats,
         "hparams": args.hparams,
-        "device": machine(torch.device("cpu")),
         "gpu": gpu,
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
+        **measured_on(torch.device("cpu")),
     }
     print(
         f"{result['device']}, torch {result['versions']['torch']}; medians of {args.repeats}; "
         + (f"batches pinned and copied to {gpu}" if gpu else "no GPU to pin memory for")
     )
     for corpus in corpora:
-        print(f"\n{table(corpus, args.rate)}")
+        print(f"\n{corpus_table(corpus, args.rate)}")
     if args.json:
         write_json(args.json, result)
         print(f"\nwrote {args.json}")

@@ -19,7 +19,6 @@ where one activation comes to lie on the other side of a ReLU's kink.
 import project_root
 
 import argparse
-import datetime
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,19 +28,20 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.arguments import add_measuring_options, make_parser, whole_number
 from data_utils import Batch, TextMelCollate
+from errors import UserError
 from files import write_atomically, write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.measuring import machine, synchronize, versions
-from training.step import PRECISIONS, Trainer
+from training.measuring import measured_on, synchronize
+from training.step import AUTOCAST_DTYPES, Trainer
 
 SMALL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
     "prenet_dim=32,attention_dim=32,attention_location_n_filters=8,postnet_embedding_dim=64,"
     "batch_size=8"
 )
-EPSILONS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10}  # last places
 REFERENCE, FAST = "reference", "fast"
 YARDSTICKS = ("yardstick 1", "yardstick 2", "yardstick 3")
 
@@ -75,6 +75,13 @@ def made_up_batches(count: int, hparams: HParams) -> list[Batch]:
 # ---------------------------------------------------------------------------- training
 
 
+def last_place(precision: str) -> float:
+    """A unit in the last place of 1."""
+    tf32 = 2.0**-10  # it has no dtype of its own
+    dtype = AUTOCAST_DTYPES[precision] or torch.float32
+    return tf32 if precision == "tf32" else torch.finfo(dtype).eps
+
+
 def round_otherwise(model: torch.nn.Module, epsilon: float, seed: int) -> None:
     """Move every weight by up to epsilon / 2 of itself."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,12 +105,11 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
         for name, decoder in decoders.items()
     }
     for seed, name in enumerate(YARDSTICKS):
-        round_otherwise(runs[name].model, EPSILONS[precision], seed)
+        round_otherwise(runs[name].model, last_place(precision), seed)
     batches = made_up_batches(6, hparams)
     losses: dict[str, list[float]] = {name: [] for name in runs}
     distances: dict[str, list[float]] = {name: [] for name in (FAST, *YARDSTICKS)}
-    progress = progress_bar("training", steps, " steps")
-    for step in range(steps):
+    for step in progress_bar("training", steps, " steps", iterable=range(steps)):
         for name, trainer in runs.items():
             torch.manual_seed(step)  # the dropout of this step
             values = trainer.step(batches[step % len(batches)]).values
@@ -113,8 +119,6 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
         for name, run_distances in distances.items():
             distance = (weights(runs[name]) - reference).norm() / reference.norm()
             run_distances.append(float(distance))
-        progress.update()
-    progress.close()
     repeats = {
         name: losses[f"{name} again"] == losses[name]
         and torch.equal(weights(runs[f"{name} again"]), weights(runs[name]))
@@ -129,12 +133,11 @@ def weights(trainer: Trainer) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(trainer.model.parameters()).detach()
 
 
-# ---------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------- the report
 
 
-def report(args: argparse.Namespace, hparams: HParams) -> dict:
-    device = torch.device(args.device)
-    trained = train_all(args.precision, device, hparams, args.steps)
+def compare(args: argparse.Namespace, hparams: HParams) -> dict:
+    trained = train_all(args.precision, args.device, hparams, args.steps)
     losses = trained["losses"]
     differences = {
         name: [abs(a - b) / abs(b) for a, b in zip(losses[name], losses[REFERENCE], strict=True)]
@@ -147,10 +150,8 @@ def report(args: argparse.Namespace, hparams: HParams) -> dict:
         "relative_differences": differences,
         "steps": args.steps,
         "precision": args.precision,
-        "device": machine(device),
         "hparams": asdict(hparams),
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
+        **measured_on(args.device),
     }
 
 
@@ -233,33 +234,25 @@ def draw(result: dict) -> Figure:
     return figure
 
 
+def picture_path(text: str) -> Path:
+    if Path(text).suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
+    return Path(text)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--device", default=default, help="cpu or cuda; default %(default)s")
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="tf32: on GPUs only"
-    )
-    parser.add_argument("--picture", type=Path, metavar="FILE.svg|png", help="draw the curves here")
-    parser.add_argument("--json", type=Path, help="write the results to this file too")
-    parser.add_argument(
-        "--hparams", default="", metavar="name=value,...", help="change the small model"
-    )
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--steps", type=whole_number(1), default=50)
+    add_measuring_options(parser)
+    add("--picture", type=picture_path, metavar="FILE.svg|png", help="draw the curves here")
+    add("--hparams", default="", metavar="name=value,...", help="change the small model")
     args = parser.parse_args(arguments)
-    if args.steps < 1:
-        parser.error(f"--steps {args.steps}: must be at least 1")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {args.device}: torch finds no GPU here; use --device cpu")
-    if args.picture and args.picture.suffix not in (".svg", ".png"):
-        parser.error(f"--picture {args.picture}: expected a name that ends in .svg or .png")
     try:
         hparams = create_hparams(args.hparams, create_hparams(SMALL))
-    except ValueError as error:
+    except UserError as error:
         parser.error(str(error))
-    result = report(args, hparams)
+    result = compare(args, hparams)
     print(summary(result))
     if args.picture:
         figure, kind = draw(result), args.picture.suffix[1:]

@@ -15,7 +15,6 @@ beside the minutes it took without waiting for data, which is the loader's and n
 import project_root
 
 import argparse
-import csv
 import datetime
 import json
 import statistics
@@ -27,15 +26,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from analysis.arguments import positive
+from analysis.arguments import (
+    available_device,
+    make_parser,
+    positive,
+    whole_number,
+    whole_numbers,
+)
+from analysis.lengths import ClipLengths, read_run_lengths
+from analysis.metrics import EpochRecord, read_metrics
 from analysis.step_costs import MeasuredStep, StepCosts, check_shapes, fit, read_costs, write_costs
+from analysis.tables import text_table
 from audio import frame_count
 from batching import plan_epoch
 from data_utils import Batch, TextMelCollate
+from errors import UserError
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict
 from progress import duration, progress_bar
-from text import text_to_sequence
-from training.logger import METRICS_FILE
 from training.measuring import (
     describe_environment,
     peak_memory,
@@ -69,8 +76,8 @@ def make_grid(args: argparse.Namespace, hparams: HParams) -> list[Shape]:
     ]
     capacity = args.capacity or hparams.batch_capacity or hparams.batch_size * max(frames)
     few = {1, -(-hparams.batch_size // 4)}
-    sizes = args.batch_sizes or sorted(few | {max(capacity // length, 1) for length in frames})
-    symbols = args.symbols or list(SYMBOLS)
+    sizes = args.batch_sizes or few | {max(capacity // length, 1) for length in frames}
+    sizes, frames, symbols = (sorted(set(x)) for x in (sizes, frames, args.symbols or SYMBOLS))
     grid = [(b, t, n) for b in sizes for t in frames for n in symbols if b * t <= capacity]
     left_out = len(sizes) * len(frames) * len(symbols) - len(grid)
     print(
@@ -136,7 +143,7 @@ def vary(longest: int, rng: np.random.Generator) -> int:
 
 
 @dataclass
-class Survey:
+class GridTimes:
     """What has been measured so far. Memory is measured in a shape's first step, which therefore
     begins with none at hand and takes some per cent longer; it is timed in the others."""
 
@@ -172,46 +179,41 @@ class Survey:
 
     def measurements(self) -> list[MeasuredStep]:
         """Medians of the times; a first time counts only where there is no other."""
-        found = []
-        for shape, first in self.first_seconds.items():
-            times = self.seconds.get(shape, [])
-            found.append(
-                MeasuredStep(
-                    *shape,
-                    seconds=statistics.median(times or [first]),
-                    bytes=self.bytes[shape],
-                    repeats=len(times),
-                )
+        times = {shape: self.seconds.get(shape, []) for shape in self.first_seconds}
+        return [
+            MeasuredStep(
+                *shape,
+                seconds=statistics.median(times[shape] or [first]),
+                bytes=self.bytes[shape],
+                repeats=len(times[shape]),
             )
-        return found
+            for shape, first in self.first_seconds.items()
+        ]
 
 
-def survey(trainer: Trainer, grid: list[Shape], args: argparse.Namespace) -> Survey:
+def measure_grid(trainer: Trainer, grid: list[Shape], args: argparse.Namespace) -> GridTimes:
     """Measure the grid: once from small to large, then in shuffled rounds until time is up."""
-    found, rng = Survey(), np.random.default_rng(args.seed)
+    found, rng = GridTimes(), np.random.default_rng(args.seed)
     deadline = time.monotonic() + 60 * args.minutes
     pinned = trainer.device.type == "cuda"
-    progress = progress_bar("measuring", len(grid) * (1 + args.repeats), " steps")
     # What loads or is taken once, Adam's moments among it, is there before anything counts.
     trainer.step(make_batch(grid[0], trainer.hparams, rng, pinned))
     shapes = grid
-    try:
+    with progress_bar("measuring", len(grid) * (1 + args.repeats), " steps") as bar:
         for _ in range(1 + args.repeats):
             for shape in shapes:
                 if time.monotonic() > deadline:
-                    for missed in grid:
-                        if missed not in found.bytes and missed not in found.skipped:
-                            found.skipped[missed] = f"not reached in {args.minutes:g} minutes"
+                    reached = found.bytes.keys() | found.skipped.keys()
+                    why = f"not reached in {args.minutes:g} minutes"
+                    found.skipped |= {missed: why for missed in grid if missed not in reached}
                     return found
                 found.try_shape(trainer, shape, make_batch(shape, trainer.hparams, rng, pinned))
-                progress.update()
+                bar.update()
             shapes = [grid[i] for i in rng.permutation(len(grid)) if grid[i] in found.bytes]
-    finally:
-        progress.close()
     return found
 
 
-def needs_too_much_ram(shape: Shape, found: Survey, trainer: Trainer) -> bool:
+def needs_too_much_ram(shape: Shape, found: GridTimes, trainer: Trainer) -> bool:
     """Whether a step would take more than the free memory, judged by the steps measured so far.
 
     A GPU says so itself; without this, a CPU's system would kill the process instead.
@@ -232,12 +234,11 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Measure, fit, say how good the fit is, and write the file."""
+    """Measure, fit, print how good the fit is, and write the file."""
     hparams = create_hparams(args.hparams)
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     grid = make_grid(args, hparams)
-    trainer = Trainer(hparams, device)
-    environment = describe_environment(device)
+    trainer = Trainer(hparams, args.device)
+    environment = describe_environment(args.device)
     machine = environment["machine"] | environment["versions"]
     description = (
         f"{machine['device']} ({machine['processor']}, {machine['cores']} cores, "
@@ -245,25 +246,23 @@ def measure(args: argparse.Namespace) -> None:
         f"{datetime.date.today().isoformat()}"
     )
     print(f"on {description}\nat most {args.repeats} repeats, within {args.minutes:g} minutes")
-    found = survey(trainer, grid, args)
+    found = measure_grid(trainer, grid, args)
     measured = hold_out(found.measurements(), args.seed)
     for shape, why in found.skipped.items():
         print("skipped: {:,} clips of {:,} frames and {:,} symbols: ".format(*shape) + why)
     if found.skipped:
         print("predictions for batches as large as those are extrapolated")
+    settings = json.loads(json.dumps(asdict(hparams)))  # as they will be read back
     try:
-        fitted = [(m.clips, m.frames, m.symbols) for m in measured if not m.held_out]
-        check_shapes(*columns(fitted), hparams.n_frames_per_step)
-    except ValueError as error:
-        sys.exit(f"{PROGRAM}: {error}; here too little was measured: raise --minutes")
+        costs = fit(measured, settings, machine, description)
+    except UserError as error:
+        raise UserError(f"{error}; here too little was measured: raise --minutes") from None
     repeats = [m.repeats for m in measured]
     if min(repeats) < args.repeats:
         print(
             f"{min(repeats)} to {max(repeats)} of {args.repeats} repeats fitted into the time"
             + ("; shapes without any keep their first step's time" if min(repeats) == 0 else "")
         )
-    settings = json.loads(json.dumps(asdict(hparams)))  # as they will be read back
-    costs = fit(measured, settings, machine, description)
     print(costs.formula())
     print_errors(costs)
     write_costs(costs, args.output)
@@ -293,132 +292,80 @@ def print_errors(costs: StepCosts) -> None:
 
 def check(costs: StepCosts, directory: Path) -> list[float]:
     """Print measured beside predicted minutes of a run's epochs; returns the relative errors."""
-    records = read_run(directory)
-    run = next(record for record in records if record["kind"] == "run")
+    metrics = read_metrics(directory)
+    if not metrics.epochs:
+        raise UserError(f"{metrics.path}: no finished epoch in it; train at least one, then check")
+    run = metrics.runs[0]
     print(f"{directory}:")
-    differing = costs.differing(run["hparams"])
+    differing = costs.differing(run.hparams)
     differing += [
         f"{name}={value}, measured with {costs.machine.get(name, 'unknown')}"
-        for name, value in (run["machine"] | run["versions"]).items()
+        for name, value in (run.machine | run.versions).items()
         if costs.machine.get(name) != value
     ]
     for line in differing:
         print(f"  warning: not what the costs were measured on: {line}")
-    print("  epoch  batches  predicted s  measured s  waiting s   error   peak memory (predicted)")
-    errors, hparams = [], None
-    for record in records:
-        if record["kind"] == "run":
-            hparams = hparams_from_dict(record["hparams"])
-            frames, symbols = read_lengths(directory, hparams)
-        elif record["kind"] == "epoch":
-            clips, longest, most_symbols = epoch_shapes(frames, symbols, hparams, record["epoch"])
-            if len(clips) != record["num_batches"]:
-                sys.exit(
-                    f"{PROGRAM}: {directory}: epoch {record['epoch']} had {record['num_batches']} "
-                    f"batches, but its settings now plan {len(clips)}: the run is of another "
-                    "version of this recipe"
+    rows, errors = [], []
+    for record in metrics.records:
+        if record.kind == "run":
+            hparams = hparams_from_dict(record.hparams)
+            lengths = read_run_lengths(directory, hparams)
+        elif record.kind == "epoch":
+            shapes = epoch_shapes(lengths, hparams, record.epoch)
+            if len(shapes[0]) != record.num_batches:
+                raise UserError(
+                    f"{directory}: epoch {record.epoch} had {record.num_batches} batches, but its "
+                    f"settings now plan {len(shapes[0])}: the run is of another version of this "
+                    "recipe"
                 )
-            predicted = float(costs.seconds(clips, longest, most_symbols).sum())
-            waiting = record["data_wait_seconds"]
-            measured = 60 * record["minutes"] - waiting
-            errors.append(predicted / measured - 1)
-            memory = f"{record['peak_memory_bytes'] / 1e9:.2f} GB"
-            if costs.bytes_per_term is not None:
-                memory += f" ({costs.bytes(clips, longest, most_symbols).max() / 1e9:.2f} GB)"
-            print(
-                f"  {record['epoch']:5}  {len(clips):7,}  {predicted:11,.1f}  {measured:10,.1f}  "
-                f"{waiting:9,.1f}  {errors[-1]:+6.1%}   {memory}"
-            )
+            row, error = compare_epoch(costs, record, shapes)
+            rows.append(row)
+            errors.append(error)
+    titles = ["epoch", "batches", "predicted s", "measured s", "waiting s", "error"]
+    print(text_table([*titles, "peak memory (predicted)"], rows, labels=0))
     return errors
 
 
-def read_run(directory: Path) -> list[dict]:
-    """The lines of a run's metrics, of which one at least is an epoch and the first is `run`."""
-    path = directory / METRICS_FILE
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        sys.exit(
-            f"{PROGRAM}: {path}: cannot be read ({error.strerror}); name the output folder (-o) of "
-            "a run of train.py"
-        )
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-            records[-1]["kind"]
-        except (ValueError, KeyError, TypeError):
-            sys.exit(
-                f"{PROGRAM}: {path}:{number}: {line[:60]!r}: expected an object with a kind, as "
-                "train.py writes; go on with the run (--resume), which mends its logs"
-            )
-    kinds = [record["kind"] for record in records]
-    if kinds[:1] != ["run"] or "epoch" not in kinds:
-        sys.exit(f"{PROGRAM}: {path}: no finished epoch in it; train at least one, then check")
-    return records
-
-
-def read_lengths(directory: Path, hparams: HParams) -> tuple[np.ndarray, np.ndarray]:
-    """Frames and symbols of a run's training clips, from its lengths and its filelist's texts."""
-    path, filelist = directory / "lengths.csv", Path(hparams.training_files)
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        lines = filelist.read_text(encoding="utf-8-sig").split("\n")
-        clips = [line.split("|") for line in lines if line.strip()]
-        if [row["id"] for row in rows] != [Path(clip[0].strip()).stem for clip in clips]:
-            sys.exit(f"{PROGRAM}: {filelist}: not the clips of {path}; it changed since the run")
-        frames = [int(row["frames"]) for row in rows]
-        symbols = [len(text_to_sequence(clip[1], hparams.text_cleaners)) for clip in clips]
-    except OSError as error:
-        sys.exit(
-            f"{PROGRAM}: {error.filename}: cannot be read ({error.strerror}); start this where the "
-            "run was started, for its filelist's path counts from there"
-        )
-    except (KeyError, ValueError, IndexError):
-        sys.exit(
-            f"{PROGRAM}: {path}, {filelist}: expected id,frames and path|text|seconds, as train.py "
-            "and prepare_ljspeech.py write them"
-        )
-    return np.array(frames), np.array(symbols)
+def compare_epoch(costs: StepCosts, record: EpochRecord, shapes: tuple) -> tuple[list[str], float]:
+    """A row of the table, and predicted / measured - 1."""
+    predicted = float(costs.seconds(*shapes).sum())
+    measured = 60 * record.minutes - record.data_wait_seconds
+    error = predicted / measured - 1
+    memory = f"{record.peak_memory_bytes / 1e9:.2f} GB"
+    if costs.bytes_per_term is not None:
+        memory += f" ({costs.bytes(*shapes).max() / 1e9:.2f} GB)"
+    times = [f"{seconds:,.1f}" for seconds in (predicted, measured, record.data_wait_seconds)]
+    return [f"{record.epoch}", f"{record.num_batches:,}", *times, f"{error:+.1%}", memory], error
 
 
 def epoch_shapes(
-    frames: np.ndarray, symbols: np.ndarray, hparams: HParams, epoch: int
+    lengths: ClipLengths, hparams: HParams, epoch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Clips, padded frames and padded symbols of every batch of a run's epoch, counted from 1."""
     number = epoch - 1 if hparams.prepare_trainset_per_epoch else 0
-    plan = plan_epoch(frames, epoch=number, **batching_options(hparams))
-    shapes = [(len(batch), frames[batch].max(), symbols[batch].max()) for batch in plan]
+    plan = plan_epoch(lengths.frames, epoch=number, **batching_options(hparams))
+    shapes = [(len(b), lengths.frames[b].max(), lengths.symbols[b].max()) for b in plan]
     return tuple(np.array(shapes).T)
 
 
 # ---------------------------------------------------------------------------- the program
 
 
-def numbers(text: str) -> list[int]:
-    """1,4,16 as a sorted list of positive whole numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers above 0, as in 1,4,16")
-    return sorted({int(part) for part in parts})
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
+    parser = make_parser(__doc__)
+    add, from_one, numbers = parser.add_argument, whole_number(1), whole_numbers(1)
     add("-o", "--output", type=Path, metavar="COSTS.json", help="where to write the costs")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    shown = "cpu or cuda; default: the GPU if there is one"
+    add("--device", type=available_device, default=default, help=shown)
     add("--batch-sizes", type=numbers, metavar="1,4,16", help="default: derived from the others")
     add("--frames", type=numbers, metavar="100,400", help="default: clips of 1 to 10.2 seconds")
     add("--symbols", type=numbers, metavar="10,80,200", help="default: 10,80,200")
-    add("--capacity", type=int, help="padded frames a batch; default: batch_size x longest")
+    add("--capacity", type=from_one, help="padded frames a batch; default: batch_size x longest")
     add("--minutes", type=positive, default=5, help="time for measuring; default 5")
-    add("--repeats", type=int, default=5, help="timed steps of a batch shape, at most; default 5")
-    add("--seed", type=int, default=0, help="of clips, order and held-out shapes")
+    add("--repeats", type=from_one, default=5, help="timed steps a batch shape, at most; default 5")
+    add("--seed", type=whole_number(0), default=0, help="of clips, order and held-out shapes")
     add("--check", nargs="+", type=Path, metavar=("COSTS.json", "RUN"), help="predict these runs")
     args = parser.parse_args(arguments)
     if args.check and (len(args.check) < 2 or args.output):
@@ -427,14 +374,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("-o COSTS.json: name the file to write")
     if args.output and not args.output.absolute().parent.is_dir():
         parser.error(f"-o {args.output}: no such folder: {args.output.parent}")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: no CUDA GPU found")
-    for name in ("capacity", "repeats"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name} {value}: expected a whole number above 0")
-    if args.seed < 0:
-        parser.error(f"--seed {args.seed}: expected a whole number of at least 0")
     return args
 
 
@@ -448,7 +387,7 @@ def main(arguments: list[str] | None = None) -> None:
             return
         costs = read_costs(args.check[0])
         errors = [error for run in args.check[1:] for error in check(costs, run)]
-    except (ValueError, OSError) as error:
+    except UserError as error:
         sys.exit(f"{PROGRAM}: {error}")
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted, nothing was written", file=sys.stderr)

@@ -20,7 +20,8 @@ MOST_KEPT = 64  # `Graphs`, of a few megabytes each
 UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 processors
 PROCESSORS = 132
 COLUMNS, INNER = 64, 64  # of a backward product's result a program, and what it adds up at once
-CLIPS = 16  # a program of `cell_gradient`
+ROWS = 64  # clips a program of `lstm_step` and `gradient_product`, at most
+CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
@@ -224,7 +225,7 @@ def _attention_types(setting: Setting) -> dict:
 
 
 def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
-    rows = min(64, _power_of_two(setting.clips))
+    rows = min(ROWS, _power_of_two(setting.clips))
     types = _types(setting)
     options = {
         "SIZE": size,
@@ -270,7 +271,7 @@ def _attention_step(setting: Setting) -> Callable:
 
 
 def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
-    rows = min(64, _power_of_two(setting.clips))
+    rows = min(ROWS, _power_of_two(setting.clips))
     parts, gates = _split(size, inner)
     options = {
         "SIZE": size,

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from fast_decoder import graphs as decoder_graphs
+from fast_decoder import graphs
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 CHOICES = ("num_warps", "num_stages", "launch_pdl")
@@ -60,7 +60,7 @@ def waiting(ptx: str) -> list[str]:
 
 
 def measured(name: str, options: dict, clips: int) -> dict:
-    kernel = compiled(getattr(decoder_graphs._kernels(), name), options)
+    kernel = compiled(getattr(graphs._kernels(), name), options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         usage = subprocess.run(
@@ -81,7 +81,7 @@ def measured(name: str, options: dict, clips: int) -> dict:
 
 
 class Recorder:
-    """Stands for decoder_kernels: launches are written down in the place of being made."""
+    """Stands for the module `kernels`: launches are written down in the place of being made."""
 
     def __init__(self, kernels):
         self.kernels, self.launches = kernels, []
@@ -111,22 +111,22 @@ class OneStep:
 
 
 def main() -> None:
-    kernels = decoder_graphs._kernels()
+    kernels = graphs._kernels()
     results = []
     for clips, symbols, operands, tf32 in CASES:
-        setting = decoder_graphs.Setting(
+        setting = graphs.Setting(
             torch.device("cuda"),
             torch.float32,
             operands,
             tf32,
-            *decoder_graphs.bucket(clips, symbols),
+            *graphs.bucket(clips, symbols),
             stream=0,
             **FULL,
         )
         recorder = Recorder(kernels)
-        decoder_graphs._kernels, decoder_graphs._Loop = (lambda r=recorder: r), OneStep
-        decoder_graphs.Graphs(setting)
-        decoder_graphs._kernels = lambda: kernels
+        graphs._kernels, graphs._Loop = (lambda r=recorder: r), OneStep
+        graphs.Graphs(setting)
+        graphs._kernels = lambda: kernels
         results += [measured(name, options, clips) for name, options in recorder.launches]
     print(json.dumps(results, indent=2))
 

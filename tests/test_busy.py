@@ -1,10 +1,6 @@
 """benchmarks/busy.py: the union of intervals, what is idle and why, and a whole run on a CPU."""
 
-import importlib.util
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_epoch import TINY
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "benchmarks" / "busy.py"
-
-
-def load():
-    path = sys.path.copy()
-    sys.path.insert(0, str(PROGRAM.parent))
-    spec = importlib.util.spec_from_file_location("busy", PROGRAM)
-    sys.modules["busy"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
-
-
-busy = load()
+from benchmarks import busy
 
 
 def session(*kernels, end=100, start=0, marks=((0, "working"),), calls=(), steps=1):
@@ -135,17 +117,39 @@ def test_kernels_and_host_calls_are_told_apart_in_what_the_profiler_recorded():
     assert seen.calls == [("cudaGraphLaunch", 1, 3)]
 
 
-def test_on_a_cpu_it_measures_wall_time_and_shares_and_claims_no_busy_gpu(tmp_path):
-    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--clips", "12", "--steps", "3"]
-    command += ["--warm-ups", "1", "--session", "2", "--json", "busy.json"]
-    command += ["--hparams", f"{TINY},decoder=fast,num_workers=1"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_on_a_cpu_it_measures_wall_time_and_shares_and_claims_no_busy_gpu(tmp_path, capsys):
+    options = ["--device", "cpu", "--clips", "12", "--steps", "3", "--warm-ups", "1"]
+    options += ["--session", "2", "--hparams", f"{TINY},decoder=fast,num_workers=1"]
+    busy.main([*options, "--json", str(tmp_path / "busy.json")])
+    printed = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "busy.json").read_text(encoding="utf-8"))
     assert result["busy"] is None
-    assert "| GPU busy | not measured without a GPU |" in run.stdout
+    assert "| GPU busy | not measured without a GPU |" in printed
     assert 0 < result["wall_seconds"] < 60
     assert 0 <= result["waited_for_data"] < 1
     assert 0 < sum(operator["share"] for operator in result["operators"]) <= 1
-    assert "_AttentionRecurrence" in run.stdout
-    assert "made-up lengths of 12 clips" in run.stdout
+    assert "AttentionRecurrence" in printed
+    assert "made-up lengths of 12 clips" in printed
+
+
+def test_what_was_seen_on_a_gpu_is_reported():
+    ms = 1_000_000
+    seen = session((0, 4 * ms), (5 * ms, 10 * ms), end=10 * ms, calls=[("cudaGraphLaunch", 0, 9)])
+    result = busy.analyse([seen]) | {
+        "device": "a GPU",
+        "versions": {"torch": "2.13"},
+        "precision": "bf16",
+        "steps": 1,
+        "clips": "12 clips",
+        "fast_decoder": "fast",
+        "wall_seconds": 0.02,
+        "profiled_wall_seconds": 0.01,
+        "waited_for_data": 0.0,
+        "padded_frames_per_second": 1e5,
+    }
+    page = " ".join(busy.report(result).split())
+    assert "| GPU busy, in 1 profiled steps | 90.0% |" in page
+    assert "| the same busy time over the wall time without the profiler | 45.0% |" in page
+    assert "| 100 µs to more | 1 | 10.00% |" in page
+    assert "| kernel 1 | 50.0% | 0.005 | 1 |" in page
+    assert "| 1,000 µs | working |" in page

@@ -1,32 +1,22 @@
 """benchmarks/decoder.py: what it counts, and that its JSON holds what is read from it."""
 
-import importlib.util
+import dataclasses
+import functools
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import decoder
+from data_utils import Batch
 from hparams import HParams
+from training.step import Trainer
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "benchmarks" / "decoder.py"
-
-
-@pytest.fixture(scope="module")
-def decoder():
-    path = sys.path.copy()
-    sys.path.insert(0, str(PROGRAM.parent))
-    spec = importlib.util.spec_from_file_location("decoder_benchmark", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_operators_that_compute_are_counted_and_views_are_not(decoder):
+def test_operators_that_compute_are_counted_and_views_are_not():
     x = torch.ones(3, 4, requires_grad=True)
 
     def run():
@@ -42,7 +32,7 @@ def test_operators_that_compute_are_counted_and_views_are_not(decoder):
     assert count == 2  # ones_like, mul; a gradient's first value is not added
 
 
-def test_bytes_of_a_step_are_those_of_its_shapes(decoder):
+def test_bytes_of_a_step_are_those_of_its_shapes():
     found = decoder.bytes_per_step(HParams(), batch_size=16, symbols=120, operand=4)
     # Per clip: gates 32,768, hidden states and cells 16,384, context and two alignments 3,008,
     # masks 2,048, and the tanh of 120 x 128.
@@ -63,16 +53,64 @@ def test_bytes_of_a_step_are_those_of_its_shapes(decoder):
     assert 2 * half["reference"]["forward"]["weights"] == weights
 
 
-def test_the_json_holds_ratios_medians_launches_and_bytes(tmp_path):
-    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--json", "decoder.json"]
-    command += "--batch-size 1 --frames 3 --symbols 4 --repeats 2 --warm-ups 0 --no-memory".split()
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+SMALL = HParams(
+    symbols_embedding_dim=16,
+    encoder_embedding_dim=20,
+    attention_rnn_dim=24,
+    decoder_rnn_dim=28,
+    prenet_dim=12,
+    attention_dim=10,
+    attention_location_n_filters=6,
+    attention_location_kernel_size=5,
+    postnet_embedding_dim=14,
+    n_mel_channels=8,
+    decoder="reference",
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_frames_per_step": 3, "encoder_n_convolutions": 2, "postnet_n_convolutions": 3}],
+    ids=str,
+)
+def test_flop_of_a_step_are_those_that_torch_counts_in_the_reference_decoder(changes):
+    hparams, clips, frames, symbols = dataclasses.replace(SMALL, **changes), 3, 12, 7
+    batch = Batch(
+        text=torch.randint(1, hparams.n_symbols, (clips, symbols)),
+        text_lengths=torch.full((clips,), symbols),
+        mel=torch.randn(clips, 8, frames),
+        gate=torch.ones(clips, frames // hparams.n_frames_per_step),
+        mel_lengths=torch.full((clips,), frames),
+    )
+    with FlopCounterMode(display=False) as counter:
+        Trainer(hparams, torch.device("cpu")).step(batch)
+    # torch does not count the encoder's LSTM, and does not make gradients by the first states.
+    encoder_lstm = 3 * 2 * clips * symbols * 2 * 4 * 10 * (20 + 10)
+    first_states = 2 * clips * (4 * 24 * 24 + 4 * 28 * 28 + symbols * 2 * 5 * 6)
+    counted = counter.get_total_flops() + encoder_lstm + first_states
+    assert decoder.step_flop(hparams, clips, frames, symbols) == counted
+
+
+def test_the_json_holds_ratios_medians_limit_launches_and_bytes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(decoder.PRODUCT, "cpu", 256)
+    monkeypatch.setattr(decoder, "HParams", functools.partial(dataclasses.replace, SMALL))
+    monkeypatch.setattr(decoder, "in_a_process", lambda measure, *arguments: measure(*arguments))
+    options = "--batch-size 1 --frames 3 --symbols 4 --repeats 2 --warm-ups 0 --no-memory"
+    decoder.main(["--device", "cpu", "--json", str(tmp_path / "decoder.json"), *options.split()])
+    printed = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "decoder.json").read_text(encoding="utf-8"))
     ratio = result["reference_seconds"] / result["fast_seconds"]
     assert result["speedup"] == pytest.approx(ratio)
     assert result["fast_frames_per_second"] == pytest.approx(3 / result["fast_seconds"])
     assert result["peak_memory_ratio"] is None
+    assert result["flop_per_step"] == decoder.step_flop(SMALL, 1, 3, 4)
+    limit = result["flop_per_step"] / result["product_flop_per_second"]
+    assert result["limit_seconds"] == pytest.approx(limit)
+    for name in ("reference", "fast"):
+        share = limit / result[f"{name}_seconds"]
+        assert result[f"{name}_share_of_limit"] == pytest.approx(share)
+        assert 0 < share < 1
+    assert f"limit at {result['product_flop_per_second'] / 1e9:,.0f} GFLOP/s" in printed
     launches = result["launches_per_step"]
     # The reference decoder's step as operators: two LSTM cells, dropout, attention, projections,
     # and backwards their gradients with an addition for each weight; a dozen either way.
@@ -83,5 +121,10 @@ def test_the_json_holds_ratios_medians_launches_and_bytes(tmp_path):
         assert result["bytes_per_step"]["fast"][way] < result["bytes_per_step"]["reference"][way]
         parts = result["bytes_per_step_parts"]["fast"][way]
         assert result["bytes_per_step"]["fast"][way] == sum(parts.values())
-    assert "| operators a decoder step, forward + backward | " in run.stdout
+    assert "| operators a decoder step, forward + backward | " in printed
     assert {"device", "versions", "all_seconds", "date", "fast_decoder"} <= result.keys()
+
+
+def test_what_fails_in_a_process_of_its_own_is_not_measured():
+    assert decoder.in_a_process(max, 3, 5) == 5
+    assert decoder.in_a_process(int, "not a number") is None

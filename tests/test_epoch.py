@@ -1,11 +1,10 @@
 """benchmarks/epoch.py and clips.py: the sample stands for its epoch; lengths are read as given."""
 
-import importlib.util
+import contextlib
+import io
 import itertools
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,39 +12,25 @@ import pytest
 
 from analysis import clips as corpus
 from batching import STRATEGIES
+from benchmarks import epoch
 from data_utils import read_filelist
-from fast_decoder import graphs as decoder_graphs
 from hparams import create_hparams
 from text import text_to_sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "benchmarks" / "epoch.py"
 LJSPEECH = ROOT.parent / "shared" / "ljspeech"
 TINY = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
-    "n_mel_channels=4,batch_size=4,hop_time=200"
+    "n_mel_channels=4,batch_size=4,hop_time=400"
 )
 PAPER = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
-
-
-@pytest.fixture(scope="module")
-def epoch():
-    """The program as a module; it puts the project in place of its own folder in sys.path."""
-    path = sys.path.copy()
-    sys.path.insert(0, str(PROGRAM.parent))
-    spec = importlib.util.spec_from_file_location("epoch", PROGRAM)
-    sys.modules["epoch"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield module
-    del sys.modules["epoch"]
 
 
 # ---------------------------------------------------------------------------- the sample
 
 
-def test_over_all_samples_the_estimate_is_right_and_so_is_its_standard_error(epoch):
+def test_over_all_samples_the_estimate_is_right_and_so_is_its_standard_error():
     population = [[3.0, 5.0, 10.0], [1.0, 1.5, 2.0, 7.0]]
     sizes = [len(stratum) for stratum in population]
     draws = itertools.product(*(itertools.combinations(stratum, 2) for stratum in population))
@@ -55,14 +40,14 @@ def test_over_all_samples_the_estimate_is_right_and_so_is_its_standard_error(epo
     assert np.square(errors).mean() == pytest.approx(totals.var())
 
 
-def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it(epoch):
+def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it():
     assert epoch.estimate([1, 2], [[4.0], [1.0, 3.0]]) == (8.0, 0.0)
     total, error = epoch.estimate([5], [[2.0]])
     assert total == 10.0
     assert math.isnan(error)
 
 
-def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each(epoch):
+def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each():
     clips = corpus.made_up_clips(500, PAPER)
     for plan in epoch.make_plans(clips, PAPER, [30_000]):
         parts = epoch.strata(plan, 7)
@@ -77,7 +62,7 @@ def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each(epoch)
         assert all(set(numbers.tolist()) <= set(part.tolist()) for numbers, part in pairs)
 
 
-def test_every_clip_is_in_every_plan_once_and_capacities_are_kept(epoch):
+def test_every_clip_is_in_every_plan_once_and_capacities_are_kept():
     clips = corpus.made_up_clips(500, PAPER)
     plans = epoch.make_plans(clips, PAPER, [30_000])
     longest = clips.frames.max()
@@ -92,12 +77,12 @@ def test_every_clip_is_in_every_plan_once_and_capacities_are_kept(epoch):
         epoch.make_plans(clips, PAPER, [100])
 
 
-def test_shapes_buckets_and_idle_programs_are_counted(epoch, monkeypatch):
-    monkeypatch.setattr(decoder_graphs, "bucket", lambda b, n: (-(-b // 4) * 4, -(-n // 10) * 10))
+def test_shapes_buckets_and_idle_programs_are_counted(monkeypatch):
+    monkeypatch.setattr(epoch, "bucket", lambda b, n: (-(-b // 4) * 4, -(-n // 10) * 10))
     lengths = corpus.Clips(np.array([5, 5, 5, 2, 9]), np.array([3, 8, 10, 12, 7]), "")
     batches = [np.array([0, 1, 2]), np.array([3]), np.array([4])]
     plan = epoch.Plan("any", 20, batches, epoch.shapes_of(lengths, batches, PAPER))
-    found = epoch.summary(plan, lengths)
+    found = epoch.summary(plan, lengths, 1)
     assert plan.shapes.tolist() == [[3, 5, 10], [1, 2, 12], [1, 9, 7]]
     assert (found["shapes"], found["buckets"]) == (3, 2)
     assert (found["padded_frames"], found["real_frames"]) == (26, 26)
@@ -111,12 +96,11 @@ def test_shapes_buckets_and_idle_programs_are_counted(epoch, monkeypatch):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> tuple[str, dict]:
-    folder = tmp_path_factory.mktemp("epoch")
-    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--hparams", TINY]
-    command += ["--clips", "60", "--batches", "4", "--decoder", "both", "--json", "epoch.json"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout, json.loads((folder / "epoch.json").read_text(encoding="utf-8"))
+    path, printed = tmp_path_factory.mktemp("epoch") / "epoch.json", io.StringIO()
+    options = ["--device", "cpu", "--hparams", TINY, "--clips", "60", "--batches", "4"]
+    with contextlib.redirect_stdout(printed):
+        epoch.main([*options, "--decoder", "both", "--json", str(path)])
+    return " ".join(printed.getvalue().split()), json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_it_reports_every_plan_with_each_decoder(measured):
@@ -183,8 +167,8 @@ def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
     assert counts == wanted.symbols.tolist()
 
 
-def test_shapes_of_every_strategy_are_counted_without_training(epoch, capsys, monkeypatch):
-    monkeypatch.setattr(epoch, "make_trainer", None)
+def test_shapes_of_every_strategy_are_counted_without_training(capsys, monkeypatch):
+    monkeypatch.setattr(epoch, "Trainer", None)
     epoch.main(["--clips", "60", "--shapes", "--hparams", "batch_size=4"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 2 * len(STRATEGIES)

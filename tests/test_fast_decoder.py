@@ -5,25 +5,21 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_model import MELS, seeded, tiny_batch, tiny_model
+from test_model import GOLDEN, TINY, needs_golden, seeded, tiny_batch, tiny_model
 
 import fast_decoder
 import model
 from data_utils import Batch
+from fast_decoder import operations, plain
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
-DIM = 8  # encoder_embedding_dim of the tiny model
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -35,15 +31,15 @@ def poisoned_buffers(monkeypatch):
     def poisoned(*shape, **options):
         return torch.full(shape, torch.nan, **options)
 
-    monkeypatch.setattr(fast_decoder, "_empty", poisoned)
+    monkeypatch.setattr(operations, "empty", poisoned)
 
 
 @pytest.fixture(params=["oneDNN", "plain"])
 def products(request, monkeypatch):
     """Both ways to multiply: without oneDNN is what a GPU does."""
     if request.param == "plain":
-        monkeypatch.setattr(fast_decoder, "_onednn_multiplies", lambda *_: False)
-    elif not fast_decoder._onednn_multiplies("cpu", torch.float32):
+        monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
+    elif not operations.onednn_multiplies("cpu", torch.float32):
         pytest.skip("this torch has no oneDNN")
 
 
@@ -58,18 +54,35 @@ class Problem:
     dropout_masks: model.DropoutMasks
     seed: int
 
-    def run(self, function, weights=(1.0, 1.0, 1.0), precision=None):
-        """Outputs and all gradients, by name, of a random weighting of the outputs."""
-        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
-        self.decoder.zero_grad()
-        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
-            outputs = function(self.decoder, memory, self.mask, mel, self.dropout_masks)
+    def to(self, dtype=None, device=None):
+        """The same problem in another precision or on another device; its decoder moves along."""
+        memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
+        prenet, *others = self.dropout_masks
+        masks = [None if x is None else x.to(device=device) for x in others]
+        masks = model.DropoutMasks(tuple(x.to(device=device) for x in prenet), *masks)
+        decoder = self.decoder.to(dtype=dtype, device=device)
+        return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
+
+    def outputs(self, function=fast_decoder.teacher_forced, memory=None, mel=None):
+        memory, mel = self.memory if memory is None else memory, self.mel if mel is None else mel
+        return function(self.decoder, memory, self.mask, mel, self.dropout_masks)
+
+    def loss(self, outputs, weights=(1.0, 1.0, 1.0)):
+        """A random weighting of the outputs, always the same."""
         generator, loss = seeded(self.seed), 0.0
         for output, weight in zip(outputs, weights, strict=True):
             noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
             if weight:
-                loss = loss + weight * (output.to(memory.dtype) * noise.to(memory)).sum()
-        loss.backward()
+                loss = loss + weight * (output.to(self.memory.dtype) * noise.to(self.memory)).sum()
+        return loss
+
+    def run(self, function, weights=(1.0, 1.0, 1.0), precision=None):
+        """Outputs and all gradients of the loss, by name."""
+        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
+        self.decoder.zero_grad()
+        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
+            outputs = self.outputs(function, memory, mel)
+        self.loss(outputs, weights).backward()
         results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
         results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
         results |= {f"grad {n}": p.grad for n, p in self.decoder.named_parameters()}
@@ -84,11 +97,13 @@ def problem(
     symbols, frames = (torch.tensor(x) for x in zip(*lengths, strict=True))
     num_symbols, r = int(symbols.max()), decoder.n_frames_per_step
     num_steps, generator = -(-int(frames.max()) // r), seeded(seed + 1)
+    embedding_dim = changes.get("encoder_embedding_dim", TINY.encoder_embedding_dim)
+    mels = changes.get("n_mel_channels", TINY.n_mel_channels)
     return Problem(
         decoder,
-        torch.randn(len(lengths), num_symbols, DIM, generator=generator, dtype=dtype),
+        torch.randn(len(lengths), num_symbols, embedding_dim, generator=generator, dtype=dtype),
         torch.arange(num_symbols) >= symbols[:, None],
-        torch.randn(len(lengths), MELS, num_steps * r, generator=generator, dtype=dtype),
+        torch.randn(len(lengths), mels, num_steps * r, generator=generator, dtype=dtype),
         decoder.draw_masks(num_steps, len(lengths), generator),
         seed,
     )
@@ -110,11 +125,24 @@ def relative_errors(actual, expected):
     return errors
 
 
-def forward(case, memory=None):
-    memory = case.memory if memory is None else memory
-    return fast_decoder.teacher_forced(
-        case.decoder, memory, case.mask, case.mel, case.dropout_masks
-    )
+def errors_by_precision(draws, lengths, precision, run):
+    """Errors of the fast decoder and of the reference against float64, by name, of every draw."""
+    changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
+    fast, reference = {}, {}
+    for draw in range(draws):
+        case = problem(lengths, torch.float64, seed=draw, **changes)
+        exact = case.run(model.teacher_forced)
+        case = case.to(torch.float32)
+        for errors, function in (
+            (fast, fast_decoder.teacher_forced),
+            (reference, model.teacher_forced),
+        ):
+            results = run(case, function, precision=precision)
+            assert results["mel"].dtype == results["gate"].dtype == precision
+            for name, x in results.items():
+                error = (x.double().cpu() - exact[name]).norm() / exact[name].norm()
+                errors.setdefault(name, []).append(error.item())
+    return fast, reference
 
 
 def assert_parity(case, weights=(1.0, 1.0, 1.0)):
@@ -139,8 +167,8 @@ SIZES = {
     "equal": ((6, 8), (6, 8), (6, 8), (6, 8)),
     "very unequal": ((40, 35), (1, 1), (2, 3)),
     "fewer symbols than the filter is wide": ((2, 17), (1, 5)),
-    "one step more than a chunk": ((5, fast_decoder.CHUNK + 1), (3, 8)),
-    "three chunks": ((5, 3 * fast_decoder.CHUNK), (3, 8)),
+    "one step more than a chunk": ((5, plain.CHUNK + 1), (3, 8)),
+    "three chunks": ((5, 3 * plain.CHUNK), (3, 8)),
 }
 
 
@@ -179,9 +207,7 @@ def test_sizes_and_dropout_change_nothing(changes, dtype, products):
 def test_a_sum_over_many_rows_keeps_its_precision():
     """The gradient of v sums terms that cancel over the symbols: in one go that costs a digit."""
     case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
-    exact = case.run(model.teacher_forced)
-    case.decoder.float()
-    case.memory, case.mel = case.memory.float(), case.mel.float()
+    exact, case = case.run(model.teacher_forced), case.to(torch.float32)
     name = "grad attention_layer.v.linear_layer.weight"
     ours, reference = (
         relative_errors(case.run(function), exact)[name]
@@ -214,7 +240,8 @@ class Repeated(torch.autograd.Function):
 
 def test_gradients_are_those_of_finite_differences():
     sizes = {"attention_rnn_dim": 3, "decoder_rnn_dim": 2, "prenet_dim": 2, "attention_dim": 2}
-    case = problem(((3, 4), (2, 3)), torch.float64, **sizes)
+    sizes |= {"encoder_embedding_dim": 4, "n_mel_channels": 2, "attention_location_n_filters": 2}
+    case = problem(((3, 3), (2, 2)), torch.float64, **sizes)
     names = [name for name, _ in case.decoder.named_parameters()]
 
     def outputs(memory, mel, *parameters):
@@ -228,11 +255,6 @@ def test_gradients_are_those_of_finite_differences():
     inputs = [case.memory, case.mel, *case.decoder.parameters()]
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     assert torch.autograd.gradcheck(lambda *x: Repeated.apply(outputs, *x), inputs)
-
-
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="golden arrays (../shared) are not here"
-)
 
 
 @needs_golden
@@ -267,9 +289,9 @@ def assert_golden():
         assert (gradient - expected).abs().max() < 1e-3 * expected.abs().max(), name
 
 
-def train(training_decoder, steps=50):
+def losses_of_training(training_decoder, steps=50):
     tacotron = tiny_model(training=True, training_decoder=training_decoder)
-    batch = tiny_batch(((7, 20), (3, 9), (5, 14)))
+    batch = tiny_batch(((5, 10), (3, 6)))
     optimizer = torch.optim.Adam(tacotron.parameters(), lr=1e-2)
     torch.manual_seed(1)
     losses = []
@@ -284,21 +306,20 @@ def train(training_decoder, steps=50):
 
 
 def test_fifty_steps_of_training_have_the_loss_curve_of_the_reference():
-    reference, fast = train(model.teacher_forced), train(fast_decoder.teacher_forced)
+    reference = losses_of_training(model.teacher_forced)
+    fast = losses_of_training(fast_decoder.teacher_forced)
     assert reference[-1] < 0.7 * reference[0]
     assert fast == pytest.approx(reference, rel=1e-4)
-    assert train(fast_decoder.teacher_forced) == fast  # bitwise
+    assert losses_of_training(fast_decoder.teacher_forced, steps=10) == fast[:10]  # bitwise
 
 
 def test_without_gradients_the_outputs_are_the_same():
     case = problem(training=False)
-    expected = model.teacher_forced(
-        case.decoder, case.memory, case.mask, case.mel, case.dropout_masks
-    )
+    expected = case.outputs(model.teacher_forced)
     with torch.no_grad():
-        validation = forward(case)
+        validation = case.outputs()
     with torch.inference_mode():
-        inference = forward(case)
+        inference = case.outputs()
     for one, two, three in zip(expected, validation, inference, strict=True):
         assert torch.allclose(two, one, atol=1e-5)
         assert torch.equal(two, three)
@@ -312,7 +333,7 @@ def refused(*_):
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
 def test_onednn_is_used_only_where_its_products_are_right(multiply, monkeypatch):
     """Its operators are private: they may go, or change what they do."""
-    check = fast_decoder._onednn_multiplies.__wrapped__
+    check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
     assert not check("cpu", torch.float64)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", multiply)
@@ -324,24 +345,9 @@ def test_onednn_is_used_only_where_its_products_are_right(multiply, monkeypatch)
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision, products):
-    """The usual error against float64: in some draws attention magnifies either one's errors."""
-    changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
-    ours, reference = {}, {}
-    for draw in range(12):
-        case = problem(((9, 30), (4, 11), (7, 26)), torch.float64, seed=draw, **changes)
-        exact = case.run(model.teacher_forced)
-        case.decoder.float()
-        case.memory, case.mel = case.memory.float(), case.mel.float()
-        for errors, function in (
-            (ours, fast_decoder.teacher_forced),
-            (reference, model.teacher_forced),
-        ):
-            results = case.run(function, precision=precision)
-            assert results["mel"].dtype == results["gate"].dtype == precision
-            for name, x in results.items():
-                error = (x.double() - exact[name]).norm() / exact[name].norm()
-                errors.setdefault(name, []).append(error.item())
-    for name, errors in ours.items():
+    """The usual error: in some draws attention magnifies either one's errors."""
+    fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
+    for name, errors in fast.items():
         assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
 
 
@@ -351,7 +357,7 @@ def test_autocast_does_not_reach_into_the_hand_written_backward_pass():
     weight = case.decoder.attention_layer.v.linear_layer.weight
     gradients = []
     for enabled in (False, True):
-        alignments = forward(case)[2]
+        alignments = case.outputs()[2]
         loss = (alignments * torch.randn(alignments.shape, generator=seeded())).sum()
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             gradients.append(torch.autograd.grad(loss, weight)[0])
@@ -366,32 +372,21 @@ def test_two_forward_passes_before_their_backward_passes_do_not_meet():
     two.decoder = one.decoder
     expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in (one, two)]
     for first, second in ((0, 1), (1, 0)):
-        memories, losses = [], []
-        for case in (one, two):
-            memories.append(case.memory.clone().requires_grad_())
-            generator = seeded(case.seed)
-            losses.append(
-                sum(
-                    (
-                        x * torch.randn(x.shape, generator=generator, dtype=torch.float64).float()
-                    ).sum()
-                    for x in forward(case, memories[-1])
-                )
-            )
+        memories = [case.memory.clone().requires_grad_() for case in (one, two)]
+        losses = []
+        for case, memory in zip((one, two), memories, strict=True):
+            losses.append(case.loss(case.outputs(memory=memory)))
             with torch.no_grad():  # validation between
-                forward(case)
+                case.outputs()
         losses[first].backward()
         losses[second].backward()
         for memory, wanted in zip(memories, expected, strict=True):
             assert torch.equal(memory.grad, wanted)
 
 
-def loss_of(case):
-    return sum(output.sum() for output in forward(case))
-
-
 def test_a_second_backward_pass_through_one_graph_is_refused():
-    loss = loss_of(problem())
+    case = problem()
+    loss = case.loss(case.outputs())
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match=r"runs once.*decoder=reference"):
         loss.backward()
@@ -399,12 +394,13 @@ def test_a_second_backward_pass_through_one_graph_is_refused():
 
 def test_a_second_derivative_is_refused():
     case = problem()
+    loss, parameters = case.loss(case.outputs()), list(case.decoder.parameters())
     with pytest.raises(RuntimeError, match=r"no second derivative.*decoder=reference"):
-        torch.autograd.grad(loss_of(case), list(case.decoder.parameters()), create_graph=True)
+        torch.autograd.grad(loss, parameters, create_graph=True)
 
 
 def test_an_output_changed_before_the_backward_pass_is_refused():
-    mel, _, alignments = forward(problem())
+    mel, _, alignments = problem().outputs()
     with torch.no_grad():
         alignments.mul_(2)
     with pytest.raises(RuntimeError, match=r"modified by an inplace operation"):
@@ -438,20 +434,14 @@ def test_a_mel_of_no_whole_number_of_steps_is_refused():
         case.run(fast_decoder.teacher_forced)
 
 
-@pytest.mark.parametrize(("users", "expected"), [(None, "64"), ("7", "7")])
-def test_programs_kept_for_shapes_that_never_come_back_are_few_unless_the_user_says(
-    users, expected
+@pytest.mark.parametrize(("of_the_user", "expected"), [(None, "64"), ("7", "7")])
+def test_few_programs_are_kept_for_shapes_that_do_not_come_back_unless_the_user_says_so(
+    of_the_user, expected, monkeypatch
 ):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    environment = {k: v for k, v in os.environ.items() if k not in names}
-    environment |= {} if users is None else dict.fromkeys(names, users)
-    program = f"import fast_decoder, os; print(*(os.environ[name] for name in {names}))"
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[1],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.split() == [expected, expected]
+    for name in names:
+        monkeypatch.setenv(name, of_the_user or "")  # for monkeypatch to put back
+        if of_the_user is None:
+            monkeypatch.delenv(name)
+    fast_decoder.limit_caches()
+    assert [os.environ[name] for name in names] == [expected, expected]

@@ -1,8 +1,7 @@
 """benchmarks/step_cost.py: what it measures and predicts, on a tiny model."""
 
-import importlib.util
 import json
-import subprocess
+import shutil
 import sys
 from itertools import product
 from pathlib import Path
@@ -13,13 +12,12 @@ import torch
 from helpers import SENTENCES, Child, metrics
 from scipy.spatial import Delaunay
 
+from analysis.lengths import ClipLengths
 from analysis.step_costs import TERMS, StepCosts, read_costs, write_costs
 from batching import STRATEGIES, plan_epoch
-from data_utils import Batch
+from benchmarks import step_cost
 from hparams import create_hparams
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "benchmarks" / "step_cost.py"
 TINY = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
@@ -29,31 +27,17 @@ GRID = ["--batch-sizes", "1,2,4", "--frames", "6,12,24", "--symbols", "5,10,20",
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def step_cost():
-    """The program as a module; it puts the project in place of its own folder in sys.path."""
-    path = sys.path.copy()
-    sys.path.insert(0, str(PROGRAM.parent))
-    spec = importlib.util.spec_from_file_location("step_cost", PROGRAM)
-    sys.modules["step_cost"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    yield module
-    del sys.modules["step_cost"]
-
-
-def arguments(step_cost, *options: str):
+def arguments(*options: str):
     return step_cost.parse_arguments(["-o", "costs.json", *options])
 
 
 # ---------------------------------------------------------------------------- the whole program
 
 
-def test_it_measures_fits_and_writes_costs_that_predict_what_was_measured(tmp_path):
-    command = [sys.executable, str(PROGRAM), "--device", "cpu", "--hparams", TINY, *GRID]
-    command += ["-o", "costs.json", "--repeats", "2", "--minutes", "1"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_it_measures_fits_and_writes_costs_that_predict_what_was_measured(tmp_path, capsys):
+    options = ["--device", "cpu", "--hparams", TINY, *GRID, "--repeats", "2", "--minutes", "1"]
+    step_cost.main([*options, "-o", str(tmp_path / "costs.json")])
+    printed = capsys.readouterr().out
     costs = read_costs(tmp_path / "costs.json")
     expected = set(product((1, 2, 4), (6, 12, 24), (5, 10, 20)))
     expected -= set(product((4,), (24,), (5, 10, 20)))  # 96 padded frames, 48 are allowed
@@ -72,17 +56,15 @@ def test_it_measures_fits_and_writes_costs_that_predict_what_was_measured(tmp_pa
     assert costs.hparams["decoder_rnn_dim"] == 8
     assert costs.machine["device"] == "cpu"
     assert "fp32" in costs.description
-    assert "3 over 48 padded frames" in run.stdout
+    assert "3 over 48 padded frames" in printed
     for term in TERMS:
-        assert f"µs {term}\n" in run.stdout
-    assert "time: on 5 held-out batch shapes the prediction is wrong by" in run.stdout
-    use = "python scripts/compare_batching.py FILELIST --cost costs.json --recommend"
-    assert use in run.stdout
+        assert f"µs {term}\n" in printed
+    assert "time: on 5 held-out batch shapes the prediction is wrong by" in printed
+    use = "python scripts/compare_batching.py FILELIST --cost {} --recommend"
+    assert use.format(tmp_path / "costs.json") in printed
 
 
-def test_without_time_what_was_not_reached_is_named_and_little_is_refused(
-    step_cost, tmp_path, capsys
-):
+def test_without_time_what_was_not_reached_is_named_and_little_is_refused(tmp_path, capsys):
     output = tmp_path / "costs.json"
     options = ["--device", "cpu", "--hparams", TINY, *GRID, "-o", str(output)]
     with pytest.raises(SystemExit) as stop:
@@ -109,9 +91,9 @@ def batches_of(hparams, frames, symbols) -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 16, 64])
-def test_every_batch_of_clips_like_ljspeech_lies_inside_the_default_grid(step_cost, batch_size):
+def test_every_batch_of_clips_like_ljspeech_lies_inside_the_default_grid(batch_size):
     hparams = create_hparams(f"batch_size={batch_size},win_time=50,hop_time=12.5")
-    grid = np.array(step_cost.make_grid(arguments(step_cost), hparams), dtype=float)
+    grid = np.array(step_cost.make_grid(arguments(), hparams), dtype=float)
     rng = np.random.default_rng(3)
     seconds = np.append(rng.triangular(1.11, 8.5, 10.1, 10_000), [1.11, 10.1])
     frames = 1 + (22_050 * seconds).astype(int) // 276
@@ -122,8 +104,8 @@ def test_every_batch_of_clips_like_ljspeech_lies_inside_the_default_grid(step_co
     assert not outside.any(), shapes[outside][:5]
 
 
-def test_what_is_held_out_lies_inside_what_is_fitted_and_follows_from_the_seed(step_cost):
-    shapes = step_cost.make_grid(arguments(step_cost), create_hparams("batch_size=16"))
+def test_what_is_held_out_lies_inside_what_is_fitted_and_follows_from_the_seed():
+    shapes = step_cost.make_grid(arguments(), create_hparams("batch_size=16"))
     measured = [step_cost.MeasuredStep(*shape, 1.0, None, 1) for shape in shapes]
     choices = []
     for seed in (0, 0, 1, 2):
@@ -138,7 +120,7 @@ def test_what_is_held_out_lies_inside_what_is_fitted_and_follows_from_the_seed(s
     assert choices[0] != choices[2] != choices[3]
 
 
-def test_a_grid_that_cannot_be_fitted_is_refused_before_anything_is_measured(step_cost, tmp_path):
+def test_a_grid_that_cannot_be_fitted_is_refused_before_anything_is_measured(tmp_path):
     options = ["-o", str(tmp_path / "costs.json"), "--hparams", TINY]
     with pytest.raises(SystemExit) as stop:
         step_cost.main([*options, "--batch-sizes", "4,8", "--frames", "8,16", "--symbols", "5,9"])
@@ -151,24 +133,24 @@ def test_a_grid_that_cannot_be_fitted_is_refused_before_anything_is_measured(ste
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--batch-sizes", "1,x"], "'1,x': expected whole numbers above 0"),
-        (["--frames", "0"], "'0': expected whole numbers above 0"),
+        (["--batch-sizes", "1,x"], "'x': expected a whole number of at least 1"),
+        (["--frames", "0"], "'0': expected a whole number of at least 1"),
         (["--minutes", "-1"], "'-1': expected a number above 0"),
-        (["--repeats", "0"], "--repeats 0: expected a whole number above 0"),
+        (["--repeats", "0"], "--repeats: '0': expected a whole number of at least 1"),
         (["-o", "no/such/folder/costs.json"], "no such folder"),
         (["--check", "costs.json"], "costs and one run at least"),
     ],
 )
-def test_bad_options_are_refused(step_cost, options, said, capsys):
+def test_bad_options_are_refused(options, said, capsys):
     with pytest.raises(SystemExit):
-        arguments(step_cost, *options)
+        arguments(*options)
     assert said in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- one step
 
 
-def test_made_up_batches_are_of_the_shape_asked_for_and_their_clips_differ(step_cost):
+def test_made_up_batches_are_of_the_shape_asked_for_and_their_clips_differ():
     hparams = create_hparams("n_frames_per_step=2")
     batch = step_cost.make_batch((8, 101, 40), hparams, np.random.default_rng(0), pinned=False)
     assert batch.text.shape == (8, 40)
@@ -182,29 +164,19 @@ def test_made_up_batches_are_of_the_shape_asked_for_and_their_clips_differ(step_
     assert torch.equal(batch.text, same.text)
 
 
-def test_a_step_changes_the_weights_as_the_training_loop_does(step_cost):
-    import train
-
-    hparams = create_hparams(TINY)
-    batch = step_cost.make_batch((4, 20, 10), hparams, np.random.default_rng(0), pinned=False)
-    batch = Batch(**vars(batch) | {"clip_indices": torch.arange(4)})
-    trainers = [step_cost.Trainer(hparams, CPU) for _ in range(2)]
-    run = train.Run(
-        hparams=hparams, output_directory=None, device=CPU, training_clips=[], validation_clips=[],
-        corpus="", sampler=None, loader=None, model=trainers[1].model,
-        optimizer=trainers[1].optimizer, scaler=trainers[1].scaler,
-    )  # fmt: skip
-    for _ in range(3):
-        torch.manual_seed(5)
-        trainers[0].step(batch)
-        torch.manual_seed(5)
-        train.training_step(run, batch)
-    states = [trainer.model.state_dict() for trainer in trainers]
-    for name, value in states[0].items():
-        assert torch.equal(value, states[1][name]), name
+def test_costs_are_measured_in_every_precision_that_training_has(tmp_path):
+    grid = ["--batch-sizes", "1,2,3", "--frames", "4,8", "--symbols", "3,6", "--capacity", "24"]
+    for precision in ("tf32", "bf16"):
+        output = tmp_path / f"{precision}.json"
+        options = ["--device", "cpu", "--hparams", f"{TINY},precision={precision}", *grid]
+        step_cost.main([*options, "--repeats", "1", "-o", str(output)])
+        assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+        costs = read_costs(output)
+        assert costs.hparams["precision"] == precision
+        assert len(costs.measurements) == 12
 
 
-def test_a_step_out_of_memory_is_skipped_and_named(step_cost):
+def test_a_step_out_of_memory_is_skipped_and_named():
     trainer = step_cost.Trainer(create_hparams(TINY), CPU)
     original = trainer.step
 
@@ -214,18 +186,18 @@ def test_a_step_out_of_memory_is_skipped_and_named(step_cost):
         original(batch)
 
     trainer.step = step
-    args = arguments(step_cost, *GRID, "--repeats", "1")
+    args = arguments(*GRID, "--repeats", "1")
     grid = step_cost.make_grid(args, trainer.hparams)
-    found = step_cost.survey(trainer, grid, args)
+    found = step_cost.measure_grid(trainer, grid, args)
     assert {shape for shape in grid if shape[0] >= 4} == found.skipped.keys()
     assert set(found.skipped.values()) == {"more than the GPU's memory"}
     assert {m.clips for m in found.measurements()} == {1, 2}
 
 
-def test_a_step_that_would_fill_the_ram_is_not_tried(step_cost, monkeypatch):
+def test_a_step_that_would_fill_the_ram_is_not_tried(monkeypatch):
     trainer = step_cost.Trainer(create_hparams(TINY), CPU)
     known = list(product((1, 2, 4), (100, 200), (10, 20)))
-    found = step_cost.Survey(
+    found = step_cost.GridTimes(
         first_seconds=dict.fromkeys(known, 1.0),
         bytes={(b, t, n): 10_000 * b * t * n for b, t, n in known},
     )
@@ -234,7 +206,7 @@ def test_a_step_that_would_fill_the_ram_is_not_tried(step_cost, monkeypatch):
     # 0.9 of what is free and what is in use already make 1e9 bytes: 1e5 clip-frame-symbols
     assert not step_cost.needs_too_much_ram((8, 400, 30), found, trainer)
     assert step_cost.needs_too_much_ram((8, 400, 33), found, trainer)
-    assert not step_cost.needs_too_much_ram((8, 400, 33), step_cost.Survey(), trainer)
+    assert not step_cost.needs_too_much_ram((8, 400, 33), step_cost.GridTimes(), trainer)
 
 
 # ---------------------------------------------------------------------------- checking runs
@@ -242,15 +214,20 @@ def test_a_step_that_would_fill_the_ram_is_not_tried(step_cost, monkeypatch):
 
 @pytest.fixture(scope="module")
 def runs(corpus, tmp_path_factory):
-    """Two runs of two epochs each, and the filelist's lines."""
+    """A run of two epochs, and the same with the settings of batches of one clip."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, overrides in {
-        "dynamic": {"dynamic_batch_size": True, "batching_strategy": "semi_sorted"},
-        "singles": {"batch_size": 1, "dynamic_batch_size": False},
-    }.items():
-        arguments = ["-o", folder / name, "--hparams", corpus.hparams(**overrides)]
-        ended = Child(arguments).end()
-        assert ended.code == 0, ended.output
+    overrides = {"dynamic_batch_size": True, "batching_strategy": "semi_sorted"}
+    ended = Child(["-o", folder / "dynamic", "--hparams", corpus.hparams(**overrides)]).end()
+    assert ended.code == 0, ended.output
+    shutil.copytree(folder / "dynamic", folder / "singles")
+    records = metrics(folder / "singles")
+    for record in records:
+        if record["kind"] == "run":
+            record["hparams"] |= {"batch_size": 1, "dynamic_batch_size": False}
+        elif record["kind"] == "epoch":
+            record["num_batches"] = len(SENTENCES)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "singles" / "metrics.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 
@@ -272,7 +249,7 @@ def predicted_seconds(output: str) -> list[float]:
     ]
 
 
-def test_a_check_sums_the_costs_over_the_batches_of_each_epoch(step_cost, runs, tmp_path, capsys):
+def test_a_check_sums_the_costs_over_the_batches_of_each_epoch(runs, tmp_path, capsys):
     epochs = metrics(runs / "dynamic", "epoch")
     hparams = metrics(runs / "dynamic", "run")[0]["hparams"]
     costs = costs_with(
@@ -297,18 +274,19 @@ def test_a_check_sums_the_costs_over_the_batches_of_each_epoch(step_cost, runs, 
     assert "2 epochs: predicted / measured - 1 is" in output
 
 
-def test_a_batch_is_as_long_as_its_longest_clip_and_its_longest_text(step_cost):
+def test_a_batch_is_as_long_as_its_longest_clip_and_its_longest_text():
     hparams = create_hparams(
         "batch_size=2,batching_strategy=sorted,dynamic_batch_size=False,batch_randomization=False"
     )
     frames, symbols = np.array([40, 10, 30, 20, 50]), np.array([2, 5, 9, 1, 7])
-    clips, longest, most_symbols = step_cost.epoch_shapes(frames, symbols, hparams, epoch=3)
+    lengths = ClipLengths(list("abcde"), frames, symbols)
+    clips, longest, most_symbols = step_cost.epoch_shapes(lengths, hparams, epoch=3)
     assert clips.tolist() == [2, 2, 1]
     assert longest.tolist() == [20, 40, 50]
     assert most_symbols.tolist() == [5, 9, 7]
 
 
-def test_a_check_counts_the_symbols_of_the_texts(step_cost, runs, tmp_path, capsys):
+def test_a_check_counts_the_symbols_of_the_texts(runs, tmp_path, capsys):
     hparams = metrics(runs / "singles", "run")[0]["hparams"]
     costs = costs_with(
         tmp_path / "costs.json", hparams, per_symbol=1.0, per_decoder_step_of_several_clips=1e9
@@ -318,7 +296,7 @@ def test_a_check_counts_the_symbols_of_the_texts(step_cost, runs, tmp_path, caps
     assert predicted_seconds(capsys.readouterr().out) == [total, total]
 
 
-def test_a_check_warns_of_another_model_or_machine(step_cost, runs, tmp_path, capsys):
+def test_a_check_warns_of_another_model_or_machine(runs, tmp_path, capsys):
     hparams = metrics(runs / "singles", "run")[0]["hparams"] | {"prenet_dim": 99}
     costs = costs_with(tmp_path / "costs.json", hparams, per_batch=1.0)
     step_cost.main(["--check", str(costs), str(runs / "singles")])
@@ -328,14 +306,14 @@ def test_a_check_warns_of_another_model_or_machine(step_cost, runs, tmp_path, ca
 
 
 @pytest.mark.parametrize("case", ["no run", "broken line", "no epoch", "other clips"])
-def test_a_check_refuses_what_is_no_finished_run(step_cost, runs, tmp_path, case):
+def test_a_check_refuses_what_is_no_finished_run(runs, tmp_path, case):
     run = tmp_path / "run"
     run.mkdir()
     lines = (runs / "singles" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     (run / "lengths.csv").write_text("id,frames\ntrain00,12\n", encoding="utf-8")
     content, said = {
-        "no run": (None, "metrics.jsonl: cannot be read"),
-        "broken line": ([lines[0], '{"kind": "epo'], "metrics.jsonl:2: "),
+        "no run": (None, "metrics.jsonl: no such file"),
+        "broken line": ([lines[0], '{"kind": "epo', *lines[1:]], "metrics.jsonl:2: "),
         "no epoch": (lines[:1], "no finished epoch in it"),
         "other clips": (lines, "it changed since the run"),
     }[case]

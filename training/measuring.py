@@ -1,6 +1,7 @@
 """What runs and benchmarks are measured with: time, memory, and the machine they ran on."""
 
 import ctypes
+import datetime
 import os
 import platform
 import resource
@@ -97,6 +98,15 @@ def versions() -> dict:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,  # None where torch is built for CPUs
+    }
+
+
+def measured_on(device: torch.device) -> dict:
+    """Machine, versions and date, for a benchmark's JSON."""
+    return {
+        "device": machine(device),
+        "versions": versions(),
+        "date": datetime.date.today().isoformat(),
     }
 
 
