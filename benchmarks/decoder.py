@@ -30,10 +30,10 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import fast_decoder
 from analysis.arguments import add_measuring_options, make_parser, whole_number
 from analysis.tables import markdown_table
 from data_utils import Batch
+from fast_decoder import describe
 from files import write_json
 from hparams import HParams
 from training.measuring import largest_memory, measured_on, reset_peak_memory, seconds_of
@@ -339,7 +339,7 @@ def summarize(
             for name, ways in parts.items()
         },
         "bytes_per_step_parts": parts,
-        "fast_decoder": fast_decoder.describe(args.device),
+        "fast_decoder": describe(args.device),
         "all_seconds": times,
         "batch_size": args.batch_size,
         "frames": args.frames,

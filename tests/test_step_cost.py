@@ -164,7 +164,9 @@ def test_made_up_batches_are_of_the_shape_asked_for_and_their_clips_differ():
     assert torch.equal(batch.text, same.text)
 
 
-def test_costs_are_measured_in_every_precision_that_training_has(tmp_path):
+def test_costs_are_measured_in_every_precision_that_training_has(tmp_path, monkeypatch):
+    for switches in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        monkeypatch.setattr(switches, "allow_tf32", False)  # for monkeypatch to put back
     grid = ["--batch-sizes", "1,2,3", "--frames", "4,8", "--symbols", "3,6", "--capacity", "24"]
     for precision in ("tf32", "bf16"):
         output = tmp_path / f"{precision}.json"

@@ -1,0 +1,86 @@
+"""The recipe works in a copy without the folder fast_decoder: it trains, speaks, and is tested."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+ITS_TESTS = ("test_fast_decoder.py", "test_decoder_kernels.py", "compile_kernels.py")
+LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")  # what the recipe does not need
+DECODER = "decoder: reference, step by step: no fast decoder, its files are not here"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A copy of the project without the fast decoder and its tests."""
+    if not (PROJECT / "fast_decoder" / "__init__.py").exists():
+        pytest.skip("the fast decoder was taken out")
+    folder = tmp_path_factory.mktemp("without") / "project"
+    ignored = shutil.ignore_patterns("fast_decoder", *ITS_TESTS, *LEFT_BEHIND)
+    return Path(shutil.copytree(PROJECT, folder, ignore=ignored))
+
+
+@pytest.fixture(scope="module")
+def trained(project, corpus) -> tuple[Path, str]:
+    """The output folder of an epoch's training there, and what it printed."""
+    printed = run(
+        project,
+        "train.py",
+        "-o",
+        "runs/tiny",
+        "--hparams",
+        corpus.hparams(epochs=1, epochs_per_validation=1),
+    )
+    return project / "runs" / "tiny", printed
+
+
+def run(project: Path, *command: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, *command],
+        cwd=project,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_training_says_once_that_it_uses_the_reference_decoder(trained):
+    directory, printed = trained
+    assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
+    assert list(directory.glob("checkpoint_*.pt"))
+
+
+def test_its_checkpoint_speaks(trained, project):
+    directory, _ = trained
+    run(
+        *(project, "synthesize.py", "--checkpoint", str(directory / "best.pt"), "--text", "A dog."),
+        *("-o", "spoken", "--hparams", "max_decoder_steps=5"),
+    )
+    assert len(list((project / "spoken").glob("*.wav"))) == 1
+
+
+def test_the_other_tests_are_collected_and_those_of_the_model_pass(project):
+    printed = run(
+        *(project, "-m", "pytest", "-p", "no:cacheprovider"),
+        *("-k", "test_layers.py or test_step.py or test_model.py and (shapes or numpy)"),
+    )
+    assert " passed" in printed  # an error in collecting any module would have failed it
+
+
+def test_compiled_files_that_were_left_over_are_no_fast_decoder(trained, project, corpus):
+    """Python takes a folder that holds only __pycache__ for an empty package."""
+    directory, _ = trained
+    (project / "fast_decoder" / "__pycache__").mkdir(parents=True)
+    (project / "fast_decoder" / "__pycache__" / "graphs.cpython-311.pyc").write_bytes(b"")
+    printed = run(
+        *(project, "train.py", "-o", str(directory), "--resume"),
+        *("--hparams", corpus.hparams(epochs=2, epochs_per_validation=1)),
+    )
+    assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
