@@ -43,11 +43,14 @@ def whole_number(least: int) -> Callable[[str], int]:
     """The type of a whole number from `least` on."""
 
     def convert(text: str) -> int:
-        if text.strip().isdecimal() and int(text) >= least:
+        if text.isascii() and text.strip().isdecimal() and int(text) >= least:
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
 
     return convert
+
+
+at_least_one = whole_number(1)
 
 
 def whole_numbers(least: int) -> Callable[[str], list[int]]:
@@ -64,13 +67,6 @@ def positive(text: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-
-
-def at_least_one(text: str) -> int:
-    """A whole number from 1."""
-    if text.isascii() and text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1")
 
 
 def share(text: str) -> float:

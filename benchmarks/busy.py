@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from analysis.arguments import add_measuring_options, make_parser, whole_number
+from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
 from analysis.clips import made_up_clips, make_corpus
 from analysis.tables import markdown_table
 from data_utils import Batch, Clip, make_loader, read_filelist
@@ -351,16 +351,16 @@ def kernel_tables(result: dict) -> list[str]:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    add, from_one = parser.add_argument, whole_number(1)
+    add = parser.add_argument
     add("filelist", nargs="?", type=Path, help="of cached mels; default: made-up ones")
     add_measuring_options(parser)
     add("--clips", type=whole_number(2), default=2620, help="clips to make up; default %(default)s")
     shown = "as train.py takes them"
     add("--hparams", default="decoder=fast", metavar="name=value,...", help=shown)
-    add("--steps", type=from_one, default=200, help="measured; default %(default)s")
+    add("--steps", type=at_least_one, default=200, help="measured; default %(default)s")
     add("--warm-ups", type=whole_number(0), default=20, help="steps before; default %(default)s")
     shown = "steps the profiler runs for; default %(default)s"
-    add("--session", type=from_one, default=100, help=shown)
+    add("--session", type=at_least_one, default=100, help=shown)
     return parser.parse_args(arguments)
 
 

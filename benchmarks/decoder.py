@@ -30,7 +30,7 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from analysis.arguments import add_measuring_options, make_parser, whole_number
+from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
 from analysis.tables import markdown_table
 from data_utils import Batch
 from fast_decoder import describe
@@ -315,22 +315,22 @@ def summarize(
     flop = step_flop(HParams(), args.batch_size, args.frames, args.symbols)
     operand = (AUTOCAST_DTYPES[args.precision] or torch.float32).itemsize
     parts = bytes_per_step(HParams(), args.batch_size, args.symbols, operand)
-    return {
+    result = {
         "speedup": ratios["step"],
-        "reference_seconds": medians["step"]["reference"],
-        "fast_seconds": medians["step"]["fast"],
-        "reference_frames_per_second": frames / medians["step"]["reference"],
-        "fast_frames_per_second": frames / medians["step"]["fast"],
+        "decoder_alone_speedup": ratios["decoder_alone"],
         "flop_per_step": flop,
         "product_flop_per_second": speed,
         "limit_seconds": flop / speed,
-        "reference_share_of_limit": flop / speed / medians["step"]["reference"],
-        "fast_share_of_limit": flop / speed / medians["step"]["fast"],
-        "decoder_alone_speedup": ratios["decoder_alone"],
-        "decoder_alone_reference_seconds": medians["decoder_alone"]["reference"],
-        "decoder_alone_fast_seconds": medians["decoder_alone"]["fast"],
-        "reference_peak_memory_bytes": memory["reference"],
-        "fast_peak_memory_bytes": memory["fast"],
+    }
+    for name, seconds in medians["step"].items():
+        result |= {
+            f"{name}_seconds": seconds,
+            f"{name}_frames_per_second": frames / seconds,
+            f"{name}_share_of_limit": flop / speed / seconds,
+            f"decoder_alone_{name}_seconds": medians["decoder_alone"][name],
+            f"{name}_peak_memory_bytes": memory[name],
+        }
+    return result | {
         "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "launches_per_step": launches,
         "launches_are": "kernels" if args.device.type == "cuda" else "operators",
@@ -403,12 +403,12 @@ def report(result: dict) -> str:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    add, from_one = parser.add_argument, whole_number(1)
+    add = parser.add_argument
     add_measuring_options(parser)
-    add("--batch-size", type=from_one, default=16)
-    add("--frames", type=from_one, default=400)
-    add("--symbols", type=from_one, default=80)
-    add("--repeats", type=from_one, help="default: 5, on a GPU 10")
+    add("--batch-size", type=at_least_one, default=16)
+    add("--frames", type=at_least_one, default=400)
+    add("--symbols", type=at_least_one, default=80)
+    add("--repeats", type=at_least_one, help="default: 5, on a GPU 10")
     add("--warm-ups", type=whole_number(0), help="default: 1, on a GPU 2")
     add("--no-memory", action="store_true", help="leave peak memory out")
     args = parser.parse_args(arguments)

@@ -29,7 +29,13 @@ from pathlib import Path
 import numpy as np
 
 from analysis import clips as corpus
-from analysis.arguments import add_measuring_options, make_parser, whole_number, whole_numbers
+from analysis.arguments import (
+    add_measuring_options,
+    at_least_one,
+    make_parser,
+    whole_number,
+    whole_numbers,
+)
 from analysis.tables import markdown_table
 from batching import padding_stats, plan_epoch
 from data_utils import Batch
@@ -297,7 +303,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     shown = "default: 2 (GPU: 2,4,8) x first"
     add("--capacities", type=whole_numbers(1), metavar="25824,51648", help=shown)
     add("--batches", type=from_two, help="sampled a plan; default 6, on a GPU 12")
-    add("--repeats", type=whole_number(1), help="timed steps a batch; default 1, on a GPU 3")
+    add("--repeats", type=at_least_one, help="timed steps a batch; default 1, on a GPU 3")
     add("--seed", type=whole_number(0), default=0, help="of plans and samples")
     add("--shapes", action="store_true", help="only count the shapes of every strategy's batches")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")

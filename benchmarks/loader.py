@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from analysis.arguments import make_parser, positive, whole_number, whole_numbers
+from analysis.arguments import at_least_one, make_parser, positive, whole_numbers
 from analysis.clips import made_up_clips, make_corpus
 from analysis.tables import markdown_table
 from batching import LengthBatchSampler
@@ -155,7 +155,7 @@ def measure_filelist(filelist: Path, name: str, args: argparse.Namespace) -> dic
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    add, from_one = parser.add_argument, whole_number(1)
+    add = parser.add_argument
     add("filelists", nargs="*", type=Path, metavar="FILELIST", help="default: made-up cached mels")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     default = [workers for workers in (0, 1, 2, 4) if workers <= cores]
@@ -163,9 +163,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--num-workers", type=whole_numbers(0), default=default, metavar="0,2", help=shown)
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
     add("--rate", type=positive, default=200_000, help="training's padded frames/s; default 200000")
-    add("--clips", type=from_one, default=2000, help="clips to make up; default %(default)s")
+    add("--clips", type=at_least_one, default=2000, help="clips to make up; default %(default)s")
     shown = "of every epoch, for medians; default %(default)s"
-    add("--repeats", type=from_one, default=3, help=shown)
+    add("--repeats", type=at_least_one, default=3, help=shown)
     add("--json", type=Path, help="write the results to this file too")
     args = parser.parse_args(arguments)
     args.num_workers = args.num_workers or default

@@ -28,7 +28,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.arguments import add_measuring_options, make_parser, whole_number
+from analysis.arguments import add_measuring_options, at_least_one, make_parser
 from data_utils import Batch, TextMelCollate
 from errors import UserError
 from files import write_atomically, write_json
@@ -243,7 +243,7 @@ def picture_path(text: str) -> Path:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--steps", type=whole_number(1), default=50)
+    add("--steps", type=at_least_one, default=50)
     add_measuring_options(parser)
     add("--picture", type=picture_path, metavar="FILE.svg|png", help="draw the curves here")
     add("--hparams", default="", metavar="name=value,...", help="change the small model")

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from analysis.arguments import (
+    at_least_one,
     available_device,
     make_parser,
     positive,
@@ -353,7 +354,7 @@ def epoch_shapes(
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    add, from_one, numbers = parser.add_argument, whole_number(1), whole_numbers(1)
+    add, numbers = parser.add_argument, whole_numbers(1)
     add("-o", "--output", type=Path, metavar="COSTS.json", help="where to write the costs")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -362,9 +363,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--batch-sizes", type=numbers, metavar="1,4,16", help="default: derived from the others")
     add("--frames", type=numbers, metavar="100,400", help="default: clips of 1 to 10.2 seconds")
     add("--symbols", type=numbers, metavar="10,80,200", help="default: 10,80,200")
-    add("--capacity", type=from_one, help="padded frames a batch; default: batch_size x longest")
+    add(
+        "--capacity", type=at_least_one, help="padded frames a batch; default: batch_size x longest"
+    )
     add("--minutes", type=positive, default=5, help="time for measuring; default 5")
-    add("--repeats", type=from_one, default=5, help="timed steps a batch shape, at most; default 5")
+    add(
+        "--repeats",
+        type=at_least_one,
+        default=5,
+        help="timed steps a batch shape, at most; default 5",
+    )
     add("--seed", type=whole_number(0), default=0, help="of clips, order and held-out shapes")
     add("--check", nargs="+", type=Path, metavar=("COSTS.json", "RUN"), help="predict these runs")
     args = parser.parse_args(arguments)

@@ -74,8 +74,10 @@ def language_patched_once():
 
 @pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch):
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
     if GPU:
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # the reference's layers
+        torch.backends.cudnn.allow_tf32 = False  # the reference's layers
     else:
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         # So that few steps make several chunks and few clips several programs, and few programs
@@ -89,6 +91,8 @@ def kernels_run_anywhere(monkeypatch):
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
     graphs._graphs.cache_clear()
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
 
 
 @pytest.fixture(autouse=True)
@@ -317,10 +321,10 @@ def full_size(lengths):
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16", "bf16, 64 clips"])
-def test_on_a_gpu_the_full_size_decoder_is_as_exact_as_the_reference(precision, monkeypatch):
+def test_on_a_gpu_the_full_size_decoder_is_as_exact_as_the_reference(precision):
     lengths = ((30, 34), (9, 20)) * 32 if "64" in precision else ((120, 70), (33, 40)) * 8
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision == "tf32")
+    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision[:4]]
     case = full_size(lengths)
     exact, case = run(case, model.teacher_forced), case.to(torch.float32)

@@ -96,9 +96,9 @@ def test_waiting_is_the_time_of_reading_and_training_that_of_the_rate(
     [
         (["no/such/list.txt"], "no/such/list.txt: no such filelist"),
         (["--hparams", "batch_sise=3"], "did you mean"),
-        (["--num-workers", "two"], "'two': expected a whole number of at least 0"),
+        (["--num-workers", "two"], "'two': expected a whole number from 0"),
         (["--rate", "0"], "'0': expected a number above 0"),
-        (["--clips", "0"], "--clips: '0': expected a whole number of at least 1"),
+        (["--clips", "0"], "--clips: '0': expected a whole number from 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_a_sentence(arguments, words, capsys):

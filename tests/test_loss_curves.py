@@ -104,7 +104,7 @@ def test_weights_are_moved_by_half_a_last_place_at_most(precision, epsilon):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--steps", "0"], "--steps: '0': expected a whole number of at least 1"),
+        (["--steps", "0"], "--steps: '0': expected a whole number from 1"),
         (["--picture", "curves.pdf"], "expected a name that ends in .svg or .png"),
         (["--hparams", "batchsize=3"], "did you mean batch_size?"),
         (["--device", "cuda"], "torch finds no GPU here"),
