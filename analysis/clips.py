@@ -43,7 +43,7 @@ def _made_up_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarra
     return np.maximum(seconds * np.maximum(rate, 1), 1).astype(int)
 
 
-def read_clips(
+def clips_of_lengths_file(
     path: Path, hparams: HParams, metadata: Path | None = None, split: Path | None = None
 ) -> Clips:
     """Lengths from any file that `lengths.read_lengths` takes.

@@ -159,9 +159,9 @@ def term_amounts(batch_sizes, frames, symbols, frames_per_step: int) -> np.ndarr
     clips, frames, symbols = np.broadcast_arrays(batch_sizes, frames, symbols)
     clips, symbols = clips.astype(np.float64), symbols.astype(np.float64)
     steps = np.ceil(frames / frames_per_step)
-    one, several = np.ones_like(clips), clips > 1
+    per_batch, several = np.ones_like(clips), clips > 1
     each = clips * steps
-    terms = [one, symbols, steps, steps * several, clips * symbols, each, each * symbols]
+    terms = [per_batch, symbols, steps, steps * several, clips * symbols, each, each * symbols]
     return np.stack(terms, axis=-1)
 
 

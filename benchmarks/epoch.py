@@ -323,7 +323,7 @@ def prepare(args: argparse.Namespace) -> tuple[HParams, corpus.Clips, list[Plan]
     if args.lengths is None:
         clips = corpus.made_up_clips(args.clips, hparams, args.seed)
     else:
-        clips = corpus.read_clips(args.lengths, hparams, args.symbols, SPLIT)
+        clips = corpus.clips_of_lengths_file(args.lengths, hparams, args.symbols, SPLIT)
     if args.shapes:
         return hparams, clips, all_plans(clips, hparams)
     if args.capacities is None:

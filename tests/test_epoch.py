@@ -145,17 +145,20 @@ def write(path: Path, *lines: str) -> Path:
 
 def test_lengths_are_read_under_every_header(tmp_path):
     samples = write(tmp_path / "samples.csv", "id,samples", "a,2760", "b,1")
-    assert corpus.read_clips(samples, PAPER).frames.tolist() == [11, 1]  # 276 samples apart
+    assert corpus.clips_of_lengths_file(samples, PAPER).frames.tolist() == [
+        11,
+        1,
+    ]  # 276 samples apart
     whole = write(tmp_path / "whole.csv", "id,frames,symbols", "a,40,7", "b,5,1")
-    clips = corpus.read_clips(whole, PAPER)
+    clips = corpus.clips_of_lengths_file(whole, PAPER)
     assert (clips.frames.tolist(), clips.symbols.tolist()) == ([40, 5], [7, 1])
     texts = write(tmp_path / "texts.csv", "b|x|Oh!", "a|Dr. Who|Doctor Who")
     frames = write(tmp_path / "frames.csv", "id,frames", "a,40", "b,5")
-    assert corpus.read_clips(frames, PAPER, texts).symbols.tolist() == [10, 3]
+    assert corpus.clips_of_lengths_file(frames, PAPER, texts).symbols.tolist() == [10, 3]
     split = write(tmp_path / "split.csv", "id,set", "a,train", "b,val")
-    assert corpus.read_clips(frames, PAPER, split=split).frames.tolist() == [40]
+    assert corpus.clips_of_lengths_file(frames, PAPER, split=split).frames.tolist() == [40]
     other = write(tmp_path / "other.csv", "id,set", "a,train")
-    assert len(corpus.read_clips(frames, PAPER, split=other).frames) == 2
+    assert len(corpus.clips_of_lengths_file(frames, PAPER, split=other).frames) == 2
 
 
 def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):

@@ -5,6 +5,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,34 @@ def test_settings_load_nothing_and_batching_loads_nothing_of_the_project():
     loaded = loaded_by("import batching")
     assert loaded.isdisjoint(set(TABLE) - {"batching"})
     assert loaded.isdisjoint({"librosa", "soundfile", "scipy", "matplotlib"})
+
+
+# ---------------------------------------------------------------------------- names
+
+VAGUE_NAMES = {"told", "said", "likes", "of", "one"}
+
+
+def definitions() -> list[tuple[Path, ast.AST]]:
+    """Every node of every file of the project but its tests."""
+    files = [*PRODUCT, *(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))]
+    trees = [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in files]
+    return [(path, node) for path, tree in trees for node in ast.walk(tree)]
+
+
+def test_no_two_classes_share_a_name():
+    places = defaultdict(set)
+    for path, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].add(path.relative_to(PROJECT).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_name_leaves_open_what_it_stands_for():
+    found = []
+    for path, node in definitions():
+        name = getattr(node, "arg", None) if isinstance(node, ast.arg) else None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        if name in VAGUE_NAMES:
+            found.append(f"{path.name}:{node.lineno}: {name}")
+    assert found == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis import ljspeech
-from analysis.clips import made_up_clips, read_clips
+from analysis.clips import clips_of_lengths_file, made_up_clips
 from analysis.lengths import FORMATS, count_symbols, read_lengths, read_run_lengths
 from errors import UserError
 from hparams import create_hparams
@@ -127,7 +127,7 @@ def test_a_runs_lengths_come_with_the_texts_of_its_filelist(tmp_path):
 def test_symbols_of_a_filelist_are_counted_in_its_texts(tmp_path):
     assert count_symbols(["Go on.", "%"], HPARAMS).tolist()[0] == len("go on.")
     path = write(tmp_path / "list.txt", "a.wav|Go on.|1\n")
-    clips = read_clips(path, HPARAMS)
+    clips = clips_of_lengths_file(path, HPARAMS)
     assert clips.symbols.tolist() == [len("go on.")]
     assert clips.source == "1 clips of list.txt, their symbols"
 
@@ -137,7 +137,7 @@ def test_symbols_of_a_filelist_are_counted_in_its_texts(tmp_path):
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="LJSpeech's lengths are not beside the project")
 def test_made_up_lengths_and_symbols_are_those_of_ljspeech():
-    real = read_clips(SHARED / "lengths.csv", HPARAMS, SHARED / "metadata.csv")
+    real = clips_of_lengths_file(SHARED / "lengths.csv", HPARAMS, SHARED / "metadata.csv")
     with open(SHARED / "lengths.csv") as file:
         seconds = np.array([int(row["samples"]) for row in csv.DictReader(file)]) / 22_050
     found = ljspeech.seconds_at(np.array(ljspeech.SHARES))
