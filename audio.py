@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from errors import UserError
+from files import write_atomically
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
@@ -54,7 +55,11 @@ def read_header(path: str | Path, hparams: HParams) -> int:
         UserError: saying what is wrong with the file and how to mend it: missing, unreadable,
             not mono, at another sampling rate, empty, or too short for one spectrum.
     """
-    if not Path(path).is_file():
+    try:
+        is_file = Path(path).is_file()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise UserError(f"{error.strerror}; check the paths in the list") from None
+    if not is_file:
         raise UserError("no such file; check the corpus folder and the paths in the list")
     import soundfile
 
@@ -119,6 +124,16 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
         raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
     samples = samples / max(peak, 1.0)
     soundfile.write(str(path), samples, sampling_rate, subtype="PCM_16", format="WAV")
+
+
+def write_mel(path: Path, mel: np.ndarray) -> None:
+    """Write a log-mel [n_mels, frames] as .npy, in one step."""
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # given a path, numpy would add .npy to it
+            np.save(file, mel)
+
+    write_atomically(path, write)
 
 
 @lru_cache(maxsize=8)

@@ -321,7 +321,7 @@ def _type_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
 
 
 def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
-    from batching import REGISTRY  # not above: it loads torch, which settings alone do not need
+    from batching import REGISTRY  # not at the top: the names of settings load without torch
 
     h = hparams
     problems = []

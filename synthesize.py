@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from audio import griffin_lim, write_wav
+from audio import griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams, hparams_from_dict
@@ -170,12 +170,7 @@ def write_speech(name: str, speech: Speech, args: argparse.Namespace, hparams: H
     picture = draw_alignment(speech.alignment)
     write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
     if args.save_mel:
-
-        def save_mel(file: Path) -> None:
-            with open(file, "wb") as opened:  # np.save would add a suffix to a plain name
-                np.save(opened, speech.mel.numpy())
-
-        write_atomically(base.with_suffix(".npy"), save_mel)
+        write_mel(base.with_suffix(".npy"), speech.mel.numpy())
     return len(samples) / rate
 
 

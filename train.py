@@ -28,11 +28,11 @@ from torch.utils.data import DataLoader
 from audio import mel_filters
 from data_utils import Batch, corpus_fingerprint, make_loader
 from errors import UserError
+from files import METRICS_FILE
 from hparams import describe
 from progress import duration, progress_bar
 from training import checkpoint
 from training.batches import batching_costs, make_sampler, plan_stats, read_clips
-from training.logger import METRICS_FILE
 from training.measuring import largest_memory
 from training.rehearsal import rehearse
 from training.resume import (
@@ -148,9 +148,7 @@ def set_up(args: argparse.Namespace) -> Run | None:
     print(batching_costs(sampler, hparams))
     if device.type == "cuda":
         peak = rehearse(trainer, training_clips, validation_clips)
-        print(
-            f"the costliest batches that any epoch can hold fit: {peak / 1e9:.2f} GB of GPU memory"
-        )
+        print(f"the costliest batches of any epoch fit into the GPU's memory: {peak / 1e9:.2f} GB")
     open_output(run, args, found)
     return run
 
@@ -197,6 +195,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     """
     hparams, state, sampler = run.hparams, run.state, run.sampler
     longest = [float(sampler.lengths[batch].max()) for batch in sampler.batches]
+    total, done = sum(longest), sum(longest[: state.batches_trained])  # frames, as steps take time
     progress = progress_bar(
         f"epoch {state.epoch}",
         len(sampler.batches),
@@ -219,7 +218,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             if (state.iteration - 1) % hparams.log_interval == 0:
                 read_pending(run, but=1)
             seconds = state.seconds + time.perf_counter() - clock
-            progress.set_postfix_str(time_left(run, longest, seconds), refresh=False)
+            done += longest[state.batches_trained - 1]
+            progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
             if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
                 read_pending(run)
                 state.seconds += time.perf_counter() - clock
@@ -234,9 +234,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
         progress.close()
 
 
-def time_left(run: Run, longest: list[float], seconds: float) -> str:
-    """The loss and the times left, as batches take time by the frames of their longest clip."""
-    done, total = sum(longest[: run.state.batches_trained]), sum(longest)
+def time_left(run: Run, done: float, total: float, seconds: float) -> str:
+    """The loss, and the times left if the rest goes as fast as what was `done` in `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
@@ -244,21 +243,23 @@ def time_left(run: Run, longest: list[float], seconds: float) -> str:
 
 
 def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
-    """The loader's batches. What stops them, a clip that cannot be read any more or a fault, finds
-    everything until there saved."""
+    """The loader's batches. If reading fails, everything until there is saved first.
+
+    Raises:
+        UserError: on a clip that cannot be read any more.
+    """
     try:
         yield from loader
     except Exception as error:
         read_pending(run)
         path = save(run)
         print(f"everything until here is in {path}", flush=True)
-        if isinstance(
-            error, UserError
-        ):  # a loader's process sends its traceback before the message
-            message = f"reading the next batch failed: {str(error).strip().splitlines()[-1]}"
-            # The frames of the traceback would keep the loader's processes alive.
-            raise UserError(message) from error.with_traceback(None)
-        raise
+        if not isinstance(error, UserError):
+            raise
+        # A loader's process sends its traceback before the message, and the class's name with it.
+        message = str(error).strip().splitlines()[-1].removeprefix("errors.UserError: ")
+        # The frames of the traceback would keep the loader's processes alive.
+        raise UserError(f"no next batch: {message}") from error.with_traceback(None)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -158,11 +158,14 @@ def _verify(path: Path, size: int, sha256: str) -> None:
     if _size(path) != size:
         problem = f"{_size(path):,} bytes, expected {size:,}"
     else:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == sha256:
+        digest = hashlib.sha256()
+        with open(path, "rb") as file, progress_bar("Verifying", size, "B", unit_scale=True) as bar:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                bar.update(len(chunk))
+        if digest.hexdigest() == sha256:
             return
-        problem = f"SHA-256 {digest}, expected {sha256}"
+        problem = f"SHA-256 {digest.hexdigest()}, expected {sha256}"
     broken = path.with_name(path.name.removesuffix(".part") + ".broken")
     os.replace(path, broken)
     raise UserError(

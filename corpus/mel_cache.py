@@ -7,11 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from audio import frame_count, log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
+from audio import (
+    frame_count,
+    log_mel_spectrogram,
+    mel_filters,
+    mel_fingerprint,
+    read_audio,
+    write_mel,
+)
 from corpus.recordings import Recording
 from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
 from errors import UserError
-from files import remove_leftovers, write_atomically, write_json
+from files import remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
@@ -80,10 +87,5 @@ def cache_mel(clip: Recording, folder: Path, hparams: HParams) -> str | None:
         mel = log_mel_spectrogram(samples, hparams).numpy()
     except UserError as error:
         return str(error)
-
-    def write(path: Path) -> None:
-        with open(path, "wb") as file:  # given a path, numpy would add .npy to it
-            np.save(file, mel)
-
-    write_atomically(folder / f"{clip.id}.npy", write)
+    write_mel(folder / f"{clip.id}.npy", mel)
     return None

@@ -17,7 +17,6 @@ training uses the reference decoder.
 """
 
 import functools
-import os
 import warnings
 
 import torch
@@ -87,16 +86,6 @@ def teacher_forced(
         )
     frames, gates = decoder.linear_projection(outputs), decoder.gate_layer(outputs)
     return decoder.to_frames(frames), gates.squeeze(2).T, alignments.transpose(0, 1)
-
-
-def limit_caches() -> None:
-    """Let a process that trains on a CPU keep fewer programs for shapes that do not come back.
-
-    oneDNN and what torch puts around it each keep those of the last 1,024 shapes, half a gigabyte.
-    Call it before the first product, which reads the limits; those that the user set stay.
-    """
-    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(cache, "64")
 
 
 def describe(device: torch.device) -> str:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from helpers import assert_same
 
+from errors import UserError
 from hparams import create_hparams
 from model import Tacotron2
 from training import checkpoint
-from training.checkpoint import CheckpointError
 
 SMALL = create_hparams(
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
@@ -71,7 +71,7 @@ def test_failed_write_leaves_earlier_checkpoints_and_no_rubbish(error, tmp_path,
 
     monkeypatch.setattr(torch, "save", fail)
     for iteration in (1, 2):  # over an old one, and a new one
-        with pytest.raises(CheckpointError, match="could not be written") as refusal:
+        with pytest.raises(UserError, match="could not be written") as refusal:
             checkpoint.save_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
         assert str(error).splitlines()[0] in str(refusal.value)
@@ -81,7 +81,7 @@ def test_failed_write_leaves_earlier_checkpoints_and_no_rubbish(error, tmp_path,
 
 
 def test_folder_that_has_vanished_is_a_clear_error(tmp_path):
-    with pytest.raises(CheckpointError, match="could not be written"):
+    with pytest.raises(UserError, match="could not be written"):
         checkpoint.save_checkpoint(tmp_path / "gone", state(1), keep=1)
 
 
@@ -108,7 +108,7 @@ def test_best_is_copied_where_there_are_no_hard_links(tmp_path, monkeypatch):
 def test_damaged_file_is_refused_by_name(content, tmp_path):
     path = tmp_path / "checkpoint_3.pt"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"checkpoint_3\.pt: damaged, or no checkpoint"):
+    with pytest.raises(UserError, match=r"checkpoint_3\.pt: damaged, or no checkpoint"):
         checkpoint.load_checkpoint(path)
 
 
@@ -117,7 +117,7 @@ def test_every_truncation_is_noticed(tmp_path):
     content = path.read_bytes()
     for size in range(0, len(content), 97):
         path.write_bytes(content[:size])
-        with pytest.raises(CheckpointError):
+        with pytest.raises(UserError):
             checkpoint.load_checkpoint(path)
 
 
@@ -127,16 +127,16 @@ def test_checkpoint_that_would_run_code_is_refused_and_runs_none(tmp_path):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(CheckpointError, match="damaged, or no checkpoint"):
+    with pytest.raises(UserError, match="damaged, or no checkpoint"):
         checkpoint.load_checkpoint(tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
 
 
 def test_missing_file_and_other_contents_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
+    with pytest.raises(UserError, match="no such checkpoint"):
         checkpoint.load_checkpoint(tmp_path / "none.pt")
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(CheckpointError, match="holds no state_dict"):
+    with pytest.raises(UserError, match="holds no state_dict"):
         checkpoint.load_checkpoint(tmp_path / "list.pt")
 
 
@@ -213,7 +213,7 @@ def test_all_that_does_not_fit_is_listed_and_nothing_is_loaded():
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
     del theirs["decoder.gate_layer.linear_layer.bias"]
-    with pytest.raises(CheckpointError) as refusal:
+    with pytest.raises(UserError) as refusal:
         checkpoint.load_weights(model, {"state_dict": theirs}, "some.pt")
     message = str(refusal.value)
     assert "some.pt does not fit" in message
@@ -224,5 +224,23 @@ def test_all_that_does_not_fit_is_listed_and_nothing_is_loaded():
 
 
 def test_unknown_ignored_layer_is_refused():
-    with pytest.raises(CheckpointError, match="the model has no tensor 'embeding'"):
+    with pytest.raises(UserError, match="the model has no tensor 'embeding'"):
         checkpoint.load_weights(random_model(1), {"state_dict": {}}, "some.pt", ["embeding"])
+
+
+def test_a_best_checkpoint_that_cannot_be_written_is_a_message_and_the_other_stays(
+    tmp_path, monkeypatch
+):
+    """A file system without hard links that is full."""
+    path = checkpoint.save_checkpoint(tmp_path, {"iteration": 1, "state_dict": {}}, keep=1)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "link", full)
+    monkeypatch.setattr(checkpoint.shutil, "copyfile", full)
+    with pytest.raises(UserError, match=r"best\.pt could not be written .*No space left"):
+        checkpoint.mark_best(tmp_path, path)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "best.pt").exists()

@@ -544,3 +544,11 @@ def test_a_worker_reads_on_after_signals_that_its_trainer_did_not_send(cache):
     worker.terminate()
     worker.join(30)
     assert worker.exitcode == 0
+
+
+def test_a_line_with_its_fields_swapped_is_refused_with_its_number(tmp_path):
+    """A text as long as no file name may be."""
+    filelist = tmp_path / "swapped.txt"
+    filelist.write_text(f"{'a long text ' * 30}|clip.wav\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"swapped\.txt:1: .*File name too long"):
+        read_filelist(filelist, create_hparams(""))

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import os
 import statistics
 
 import numpy as np
@@ -432,16 +431,3 @@ def test_a_mel_of_no_whole_number_of_steps_is_refused():
     case.mel = case.mel[:, :, :7]
     with pytest.raises(ValueError, match="mel of 7 frames: expected a multiple of n_frames_per"):
         case.run(fast_decoder.teacher_forced)
-
-
-@pytest.mark.parametrize(("of_the_user", "expected"), [(None, "64"), ("7", "7")])
-def test_few_programs_are_kept_for_shapes_that_do_not_come_back_unless_the_user_says_so(
-    of_the_user, expected, monkeypatch
-):
-    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    for name in names:
-        monkeypatch.setenv(name, of_the_user or "")  # for monkeypatch to put back
-        if of_the_user is None:
-            monkeypatch.delenv(name)
-    fast_decoder.limit_caches()
-    assert [os.environ[name] for name in names] == [expected, expected]

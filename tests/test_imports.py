@@ -24,7 +24,7 @@ TABLE = {
     "text": ("errors", "unidecode inflect"),
     "layers": ("", "torch"),
     "pictures": ("", "numpy matplotlib"),
-    "audio": ("errors hparams", "torch numpy librosa soundfile"),
+    "audio": ("errors files hparams", "torch numpy librosa soundfile"),
     "data_utils": ("errors text audio hparams files", "torch numpy"),
     "corpus": ("errors files progress hparams text audio data_utils", "numpy torch tqdm"),
     "model": ("layers hparams", "torch"),
@@ -59,7 +59,8 @@ TABLE = {
         "numpy scipy matplotlib torch tabulate pydantic jinja2",
     ),
     "train": (
-        "environment errors audio data_utils hparams progress training.checkpoint training.batches "
+        "environment errors files audio data_utils hparams progress training.batches "
+        "training.checkpoint "
         "training.logger training.measuring training.rehearsal training.resume training.run "
         "training.step training.stopping training.totals training.validation",
         "torch",

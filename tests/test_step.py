@@ -1,5 +1,7 @@
 """The training step: precision's switches, the decoder chosen, and what a step returns."""
 
+import os
+
 import pytest
 import torch
 from helpers import TINY
@@ -72,3 +74,17 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
     ]
     assert any(moved) == (not skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
+
+
+@pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])
+@pytest.mark.parametrize("decoder", ["fast", "reference"])
+def test_few_programs_are_kept_for_shapes_that_do_not_come_back_unless_the_user_wants_more(
+    decoder, by_user, expected, monkeypatch
+):
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    for name in names:
+        monkeypatch.setenv(name, by_user or "")  # for monkeypatch to put back
+        if by_user is None:
+            monkeypatch.delenv(name)
+    Trainer(tiny(decoder=decoder), CPU)
+    assert [os.environ[name] for name in names] == [expected, expected]

@@ -810,6 +810,8 @@ def full_disk(which: str) -> None:
 
 
 def test_output_folder_that_cannot_be_made_is_a_clear_error(corpus, tmp_path, capsys):
+    too_long = tmp_path / ("x" * 300)
+    assert "File name too long" in refused(flags(too_long, corpus.hparams()), capsys)
     (tmp_path / "file").write_text("")
     message = refused(flags(tmp_path / "file" / "out", corpus.hparams()), capsys)
     assert str(tmp_path / "file") in message
@@ -1629,9 +1631,9 @@ def test_the_progress_line_shows_a_loss_only_when_there_is_one():
     state = SimpleNamespace(batches_trained=1, epoch=1)
     settings = SimpleNamespace(epochs=2)
     begun = SimpleNamespace(state=state, hparams=settings, recent_loss=None)
-    assert train.time_left(begun, [10.0, 30.0], 2.0) == "epoch 6 s left, run 14 s left"
+    assert train.time_left(begun, 10.0, 40.0, 2.0) == "epoch 6 s left, run 14 s left"
     begun.recent_loss = 1.5
-    assert train.time_left(begun, [10.0, 30.0], 2.0).startswith("loss 1.5000, epoch 6 s left")
+    assert train.time_left(begun, 10.0, 40.0, 2.0).startswith("loss 1.5000, epoch 6 s left")
 
 
 # ---------------------------------------------------------------------------- earlier releases

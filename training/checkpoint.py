@@ -1,15 +1,16 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
 A checkpoint is one file with the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
-`learning_rate`) and the rest of the loop's state, which train.py puts together. It is written
+`learning_rate`) and the rest of the loop's state, which resume.py puts together. It is written
 atomically and read without running code from it.
 """
 
+import contextlib
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,28 +29,31 @@ class Checkpoint(NamedTuple):
     state: dict
 
 
-class CheckpointError(UserError):
-    """A checkpoint that cannot be written, read or used; the message says which and why."""
-
-
 def save_checkpoint(directory: Path, state: dict, keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest.
 
     Raises:
-        CheckpointError: if it cannot be written. Earlier checkpoints are then all still there.
+        UserError: if it cannot be written. Earlier checkpoints are then all still there.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
-    try:
+    with _writing(path):
         write_atomically(path, lambda temporary: torch.save(state, temporary))
+        for _, old in list_checkpoints(directory)[:-keep]:
+            old.unlink()
+    return path
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Let a failure to write `path` be a UserError."""
+    try:
+        yield
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        free = shutil.disk_usage(directory).free / 1e9 if directory.is_dir() else 0
-        raise CheckpointError(
+        free = shutil.disk_usage(path.parent).free / 1e9 if path.parent.is_dir() else 0
+        raise UserError(
             f"{path} could not be written ({_first_line(error)}; {free:.2f} GB free): make "
             "room or make the folder writable; earlier checkpoints are untouched"
         ) from None
-    for _, old in list_checkpoints(directory)[:-keep]:
-        old.unlink()
-    return path
 
 
 def _first_line(error: Exception) -> str:
@@ -57,7 +61,11 @@ def _first_line(error: Exception) -> str:
 
 
 def mark_best(directory: Path, path: Path) -> None:
-    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed."""
+    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
 
     def link(temporary: Path) -> None:
         try:
@@ -65,7 +73,8 @@ def mark_best(directory: Path, path: Path) -> None:
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
-    write_atomically(directory / BEST, link)
+    with _writing(directory / BEST):
+        write_atomically(directory / BEST, link)
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
@@ -82,30 +91,32 @@ def load_checkpoint(path: str | Path) -> dict:
     """A checkpoint on the CPU, this recipe's or the reference's.
 
     Raises:
-        CheckpointError: if it is missing, truncated, or no checkpoint.
+        UserError: if it is missing, truncated, or no checkpoint.
     """
     if not Path(path).is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
+        raise UserError(f"{path}: no such checkpoint")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise CheckpointError(
+        raise UserError(
             f"{path}: damaged, or no checkpoint ({type(error).__name__}: "
             f"{_first_line(error)[:120]})"
         ) from None
     if not isinstance(state, dict) or "state_dict" not in state:
-        raise CheckpointError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")
+        raise UserError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")
     return state
 
 
 def load_newest(directory: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint of a run that can be read, `best.pt` when no other can; `warn` hears
-    of each that cannot."""
+    """The newest checkpoint of a run that can be read, `best.pt` when no other can.
+
+    `warn` is called with a message for each that cannot.
+    """
     best = [directory / BEST] if (directory / BEST).exists() else []
     for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
         try:
             return Checkpoint(path, load_checkpoint(path))
-        except CheckpointError as error:
+        except UserError as error:
             warn(f"skipped {error}")
     return None
 
@@ -121,7 +132,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     if best.exists():
         try:
             best_iteration = load_checkpoint(best)["iteration"]
-        except CheckpointError:
+        except UserError:
             best_iteration = math.inf
         newer += [best] if best_iteration > iteration else []
     return [path.rename(_unused(path.with_name(path.name + ".superseded"))) for path in newer]
@@ -137,7 +148,7 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
 
     Raises:
-        CheckpointError: listing the tensors that are missing, unknown or of another shape.
+        UserError: listing the tensors that are missing, unknown or of another shape.
     """
     weights = {
         name.removeprefix("module."): tensor  # saved from a wrapped, distributed model
@@ -146,7 +157,7 @@ def load_weights(
     own = model.state_dict()
     for name in ignore_layers:
         if name not in own:
-            raise CheckpointError(f"ignore_layers: the model has no tensor {name!r}")
+            raise UserError(f"ignore_layers: the model has no tensor {name!r}")
         weights[name] = own[name]
     problems = [f"lacks {name}" for name in own if name not in weights]
     problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
@@ -157,7 +168,7 @@ def load_weights(
     ]
     if problems:
         more = f"\n  ... and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise CheckpointError(
+        raise UserError(
             f"{path} does not fit the model these hyper-parameters make:\n  "
             + "\n  ".join(problems[:10])
             + more

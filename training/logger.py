@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl and TensorBoard."""
+"""The logs of a run: metrics.jsonl and TensorBoard."""
 
 import functools
 import json
@@ -49,7 +49,8 @@ class RunLogger:
         self.output_directory, self.log_directory = output_directory, log_directory
         self._listed = set(resume_state)
         listed_events = [name for name in resume_state if name != METRICS_FILE]
-        # Checkpoints of the first release list files without our suffix, and no others.
+        # The first release gave its files no suffix, so at its first resume by this one all event
+        # files that are there count as ours.
         self._owns_all = any(listed_events) and not any(n.endswith(SUFFIX) for n in listed_events)
         self._cut_back(resume_state)
         self._owns_all = False
@@ -140,7 +141,7 @@ class RunLogger:
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread may find the disk full. The next write raises that here, so it is told
-    once and as a message, not as the thread's traceback."""
+    """TensorBoard's thread may find the disk full. The next write raises that here: it is
+    reported once, as a message and not as the thread's traceback."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

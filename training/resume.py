@@ -10,11 +10,11 @@ import torch
 
 from data_utils import write_lengths
 from errors import UserError
-from files import lock, remove_leftovers
+from files import METRICS_FILE, lock, remove_leftovers
 from hparams import HParams, create_hparams, hparams_from_dict
 from training import checkpoint
 from training.checkpoint import Checkpoint
-from training.logger import METRICS_FILE, RunLogger
+from training.logger import RunLogger
 from training.measuring import describe_environment
 from training.run import LoopState, Run
 
@@ -26,12 +26,7 @@ def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
         UserError: if the output folder holds a run and nothing says to go on with it.
     """
     directory, checkpoint_path = args.output_directory, args.checkpoint_path
-    metrics = directory / METRICS_FILE
-    held = (
-        checkpoint.list_checkpoints(directory)
-        or (directory / checkpoint.BEST).exists()
-        or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed while setting up
-    )
+    held = holds_run(directory)
     if args.resume:
         found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
         if found is None and held:
@@ -51,6 +46,19 @@ def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
             "them with -c and --warm_start, and an output folder of its own"
         )
     return found
+
+
+def holds_run(directory: Path) -> bool:
+    """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
+    metrics = directory / METRICS_FILE
+    try:
+        return bool(
+            checkpoint.list_checkpoints(directory)
+            or (directory / checkpoint.BEST).exists()
+            or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed while setting up
+        )
+    except OSError as error:
+        raise UserError(f"the output folder cannot be used: {error}") from error
 
 
 def lies_in(path: Path, directory: Path) -> bool:

@@ -3,6 +3,7 @@
 `train.py` and the benchmarks use the same `Trainer`, so what is measured is what trains.
 """
 
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,14 +19,21 @@ from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 DECODERS = ("reference", "fast")
+ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the same sums in every run
+    # On a CPU oneDNN, and what torch puts around it, each keep the programs for the last 1,024
+    # shapes, half a gigabyte of them; most shapes of ours do not come back. Read at the first
+    # product.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "LRU_CACHE_CAPACITY": "64",
+}
 
 
 class StepLosses(NamedTuple):
     """The losses of an update that the device may still be working at."""
 
-    values: (
-        torch.Tensor
-    )  # [4]: loss, unpadded loss, gradient norm, 1 if the update was skipped; CPU
+    # [4] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped
+    values: torch.Tensor
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
 
 
@@ -36,7 +44,8 @@ class Trainer:
     """
 
     def __init__(self, hparams: HParams, device: torch.device):
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in every run
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)  # unless the user has set it
         torch.backends.cudnn.deterministic = True
         # torch's defaults would round convolutions and the encoder's LSTM, but no other product.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
@@ -106,15 +115,12 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
     """
     if name == "reference":
         return teacher_forced, "reference, step by step"
-    try:
-        from fast_decoder import describe, limit_caches
-        from fast_decoder import teacher_forced as fast
-    except ImportError as error:
-        if error.name != "fast_decoder":  # something that the fast decoder needs
-            raise
+    found = importlib.util.find_spec("fast_decoder")
+    if found is None or found.origin is None:  # gone, or nothing but compiled files left over
         return teacher_forced, "reference, step by step: no fast decoder, its files are not here"
-    limit_caches()
-    return fast, f"fast ({describe(device)})"
+    import fast_decoder
+
+    return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:

@@ -31,7 +31,7 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
 
     Args:
         batches: an iterable of the validation set's batches.
-        should_stop: called before each of them; None is returned when it answers yes.
+        should_stop: called before each of them; if true, validation ends and returns None.
 
     Raises:
         UserError: naming the clips of a batch whose loss is not finite.
@@ -39,6 +39,7 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
     trainer, model = run.trainer, run.trainer.model
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
     sums, seen, example = [], [], None
+    trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the rehearsal
     model.eval()
     progress = progress_bar("validation", len(run.validation_loader), " batches")
     try:
