@@ -28,6 +28,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import Sampler
 
+
+class BatchingError(ValueError):
+    """Lengths or options that cannot be batched, or a saved position inside another plan.
+
+    The message names the value and what is allowed. Any other exception is a fault of the code.
+    """
+
+
 # ---------------------------------------------------------------------------- the strategies
 
 
@@ -276,13 +284,13 @@ def plan_epoch(
         batch_randomization: shuffle the finished batches (BR, Ge21).
 
     Raises:
-        ValueError: naming the parameter, its value and what is allowed.
+        BatchingError: naming the parameter, its value and what is allowed.
     """
     x = check_lengths(lengths)
     if strategy not in REGISTRY:
         near = difflib.get_close_matches(str(strategy), STRATEGIES, n=1, cutoff=0.3)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
+        raise BatchingError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
     _check_count("batch_size", batch_size, 1)
     values = {
         "local_randomization_factor": local_randomization_factor,
@@ -319,16 +327,20 @@ def plan_epoch(
 
 
 def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
-    """`lengths` as a one-dimensional float64 array; ValueError if one cannot be a clip's length."""
+    """`lengths` as a one-dimensional float64 array.
+
+    Raises:
+        BatchingError: if one cannot be a clip's length.
+    """
     x = np.asarray(lengths)
     if x.ndim != 1 or x.size == 0:
-        raise ValueError(f"lengths: expected one number per clip, got shape {x.shape}")
+        raise BatchingError(f"lengths: expected one number per clip, got shape {x.shape}")
     if not (np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)):
-        raise ValueError(f"lengths: expected numbers, got {x.dtype}")
+        raise BatchingError(f"lengths: expected numbers, got {x.dtype}")
     x = x.astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(x) & (x > 0)))
     if bad.size:
-        raise ValueError(
+        raise BatchingError(
             f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length "
             f"({bad.size} of {x.size} are not)"
         )
@@ -341,17 +353,17 @@ def _check_value(parameter: Parameter, value: float, num_clips: int, batch_size:
         what = "batch_size" if parameter.holds_batches else "the number of clips" if most else ""
         _check_count(parameter.name, value, least, most, what)
     elif not (np.isfinite(value) and value >= least):
-        raise ValueError(f"{parameter.name}={value}: expected 0 <= factor < inf")
+        raise BatchingError(f"{parameter.name}={value}: expected 0 <= factor < inf")
 
 
 def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bool) -> None:
     if not dynamic_batch_size:
-        raise ValueError(
+        raise BatchingError(
             f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
             "set dynamic_batch_size=True or leave it out"
         )
     if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
-        raise ValueError(
+        raise BatchingError(
             f"batch_capacity={batch_capacity}: expected a finite number of at least "
             f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "
             "must fit into a batch"
@@ -362,7 +374,7 @@ def _check_count(name, value, low, high=None, what=None) -> None:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value > high):
         bound = f"{low} to {high}" if high is not None else f"at least {low}"
-        raise ValueError(
+        raise BatchingError(
             f"{name}={value}: expected a whole number, {bound}" + (f" ({what})" if what else "")
         )
 
@@ -630,13 +642,13 @@ class LengthBatchSampler(Sampler[list[int]]):
         """Go on inside the saved epoch.
 
         Raises:
-            ValueError: if some of its batches were trained already and the plan is not the one
+            BatchingError: if some of its batches were trained already and the plan is not the one
                 saved (other clips, strategy, options, seed or ranks): the rest of another plan
                 would repeat some clips and leave out others.
         """
         self._plan(state["epoch"], start=state["batches_trained"])
         if state["batches_trained"] > 0 and self._checksum() != state["plan_checksum"]:
-            raise ValueError(
+            raise BatchingError(
                 f"epoch {state['epoch']} was left after {state['batches_trained']} of "
                 f"{state['num_batches']} batches, but these clips and batching options plan other "
                 "batches: go on with the same ones, or start an epoch anew"

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from analysis.strategies import DEFAULTS, PARAMETERS, batching_name, number_text, value_in_words
 from analysis.survey import Survey, parameter_values, sweep
-from batching import REGISTRY, STRATEGIES, padding_stats, plan_epoch
+from batching import REGISTRY, STRATEGIES, BatchingError, padding_stats, plan_epoch
 from files import write_atomically
 
 
@@ -187,7 +187,7 @@ def draw_parameter_sweeps(
     clips, bins up to the number of batches; means of three epochs.
 
     Raises:
-        ValueError: as `plan_epoch`, for more bins than clips, say.
+        BatchingError: as `plan_epoch`, for more bins than clips, say.
     """
     lengths = np.asarray(lengths)
     chosen = {
@@ -295,7 +295,7 @@ def draw_length_against_position(
         _tidy(axes)
         try:
             plan = plan_epoch(lengths, batch_size, strategy, seed=seed, epoch=epoch, **options)
-        except ValueError as error:
+        except BatchingError as error:
             text = textwrap.fill(str(error), 34)
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center").set_in_layout(False)
             continue

@@ -82,7 +82,7 @@ def survey(
         options: of `plan_epoch`.
 
     Raises:
-        ValueError: as `plan_epoch`.
+        BatchingError: as `plan_epoch`.
     """
     x = np.asarray(lengths)
     default_capacity = batch_size * int(x.max())

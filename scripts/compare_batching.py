@@ -51,7 +51,7 @@ from analysis.survey import (
     survey_row,
 )
 from analysis.tables import markdown_table, text_table
-from batching import REGISTRY, STRATEGIES
+from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams
@@ -175,7 +175,7 @@ def run_jobs(
                     for seed, clips in enumerate(draws[: job.draws])
                 ]  # fmt: skip
                 tables[job.table].append(mean_survey(surveys))
-            except ValueError as error:  # a corpus too small for the parameter
+            except BatchingError as error:  # a corpus too small for the parameter
                 if job.table == "comparison":
                     name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
                     impossible.append(f"{name}: not possible ({error})")

@@ -28,6 +28,7 @@ from analysis import ljspeech
 from batching import (
     REGISTRY,
     STRATEGIES,
+    BatchingError,
     LengthBatchSampler,
     padding_stats,
     pair_novelty,
@@ -795,14 +796,14 @@ def sampler_at(lengths, batch_size, strategy, epoch=0, **options):
 @pytest.mark.parametrize("make", [plan_epoch, sampler_at])
 def test_bad_input_is_refused_by_name_value_and_range(make, changed, said):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
-    with pytest.raises(ValueError, match=re.escape(said[0])) as refusal:
+    with pytest.raises(BatchingError, match=re.escape(said[0])) as refusal:
         make(**(arguments | changed))
     assert [words for words in said if words not in str(refusal.value)] == []
 
 
 def test_capacity_that_the_refusal_asks_for_is_accepted():
     lengths, dynamic = [1_056_123, 7], {"dynamic_batch_size": True}  # samples, not frames
-    with pytest.raises(ValueError, match="1056123"):
+    with pytest.raises(BatchingError, match="1056123"):
         plan_epoch(lengths, 1, "random", batch_capacity=1_056_122, **dynamic)
     assert len(plan_epoch(lengths, 1, "random", batch_capacity=1_056_123, **dynamic)) == 2
 
@@ -886,7 +887,7 @@ def test_loader_refuses_a_second_pass_without_set_epoch(num_workers):
 def test_sampler_takes_its_epoch_only_through_set_epoch():
     with pytest.raises(TypeError, match="set_epoch"):
         LengthBatchSampler(TWENTY, 3, "random", epoch=3)
-    with pytest.raises(ValueError, match="epoch=-1"):
+    with pytest.raises(BatchingError, match="epoch=-1"):
         LengthBatchSampler(TWENTY, 3, "random").set_epoch(-1)
 
 
@@ -992,7 +993,9 @@ def test_resume_refuses_another_plan_unless_none_of_it_was_trained(changed):
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
     other = LengthBatchSampler(**(arguments | changed))
-    with pytest.raises(ValueError, match=r"epoch 3 was left after 2 of \d+ batches.*other batches"):
+    with pytest.raises(
+        BatchingError, match=r"epoch 3 was left after 2 of \d+ batches.*other batches"
+    ):
         other.load_state_dict(sampler.state_dict(2))
     other.load_state_dict(sampler.state_dict(0))
     assert other.epoch == 3
@@ -1001,13 +1004,13 @@ def test_resume_refuses_another_plan_unless_none_of_it_was_trained(changed):
 
 def test_resume_refuses_other_clips_even_where_the_plan_looks_at_their_number_only():
     sampler = LengthBatchSampler(TWENTY, 3, "random")
-    with pytest.raises(ValueError, match="other batches"):
+    with pytest.raises(BatchingError, match="other batches"):
         LengthBatchSampler(TWENTY[::-1], 3, "random").load_state_dict(sampler.state_dict(1))
 
 
 @pytest.mark.parametrize("trained", [-1, 1.5, 10_000])
 def test_state_dict_refuses_a_count_of_batches_the_epoch_does_not_have(trained):
-    with pytest.raises(ValueError, match=f"batches_trained={trained}: .* 0 to 7"):
+    with pytest.raises(BatchingError, match=f"batches_trained={trained}: .* 0 to 7"):
         LengthBatchSampler(TWENTY, 3, "random").state_dict(trained)
 
 
@@ -1105,7 +1108,7 @@ def test_state_saved_by_rank_0_resumes_every_rank(rank):
     ],
 )
 def test_ranks_out_of_range_are_refused(ranks, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(BatchingError, match=said):
         LengthBatchSampler(TWENTY, 3, "random", **ranks)
 
 

@@ -170,6 +170,12 @@ def test_one_clip_three_clips_and_clips_of_one_length_are_compared(tmp_path, cap
     assert "nan" not in shown
 
 
+@pytest.mark.usefixtures("broken_strategy")
+def test_a_fault_of_a_strategy_is_no_batching_that_is_not_possible(tmp_path):
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        program.main([str(write_csv(tmp_path / "lengths.csv")), "-o", str(tmp_path / "out")])
+
+
 def test_parameters_that_make_a_strategy_random_are_pointed_out():
     notes = program.same_as_random(HPARAMS, 66)
     assert len(notes) == 2

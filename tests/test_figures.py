@@ -89,6 +89,12 @@ def test_every_strategy_has_its_panel_with_every_clip_in_it():
     assert "num_bins=6" in impossible.axes[STRATEGIES.index("alternated_sort")].texts[0].get_text()
 
 
+@pytest.mark.usefixtures("broken_strategy")
+def test_a_fault_of_a_strategy_is_no_panel_that_the_corpus_does_not_allow():
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        draw_length_against_position(LENGTHS, 16)
+
+
 def test_the_trade_off_shows_each_curve_among_its_own_sizes():
     fixed = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5])
     dynamic = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)

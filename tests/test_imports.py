@@ -49,8 +49,8 @@ TABLE = {
         "torch numpy",
     ),
     "training.resume": (
-        "errors data_utils files hparams training.checkpoint training.logger training.measuring "
-        "training.run",
+        "errors batching data_utils files hparams training.checkpoint training.logger "
+        "training.measuring training.run",
         "torch numpy",
     ),
     "analysis": (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from batching import LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
+from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from data_utils import Clip, read_filelist
 from errors import UserError
 from hparams import HParams, batching_options
@@ -33,7 +33,7 @@ def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
     """The sampler of training batches; UserError for options that this corpus does not allow."""
     try:
         return LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(hparams))
-    except ValueError as error:  # batching.py stands alone, and so do its errors
+    except BatchingError as error:  # batching.py stands alone, so it has no UserError
         raise UserError(str(error)) from None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from batching import BatchingError
 from data_utils import write_lengths
 from errors import UserError
 from files import METRICS_FILE, lock, remove_leftovers
@@ -141,7 +142,7 @@ def restore(run: Run, found: Checkpoint) -> None:
             )
         try:
             run.sampler.load_state_dict(saved["sampler"])
-        except ValueError as error:
+        except BatchingError as error:
             raise UserError(f"{path}: {error}") from None
     torch.set_rng_state(saved["rng"]["cpu"])
     if run.device.type == "cuda" and "cuda" in saved["rng"]:

@@ -1,0 +1,26 @@
+"""training/batches.py: a run's sampler, and what the user may have got wrong about it."""
+
+from dataclasses import replace
+
+import pytest
+
+from data_utils import Clip
+from errors import UserError
+from hparams import HParams
+from training.batches import make_sampler
+
+CLIPS = [Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}") for i in range(5)]
+HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
+
+
+def test_options_that_the_corpus_does_not_allow_are_the_users_to_mend():
+    assert len(make_sampler(CLIPS, HPARAMS)) == 3
+    with pytest.raises(UserError, match="num_bins=6: .* 1 to 5"):
+        make_sampler(CLIPS, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
+
+
+@pytest.mark.usefixtures("broken_strategy")
+def test_a_fault_of_a_strategy_keeps_its_traceback():
+    with pytest.raises(ValueError, match="could not be broadcast") as found:
+        make_sampler(CLIPS, HPARAMS)
+    assert not isinstance(found.value, UserError)
