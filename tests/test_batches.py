@@ -15,7 +15,7 @@ HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 def test_options_that_the_corpus_does_not_allow_are_the_users_to_mend():
     assert len(make_sampler(CLIPS, HPARAMS)) == 3
-    with pytest.raises(UserError, match="num_bins=6: .* 1 to 5"):
+    with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
         make_sampler(CLIPS, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
