@@ -1,6 +1,7 @@
-"""Types of arguments that several programs share, for argparse."""
+"""The parser, options and types of arguments that several programs share."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,16 +15,39 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """--device, --precision and --json."""
-    import torch
-
     from training.step import PRECISIONS
 
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    shown = "cpu, cuda or cuda:1; default %(default)s"
-    parser.add_argument("--device", type=available_device, default=default, help=shown)
+    add_device_option(parser)
     shown = "tf32: on GPUs only"
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help=shown)
-    parser.add_argument("--json", type=Path, help="write the results to this file too")
+    add_json_option(parser)
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """--device, a torch.device."""
+    import torch
+
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    shown = "cpu, cuda or cuda:1; default: the GPU if there is one"
+    parser.add_argument("--device", type=available_device, default=default, help=shown)
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """--json, a file to write or None."""
+    shown = "write the results to this file too"
+    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
+
+
+def output_file(text: str) -> Path:
+    """A file that can be written, which is checked before minutes of measuring and not after."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: no such folder: {path.parent}; make it first")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; name a file in it")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r}: cannot be written to; choose another place")
+    return path
 
 
 def available_device(text: str):
@@ -36,6 +60,9 @@ def available_device(text: str):
         raise argparse.ArgumentTypeError(f"{text!r}: expected cpu, cuda or cuda:1") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise argparse.ArgumentTypeError(f"{text!r}: torch finds no GPU here; use cpu")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise argparse.ArgumentTypeError(f"{text!r}: torch finds GPUs up to cuda:{last} only")
     return found
 
 

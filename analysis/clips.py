@@ -1,6 +1,5 @@
 """Clips for the benchmarks: lengths read or made up, and noise as long as they are."""
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ import torch
 from analysis import ljspeech
 from analysis.lengths import count_symbols, read_lengths
 from audio import frame_count, mel_fingerprint
-from data_utils import MEL_SETTINGS_FILE, Batch, TextMelCollate, numbered_lines
+from corpus.metadata import read_entries, read_split
+from data_utils import MEL_SETTINGS_FILE, Batch, TextMelCollate, lines_refused
 from errors import UserError
 from hparams import HParams
 
@@ -48,16 +48,16 @@ def clips_of_lengths_file(
 ) -> Clips:
     """Lengths from any file that `lengths.read_lengths` takes.
 
-    Symbols come from the file, else from the texts of `metadata` (id|...|text), else from those of
-    a filelist, else they are made up. Of the clips, those that `split` (id,set) marks `train`, if
-    it names them all.
+    Symbols come from the file, else from the texts of `metadata` (id|text or id|text|normalised
+    text), else from those of a filelist, else they are made up. Of the clips, those that `split`
+    (id,set) marks `train`, if it names them all.
 
     Raises:
         UserError: one message with every bad line of a file and its number.
     """
     clips = read_lengths(path, hparams)
     if split is not None:
-        sets = dict(csv.reader(split.read_text(encoding="utf-8").splitlines()))
+        sets = read_split(split)
         if all(name in sets for name in clips.ids):
             clips = clips.take(np.flatnonzero([sets[name] == "train" for name in clips.ids]))
             if not len(clips):
@@ -78,10 +78,10 @@ def clips_of_lengths_file(
 
 
 def _symbols_of_texts(metadata: Path, names: list[str], hparams: HParams) -> np.ndarray:
-    texts = {}
-    for _, line in numbered_lines(metadata, "no such file; expected lines of id|text"):
-        name, *fields = line.split("|")
-        texts[name] = fields[-1] if fields else ""
+    entries, problems = read_entries(metadata, "no such file; expected lines of id|text")
+    if problems:
+        raise lines_refused(metadata, problems, len(entries) + len(problems))
+    texts = {entry.id: entry.text for entry in entries}
     missing = [name for name in names if not texts.get(name)]
     if missing:
         raise UserError(
@@ -117,7 +117,21 @@ def noise_batch(
 
 
 def make_corpus(folder: Path, clips: Clips, hparams: HParams) -> Path:
-    """A filelist of cached mels of noise in `folder`, and the mels, as long as `clips`."""
+    """A filelist of cached mels of noise in `folder`, and the mels, as long as `clips`.
+
+    Raises:
+        UserError: if they cannot be written, for want of room say.
+    """
+    try:
+        return _write_corpus(folder, clips, hparams)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the made-up mels cannot be written ({error.strerror}); make room, or name "
+            "another folder for temporary files in the variable TMPDIR"
+        ) from None
+
+
+def _write_corpus(folder: Path, clips: Clips, hparams: HParams) -> Path:
     rng = np.random.default_rng(0)
     mel, lines = noise(int(clips.frames.max()), hparams), []
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):

@@ -140,7 +140,7 @@ def _parse(line: str) -> RunRecord | EpochRecord | ValidationRecord:
         raise ValueError(f"kind={kind!r}, expected one of {', '.join(RECORDS)}")
     record = parse_json(line, RECORDS[kind])
     if record.kind == "run":
-        hparams_from_dict(record.hparams)  # refuses settings that this recipe does not know
+        hparams_from_dict(record.hparams)  # leaves out unknown settings, refuses wrong values
     return record
 
 

@@ -122,9 +122,9 @@ class StepCosts:
 
     def bytes(self, batch_sizes, frames, symbols) -> np.ndarray:
         """Peak bytes in a training step, one per batch: of the GPU's memory, or on a CPU of the
-        whole process. ValueError where memory was not measured (`bytes_per_term` is None)."""
+        whole process. UserError where memory was not measured (`bytes_per_term` is None)."""
         if self.bytes_per_term is None:
-            raise ValueError(
+            raise UserError(
                 "memory was not measured: measure the costs on a GPU, or on a system with /proc"
             )
         return self._predict(self.bytes_per_term, batch_sizes, frames, symbols)

@@ -130,15 +130,22 @@ def relative_spread(spread: float, sorted_spread: float) -> float:
 
 def predict(costs, lengths: np.ndarray, symbols: np.ndarray, plan: Sequence[np.ndarray]) -> dict:
     """Seconds of the plan's training steps, and the most memory that one takes."""
-    sizes = np.array([len(batch) for batch in plan])
-    laid_out, starts = np.concatenate(plan), np.cumsum(sizes) - sizes
-    longest = (np.maximum.reduceat(each[laid_out], starts) for each in (lengths, symbols))
-    shapes = (sizes, *longest)
+    shapes = batch_shapes(plan, lengths, symbols)
     knows_memory = costs.bytes_per_term is not None
     return {
         "seconds_per_epoch": float(np.sum(costs.seconds(*shapes))),
         "peak_bytes": float(np.max(costs.bytes(*shapes))) if knows_memory else None,
     }
+
+
+def batch_shapes(
+    plan: Sequence[np.ndarray], frames: np.ndarray, symbols: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Clips, longest clip in frames and longest text in symbols of every batch, [batches] each."""
+    sizes = np.array([len(batch) for batch in plan])
+    laid_out, starts = np.concatenate(plan), np.cumsum(sizes) - sizes
+    longest = (np.maximum.reduceat(each[laid_out], starts) for each in (frames, symbols))
+    return sizes, *longest
 
 
 def mean_survey(surveys: Sequence[Survey]) -> Survey:

@@ -30,14 +30,18 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from analysis import fast_path
 from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
 from analysis.tables import markdown_table
 from data_utils import Batch
-from fast_decoder import describe
 from files import write_json
 from hparams import HParams
 from training.measuring import largest_memory, measured_on, reset_peak_memory, seconds_of
 from training.step import AUTOCAST_DTYPES, DECODERS, Trainer
+
+if not fast_path.IS_HERE:
+    sys.exit(f"decoder.py: {fast_path.MISSING}")
+from fast_decoder import describe
 
 COUNTED = {"cpu": (16, 32), "cuda": (64, 192)}  # steps: whole chunks of either's backward pass
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit

@@ -18,7 +18,7 @@ turns. The time of an epoch is the sum over strata of mean seconds x batches, wi
 what follows +- is the standard error of that sum by the drawing of batches.
 """
 
-from project_root import ROOT
+import project_root
 
 import argparse
 import math
@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import clips as corpus
+from analysis import fast_path
 from analysis.arguments import (
     add_measuring_options,
     at_least_one,
@@ -36,8 +36,11 @@ from analysis.arguments import (
     whole_number,
     whole_numbers,
 )
+from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, noise, noise_batch
+from analysis.survey import batch_shapes
 from analysis.tables import markdown_table
-from batching import padding_stats, plan_epoch
+from batching import BatchingError, padding_stats, plan_epoch
+from corpus.metadata import SPLIT_FILE
 from data_utils import Batch
 from errors import UserError
 from files import write_json
@@ -46,9 +49,9 @@ from progress import progress_bar
 from training.measuring import measured_on, peak_memory, reset_peak_memory, seconds_of
 from training.step import DECODERS, Trainer, choose_decoder
 
-try:
+if fast_path.IS_HERE:
     from fast_decoder.graphs import bucket
-except ImportError:  # the recipe works without the fast decoder, and no program is idle then
+else:  # no graphs: every batch has the shape that it needs
 
     def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
         return batch_size, num_symbols
@@ -56,7 +59,6 @@ except ImportError:  # the recipe works without the fast decoder, and no program
 
 PROGRAM = "epoch.py"
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
-SPLIT = ROOT / "filelists" / "ljspeech_split.csv"
 DRAWS = 2  # batches of a stratum: the fewest that tell how much they differ
 
 
@@ -73,7 +75,7 @@ class Plan:
 # ---------------------------------------------------------------------------- planning
 
 
-def make_plans(clips: corpus.Clips, hparams: HParams, capacities: list[int]) -> list[Plan]:
+def make_plans(clips: Clips, hparams: HParams, capacities: list[int]) -> list[Plan]:
     """RAND and SSB-DBS-BR for every capacity, the paper's first."""
     longest = int(clips.frames.max())
     plans = []
@@ -93,7 +95,7 @@ def make_plans(clips: corpus.Clips, hparams: HParams, capacities: list[int]) -> 
     return plans
 
 
-def all_plans(clips: corpus.Clips, hparams: HParams) -> list[Plan]:
+def all_plans(clips: Clips, hparams: HParams) -> list[Plan]:
     """Every strategy, with fixed and with dynamic sizes."""
     plans = []
     capacity = hparams.batch_size * int(clips.frames.max())
@@ -107,11 +109,11 @@ def all_plans(clips: corpus.Clips, hparams: HParams) -> list[Plan]:
     return plans
 
 
-def shapes_of(clips: corpus.Clips, batches: list[np.ndarray], hparams: HParams) -> np.ndarray:
+def shapes_of(clips: Clips, batches: list[np.ndarray], hparams: HParams) -> np.ndarray:
+    """[batches, 3] clips, frames padded to whole decoder steps, and symbols."""
+    sizes, frames, symbols = batch_shapes(batches, clips.frames, clips.symbols)
     r = hparams.n_frames_per_step
-    return np.array(
-        [(len(b), -(-clips.frames[b].max() // r) * r, clips.symbols[b].max()) for b in batches]
-    )
+    return np.stack([sizes, -(-frames // r) * r, symbols], axis=1)
 
 
 def strata(plan: Plan, draws: int) -> list[np.ndarray]:
@@ -149,14 +151,14 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
 class PlanTimer:
     """Times training steps on the plans' batches."""
 
-    def __init__(self, trainer: Trainer, clips: corpus.Clips):
+    def __init__(self, trainer: Trainer, clips: Clips):
         self.trainer, self.clips = trainer, clips
         self.cuda = trainer.device.type == "cuda"
-        self.mel = corpus.noise(int(clips.frames.max()), trainer.hparams)
+        self.mel = noise(int(clips.frames.max()), trainer.hparams)
 
     def batch(self, plan: Plan, number: int) -> Batch:
         chosen, hparams = plan.batches[number], self.trainer.hparams
-        return corpus.noise_batch(self.clips, chosen, self.mel, hparams, self.cuda)
+        return noise_batch(self.clips, chosen, self.mel, hparams, self.cuda)
 
     def step(self, batch: Batch, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
@@ -215,7 +217,7 @@ def time_plans(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], 
 # ---------------------------------------------------------------------------- the report
 
 
-def summary(plan: Plan, clips: corpus.Clips, frames_per_step: int) -> dict:
+def summary(plan: Plan, clips: Clips, frames_per_step: int) -> dict:
     """What a plan costs in steps, padding and shapes, whatever runs it."""
     batch_size, frames, symbols = plan.shapes.T
     rows, columns = np.array([bucket(int(b), int(n)) for b, _, n in plan.shapes]).T
@@ -232,7 +234,7 @@ def summary(plan: Plan, clips: corpus.Clips, frames_per_step: int) -> dict:
     }
 
 
-def results(plans: list[Plan], clips: corpus.Clips, found: dict, frames_per_step: int) -> list:
+def results(plans: list[Plan], clips: Clips, found: dict, frames_per_step: int) -> list:
     """A row for each plan; times are of the epoch."""
     rows = [summary(plan, clips, frames_per_step) | {"decoders": {}} for plan in plans]
     for name, timed_plans in found.items():
@@ -313,17 +315,19 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     args.repeats = args.repeats or (3 if on_gpu else 1)
     if args.symbols and not args.lengths:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
+    if args.decoder != "reference" and not (args.shapes or fast_path.IS_HERE):
+        parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
     return args
 
 
-def prepare(args: argparse.Namespace) -> tuple[HParams, corpus.Clips, list[Plan]]:
-    """Settings, lengths and plans. UserError where one of them cannot be."""
+def prepare(args: argparse.Namespace) -> tuple[HParams, Clips, list[Plan]]:
+    """Settings, lengths and plans. UserError or BatchingError where one of them cannot be."""
     hparams = create_hparams(args.hparams, create_hparams(PAPER))
     hparams = replace(hparams, seed=args.seed, precision=args.precision)
     if args.lengths is None:
-        clips = corpus.made_up_clips(args.clips, hparams, args.seed)
+        clips = made_up_clips(args.clips, hparams, args.seed)
     else:
-        clips = corpus.clips_of_lengths_file(args.lengths, hparams, args.symbols, SPLIT)
+        clips = clips_of_lengths_file(args.lengths, hparams, args.symbols, SPLIT_FILE)
     if args.shapes:
         return hparams, clips, all_plans(clips, hparams)
     if args.capacities is None:
@@ -337,7 +341,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     try:
         hparams, clips, plans = prepare(args)
-    except UserError as error:
+    except (UserError, BatchingError) as error:
         sys.exit(f"{PROGRAM}: {error}")
     r = hparams.n_frames_per_step
     if args.shapes:

@@ -14,21 +14,25 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
+from analysis import fast_path
+from analysis.arguments import add_device_option, add_json_option, at_least_one, make_parser
 from analysis.tables import markdown_table
-from fast_decoder import graphs
-from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
 from files import write_json
 from hparams import HParams
 from training.measuring import machine, versions
 from training.step import AUTOCAST_DTYPES, PRECISIONS
 
+if not fast_path.IS_HERE:
+    sys.exit(f"kernels.py: {fast_path.MISSING}")
+from fast_decoder import graphs
+from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
+
 
 def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.Setting:
-    hparams, device = HParams(), torch.device(args.device)
+    hparams, device = HParams(), args.device
     clips, symbols = graphs.bucket(args.batch_size, args.symbols)
     return graphs.Setting(
         device=device,
@@ -120,7 +124,7 @@ def measure_loops(args: argparse.Namespace) -> list[dict]:
 
 
 def save(rows: list[dict], args: argparse.Namespace) -> None:
-    result = {"rows": rows, "versions": versions(), "device": machine(torch.device(args.device))}
+    result = {"rows": rows, "versions": versions(), "device": machine(args.device)}
     result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
     write_json(args.json, result)
 
@@ -130,30 +134,30 @@ def loops_table(rows: list[dict]) -> str:
     return markdown_table(list(rows[0]), cells)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--frames", type=int, default=774)
-    parser.add_argument("--symbols", type=int, default=120)
-    parser.add_argument("--precisions", default="bf16,tf32,fp32", help="default %(default)s")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--json", type=Path, help="write the results to this file too")
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add_device_option(parser)
+    add("--batch-size", type=at_least_one, default=16)
+    add("--frames", type=at_least_one, default=774)
+    add("--symbols", type=at_least_one, default=120)
+    add("--precisions", default="bf16,tf32,fp32", help="default %(default)s")
+    add("--repeats", type=at_least_one, default=10)
+    add_json_option(parser)
     parser.set_defaults(shrink=1)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     unknown = set(args.precisions.split(",")) - set(PRECISIONS)
     if unknown:
         parser.error(f"--precisions {args.precisions}: expected some of {', '.join(PRECISIONS)}")
-    if not torch.cuda.is_available():
-        parser.error("torch finds no GPU here, and only there are there kernels to measure")
-    problem = graphs.problem(torch.device(args.device), torch.float32)
+    if args.device.type != "cuda":
+        missing = "" if torch.cuda.is_available() else ", and torch finds no GPU here"
+        parser.error(f"--device {args.device}: the kernels run on GPUs only{missing}")
+    problem = graphs.problem(args.device, torch.float32)
     if problem is not None:
         parser.error(f"--device {args.device}: {problem}")
     rows = measure_loops(args)
     print(
-        f"{machine(torch.device(args.device))}, torch {torch.__version__}: microseconds a step, "
+        f"{machine(args.device)}, torch {torch.__version__}: microseconds a step, "
         f"{args.batch_size} clips of {args.frames} frames and {args.symbols} symbols\n"
     )
     print(loops_table(rows))

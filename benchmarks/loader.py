@@ -28,7 +28,13 @@ from pathlib import Path
 
 import torch
 
-from analysis.arguments import at_least_one, make_parser, positive, whole_numbers
+from analysis.arguments import (
+    add_json_option,
+    at_least_one,
+    make_parser,
+    positive,
+    whole_numbers,
+)
 from analysis.clips import made_up_clips, make_corpus
 from analysis.tables import markdown_table
 from batching import LengthBatchSampler
@@ -37,7 +43,7 @@ from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.batches import make_sampler, plan_stats
+from training.batches import batching_in_words, make_sampler, plan_stats
 from training.measuring import machine, measured_on
 
 PROGRAM = "loader.py"
@@ -146,9 +152,7 @@ def measure_filelist(filelist: Path, name: str, args: argparse.Namespace) -> dic
         "clips": len(clips),
         "batches": stats.num_batches,
         "largest_batch_size": stats.largest_batch_size,
-        "strategy": hparams.batching_strategy
-        + (", dynamic sizes" if hparams.dynamic_batch_size else "")
-        + (", batches shuffled" if hparams.batch_randomization else ""),
+        "strategy": batching_in_words(hparams),
         "workers": results,
     }
 
@@ -166,7 +170,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--clips", type=at_least_one, default=2000, help="clips to make up; default %(default)s")
     shown = "of every epoch, for medians; default %(default)s"
     add("--repeats", type=at_least_one, default=3, help=shown)
-    add("--json", type=Path, help="write the results to this file too")
+    add_json_option(parser)
     args = parser.parse_args(arguments)
     args.num_workers = args.num_workers or default
     return args

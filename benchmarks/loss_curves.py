@@ -28,7 +28,8 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.arguments import add_measuring_options, at_least_one, make_parser
+from analysis import fast_path
+from analysis.arguments import add_measuring_options, at_least_one, make_parser, output_file
 from data_utils import Batch, TextMelCollate
 from errors import UserError
 from files import write_atomically, write_json
@@ -237,7 +238,7 @@ def draw(result: dict) -> Figure:
 def picture_path(text: str) -> Path:
     if Path(text).suffix not in (".svg", ".png"):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
-    return Path(text)
+    return output_file(text)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -248,6 +249,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--picture", type=picture_path, metavar="FILE.svg|png", help="draw the curves here")
     add("--hparams", default="", metavar="name=value,...", help="change the small model")
     args = parser.parse_args(arguments)
+    if not fast_path.IS_HERE:
+        parser.error(fast_path.MISSING)
     try:
         hparams = create_hparams(args.hparams, create_hparams(SMALL))
     except UserError as error:

@@ -12,7 +12,6 @@ lengths to the list of an epoch's batches, and only if it is installed. Everythi
 
 from project_root import ROOT
 
-import argparse
 import contextlib
 import datetime
 import importlib.metadata
@@ -29,6 +28,7 @@ import torch
 from torch.utils.data import BatchSampler
 
 from analysis import ljspeech
+from analysis.arguments import make_parser
 from analysis.lengths import read_lengths
 from analysis.tables import markdown_table
 from batching import padding_stats, plan_epoch
@@ -81,11 +81,14 @@ def plan_with_lhotse(lengths: np.ndarray) -> Plan:
     from lhotse.dataset import DynamicBucketingSampler
 
     cuts = CutSet.from_cuts(
-        MonoCut(id=str(i), start=0.0, duration=length / 80, channel=0)
+        MonoCut(id=str(i), start=0.0, duration=length / FRAMES_A_SECOND, channel=0)
         for i, length in enumerate(lengths.tolist())
     )
     sampler = DynamicBucketingSampler(
-        cuts, max_duration=BATCH_SIZE * lengths.max() / 80, num_buckets=10, shuffle=True
+        cuts,
+        max_duration=BATCH_SIZE * lengths.max() / FRAMES_A_SECOND,
+        num_buckets=10,
+        shuffle=True,
     )
     return lambda: list(sampler)
 
@@ -199,7 +202,7 @@ def package_versions() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{SMALL:,} clips only")
     parser.add_argument("--lengths", type=Path, help="CSV or filelist to draw the clips from")
     parser.add_argument("--save", action="store_true", help="write the report to results/")

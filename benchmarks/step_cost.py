@@ -26,10 +26,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from analysis import ljspeech
 from analysis.arguments import (
+    add_device_option,
     at_least_one,
-    available_device,
     make_parser,
+    output_file,
     positive,
     whole_number,
     whole_numbers,
@@ -37,6 +39,7 @@ from analysis.arguments import (
 from analysis.lengths import ClipLengths, read_run_lengths
 from analysis.metrics import EpochRecord, read_metrics
 from analysis.step_costs import MeasuredStep, StepCosts, check_shapes, fit, read_costs, write_costs
+from analysis.survey import batch_shapes
 from analysis.tables import text_table
 from audio import frame_count
 from batching import plan_epoch
@@ -46,6 +49,7 @@ from hparams import HParams, batching_options, create_hparams, hparams_from_dict
 from progress import duration, progress_bar
 from training.measuring import (
     describe_environment,
+    is_out_of_memory,
     peak_memory,
     proc_bytes,
     reset_peak_memory,
@@ -54,8 +58,8 @@ from training.measuring import (
 from training.step import Trainer
 
 PROGRAM = "step_cost.py"
-# LJSpeech has clips of 1.1 to 10.1 s, with texts of 12 to 187 characters.
-SECONDS_OF_CLIPS = (1.0, 2.5, 5.0, 10.2)
+# Around all of LJSpeech's clips, and its texts of 12 to 187 characters.
+SECONDS_OF_CLIPS = (ljspeech.SHORTEST - 0.1, 2.5, 5.0, ljspeech.LONGEST + 0.1)
 SYMBOLS = (10, 80, 200)
 SHORTEST_SHARE = 0.75  # a clip's least share of its batch's longest: batches are never all alike
 HELD_OUT_SHARE = 0.2
@@ -225,13 +229,9 @@ def needs_too_much_ram(shape: Shape, found: GridTimes, trainer: Trainer) -> bool
     try:
         costs = fit(found.measurements(), asdict(trainer.hparams), {}, "")
         needed = float(costs.bytes(*shape))
-    except ValueError:  # too little is known yet, and what comes first is small
+    except UserError:  # too little is known yet, and what comes first is small
         return False
     return needed > proc_bytes("/proc/self/status", "VmRSS:") + MOST_MEMORY * free
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -278,7 +278,9 @@ def print_errors(costs: StepCosts) -> None:
     errors = costs.held_out_errors
     for name, what in (("seconds", "time"), ("bytes", "memory")):
         if name == "bytes" and costs.bytes_per_term is None:
-            print("memory: not measured; this system does not tell a process's peak")
+            print(
+                "memory: not measured; this system has no /proc to read the peak of a process from"
+            )
         elif errors[name] is None:
             print(f"{what}: error unknown, for no batch shape lies between others of the grid")
         else:
@@ -342,11 +344,10 @@ def compare_epoch(costs: StepCosts, record: EpochRecord, shapes: tuple) -> tuple
 def epoch_shapes(
     lengths: ClipLengths, hparams: HParams, epoch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Clips, padded frames and padded symbols of every batch of a run's epoch, counted from 1."""
+    """`batch_shapes` of a run's epoch, counted from 1."""
     number = epoch - 1 if hparams.prepare_trainset_per_epoch else 0
     plan = plan_epoch(lengths.frames, epoch=number, **batching_options(hparams))
-    shapes = [(len(b), lengths.frames[b].max(), lengths.symbols[b].max()) for b in plan]
-    return tuple(np.array(shapes).T)
+    return batch_shapes(plan, lengths.frames, lengths.symbols)
 
 
 # ---------------------------------------------------------------------------- the program
@@ -355,11 +356,9 @@ def epoch_shapes(
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add, numbers = parser.add_argument, whole_numbers(1)
-    add("-o", "--output", type=Path, metavar="COSTS.json", help="where to write the costs")
+    add("-o", "--output", type=output_file, metavar="COSTS.json", help="where to write the costs")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    shown = "cpu or cuda; default: the GPU if there is one"
-    add("--device", type=available_device, default=default, help=shown)
+    add_device_option(parser)
     add("--batch-sizes", type=numbers, metavar="1,4,16", help="default: derived from the others")
     add("--frames", type=numbers, metavar="100,400", help="default: clips of 1 to 10.2 seconds")
     add("--symbols", type=numbers, metavar="10,80,200", help="default: 10,80,200")
@@ -380,8 +379,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--check COSTS.json RUN_DIR ...: costs and one run at least, without -o")
     if not args.check and args.output is None:
         parser.error("-o COSTS.json: name the file to write")
-    if args.output and not args.output.absolute().parent.is_dir():
-        parser.error(f"-o {args.output}: no such folder: {args.output.parent}")
     return args
 
 
@@ -395,7 +392,7 @@ def main(arguments: list[str] | None = None) -> None:
             return
         costs = read_costs(args.check[0])
         errors = [error for run in args.check[1:] for error in check(costs, run)]
-    except UserError as error:
+    except (UserError, OSError) as error:  # of the disk that the costs are written to
         sys.exit(f"{PROGRAM}: {error}")
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted, nothing was written", file=sys.stderr)

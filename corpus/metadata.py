@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from files import numbered_lines
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
+WITH_NORMALISED = "id|text|normalised text"  # a line of LJSpeech's metadata.csv
 
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """A line of metadata.csv: `id|text|normalised text`, of which the last is what is spoken."""
+    """A line of metadata.csv; its last field is the text that is spoken."""
 
     line: int  # counted from 1
     id: str
@@ -29,18 +31,32 @@ def read_metadata(corpus: Path) -> tuple[list[Entry], list[str]]:
     Raises:
         UserError: where the folder or the file is missing, empty or not UTF-8.
     """
-    metadata = corpus / "metadata.csv"
     if not corpus.is_dir():
         raise UserError(
             f"{corpus}: no such folder; add --download to fetch LJSpeech-1.1 (2.7 GB) into it"
         )
+    metadata = corpus / "metadata.csv"
     missing = "no such file; name the folder that holds metadata.csv (lines of id|text|normalised "
+    entries, problems = read_entries(metadata, missing + "text) and wavs/", [WITH_NORMALISED])
+    if not entries and not problems:
+        raise UserError(f"{metadata}: no clip in it; expected lines of {WITH_NORMALISED}")
+    return entries, problems
+
+
+def read_entries(
+    metadata: Path, if_missing: str, forms: Sequence[str] = (WITH_NORMALISED, "id|text")
+) -> tuple[list[Entry], list[str]]:
+    """The lines of a file, each in one of `forms`, and what is wrong with others.
+
+    Raises:
+        UserError: saying `if_missing` where there is no such file, or where it is not UTF-8.
+    """
     entries, problems, first_line = [], [], {}
-    for number, line in numbered_lines(metadata, missing + "text) and wavs/"):
+    for number, line in numbered_lines(metadata, if_missing):
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 3:
+        if len(fields) not in [form.count("|") + 1 for form in forms]:
             problems.append(
-                f"{metadata}:{number}: {len(fields)} fields, expected id|text|normalised text: "
+                f"{metadata}:{number}: {len(fields)} fields, expected {' or '.join(forms)}: "
                 f"{line[:60]!r}; mend the line"
             )
         elif fields[0] in first_line:
@@ -50,9 +66,7 @@ def read_metadata(corpus: Path) -> tuple[list[Entry], list[str]]:
             )
         else:
             first_line[fields[0]] = number
-            entries.append(Entry(number, fields[0], fields[2]))
-    if not entries and not problems:
-        raise UserError(f"{metadata}: no clip in it; expected lines of id|text|normalised text")
+            entries.append(Entry(number, fields[0], fields[-1]))
     return entries, problems
 
 
@@ -66,11 +80,16 @@ def split_by_hash(ids: list[str], val_fraction: float, seed: int) -> set[str]:
     return set(ranked[: round(len(ids) * val_fraction)])
 
 
+def read_split(path: Path) -> dict[str, str]:
+    """The set, `train` or `val`, of every id in a CSV of id,set."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["id"]: row["set"] for row in csv.DictReader(file)}
+
+
 def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[str], str]:
     """The ids of the validation set and, in words, where they come from."""
     if (val_fraction, seed) == (VAL_FRACTION, SEED):
-        with open(SPLIT_FILE, encoding="utf-8", newline="") as file:
-            pinned = {row["id"]: row["set"] for row in csv.DictReader(file)}
+        pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"

@@ -7,7 +7,7 @@ import pytest
 from data_utils import Clip
 from errors import UserError
 from hparams import HParams
-from training.batches import make_sampler
+from training.batches import batching_in_words, make_sampler
 
 CLIPS = [Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}") for i in range(5)]
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
@@ -24,3 +24,12 @@ def test_a_fault_of_a_strategy_keeps_its_traceback():
     with pytest.raises(ValueError, match="could not be broadcast") as found:
         make_sampler(CLIPS, HPARAMS)
     assert not isinstance(found.value, UserError)
+
+
+def test_a_batching_is_named_with_what_is_on_beside_the_strategy():
+    plain = replace(HPARAMS, dynamic_batch_size=False, batch_randomization=False)
+    assert batching_in_words(plain) == "semi_sorted"
+    dynamic = replace(plain, dynamic_batch_size=True)
+    assert batching_in_words(dynamic) == "semi_sorted, dynamic sizes"
+    both = replace(dynamic, batch_randomization=True)
+    assert batching_in_words(both) == "semi_sorted, dynamic sizes, batches shuffled"

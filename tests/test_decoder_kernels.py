@@ -473,7 +473,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it():
 
 @pytest.mark.skipif(GPU, reason="the interpreter stands for the GPU")
 def test_the_kernels_benchmark_runs_all_four_loops(monkeypatch):
-    args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=64)
+    args = SimpleNamespace(device=torch.device("cpu"), batch_size=2, frames=2, symbols=5, shrink=64)
     decoder, ran = graphs.Graphs(benchmark.setting_of(args, "fp32", early=False)), []
     run_loop = graphs._Loop.run
     monkeypatch.setattr(
@@ -490,7 +490,7 @@ def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
     monkeypatch.setattr(benchmark, "microseconds", lambda loop, args: 2.5)
     monkeypatch.setattr(benchmark, "loops", lambda graphs, args: {"one": None, "two": None})
     monkeypatch.setattr(graphs, "Graphs", lambda setting: setting)
-    args = SimpleNamespace(device="cpu", batch_size=2, frames=2, symbols=5, shrink=1)
+    args = SimpleNamespace(device=torch.device("cpu"), batch_size=2, frames=2, symbols=5, shrink=1)
     args.precisions, args.json = "bf16,fp32", None
     rows = benchmark.measure_loops(args)
     assert [row["setting"] for row in rows] == ["bf16", "bf16, late", "fp32", "fp32, late"]
@@ -500,9 +500,19 @@ def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")
-def test_the_kernels_benchmark_says_that_it_needs_a_gpu(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["kernels.py"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the kernels run on GPUs only, and torch finds no GPU here"),
+        (["--device", "foo"], "'foo': expected cpu, cuda or cuda:1"),
+        (["--device", "cuda"], "'cuda': torch finds no GPU here"),
+        (["--frames", "0"], "--frames: '0': expected a whole number from 1"),
+        (["--precisions", "fp8"], "--precisions fp8: expected some of fp32"),
+        (["--json", "none/x.json"], "no such folder: none"),
+    ],
+)
+def test_the_kernels_benchmark_says_what_it_cannot_measure(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        benchmark.main()
+        benchmark.main(arguments)
     assert stop.value.code == 2
-    assert "finds no GPU here" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from analysis import clips as corpus
+from analysis import fast_path
 from batching import STRATEGIES
 from benchmarks import epoch
 from data_utils import read_filelist
+from errors import UserError
 from hparams import create_hparams
 from text import text_to_sequence
 
@@ -96,6 +98,8 @@ def test_shapes_buckets_and_idle_programs_are_counted(monkeypatch):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> tuple[str, dict]:
+    if not fast_path.IS_HERE:
+        pytest.skip("the fast decoder was taken out")
     path, printed = tmp_path_factory.mktemp("epoch") / "epoch.json", io.StringIO()
     options = ["--device", "cpu", "--hparams", TINY, "--clips", "60", "--batches", "4"]
     with contextlib.redirect_stdout(printed):
@@ -155,6 +159,8 @@ def test_lengths_are_read_under_every_header(tmp_path):
     texts = write(tmp_path / "texts.csv", "b|x|Oh!", "a|Dr. Who|Doctor Who")
     frames = write(tmp_path / "frames.csv", "id,frames", "a,40", "b,5")
     assert corpus.clips_of_lengths_file(frames, PAPER, texts).symbols.tolist() == [10, 3]
+    pairs = write(tmp_path / "pairs.csv", "b|Oh!", "a|Doctor Who")
+    assert corpus.clips_of_lengths_file(frames, PAPER, pairs).symbols.tolist() == [10, 3]
     split = write(tmp_path / "split.csv", "id,set", "a,train", "b,val")
     assert corpus.clips_of_lengths_file(frames, PAPER, split=split).frames.tolist() == [40]
     other = write(tmp_path / "other.csv", "id,set", "a,train")
@@ -168,6 +174,29 @@ def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
     assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
     counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
     assert counts == wanted.symbols.tolist()
+
+
+def test_a_made_up_corpus_without_room_on_the_disk_is_a_message(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", fail)
+    with pytest.raises(UserError, match=r"No space left on device.*TMPDIR"):
+        corpus.make_corpus(tmp_path, corpus.made_up_clips(2, PAPER), PAPER)
+
+
+def test_lines_of_texts_that_cannot_be_read_are_listed(tmp_path):
+    frames = write(tmp_path / "frames.csv", "id,frames", "a,40", "b,5")
+    texts = write(tmp_path / "texts.csv", "a|A", "b", "a|B", "c|C|C|C")
+    with pytest.raises(UserError, match="3 of 4 lines refused") as refusal:
+        corpus.clips_of_lengths_file(frames, PAPER, texts)
+    for problem in (":2: 1 fields", ":3: id 'a' stands in line 1 too", ":4: 4 fields"):
+        assert f"{texts}{problem}" in str(refusal.value)
+
+
+def test_too_few_clips_for_a_strategy_are_a_message():
+    with pytest.raises(SystemExit, match=r"^epoch.py: num_bins=58: .* 1 to 20"):
+        epoch.main(["--clips", "20", "--shapes"])
 
 
 def test_shapes_of_every_strategy_are_counted_without_training(capsys, monkeypatch):

@@ -33,7 +33,10 @@ TABLE = {
     "training.measuring": ("", "torch numpy"),
     "training.logger": ("errors files pictures", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
-    "training.rehearsal": ("errors data_utils hparams training.step", "torch numpy"),
+    "training.rehearsal": (
+        "errors data_utils hparams training.measuring training.step",
+        "torch numpy",
+    ),
     "training.batches": ("errors batching data_utils hparams progress", ""),
     "training.run": (
         "errors batching data_utils hparams training.logger training.step",
@@ -54,8 +57,8 @@ TABLE = {
         "torch numpy",
     ),
     "analysis": (
-        "errors files progress hparams batching text audio data_utils pictures training.measuring "
-        "training.step",
+        "errors files progress hparams batching text audio data_utils corpus pictures "
+        "training.measuring training.step",
         "numpy scipy matplotlib torch tabulate pydantic jinja2",
     ),
     "train": (

@@ -142,6 +142,8 @@ def test_made_up_lengths_and_symbols_are_those_of_ljspeech():
         seconds = np.array([int(row["samples"]) for row in csv.DictReader(file)]) / 22_050
     found = ljspeech.seconds_at(np.array(ljspeech.SHARES))
     assert found == pytest.approx(np.quantile(seconds, ljspeech.SHARES), abs=0.006)
+    assert ljspeech.SHORTEST <= seconds.min() < ljspeech.SHORTEST + 0.1
+    assert ljspeech.LONGEST - 0.1 < seconds.max() <= ljspeech.LONGEST
     per_second = real.symbols.sum() / seconds.sum()
     assert per_second == pytest.approx(ljspeech.SYMBOLS_PER_SECOND, abs=0.05)
     made_up = made_up_clips(13_100, HPARAMS)

@@ -192,6 +192,7 @@ def test_rehearsed_batches_are_such_as_training_could_meet(r):
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        RuntimeError("CUDA driver error: out of memory"),
     ],
 )
 def test_everything_is_put_back_when_it_does_not_fit_either(error):

@@ -138,6 +138,7 @@ def test_a_grid_that_cannot_be_fitted_is_refused_before_anything_is_measured(tmp
         (["--minutes", "-1"], "'-1': expected a number above 0"),
         (["--repeats", "0"], "--repeats: '0': expected a whole number from 1"),
         (["-o", "no/such/folder/costs.json"], "no such folder"),
+        (["-o", "."], "-o/--output: '.': is a folder"),
         (["--check", "costs.json"], "costs and one run at least"),
     ],
 )
@@ -176,13 +177,21 @@ def test_costs_are_measured_in_tf32_and_bf16_too(tmp_path):
         assert len(costs.measurements) == 12
 
 
-def test_a_step_out_of_memory_is_skipped_and_named():
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        RuntimeError("CUDA driver error: out of memory"),
+    ],
+)
+def test_a_step_out_of_memory_is_skipped_and_named(error):
     trainer = step_cost.Trainer(create_hparams(TINY), CPU)
     original = trainer.step
 
     def step(batch):
         if len(batch.text) >= 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         original(batch)
 
     trainer.step = step
@@ -207,6 +216,25 @@ def test_a_step_that_would_fill_the_ram_is_not_tried(monkeypatch):
     assert not step_cost.needs_too_much_ram((8, 400, 30), found, trainer)
     assert step_cost.needs_too_much_ram((8, 400, 33), found, trainer)
     assert not step_cost.needs_too_much_ram((8, 400, 33), step_cost.GridTimes(), trainer)
+
+
+def test_a_fault_of_the_fit_is_not_taken_for_too_few_measurements(monkeypatch):
+    def fail(*_):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(step_cost, "fit", fail)
+    trainer = step_cost.Trainer(create_hparams(TINY), CPU)
+    with pytest.raises(ValueError, match="broadcast"):
+        step_cost.needs_too_much_ram((8, 400, 30), step_cost.GridTimes(), trainer)
+
+
+def test_a_full_disk_is_a_message(monkeypatch):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(step_cost, "measure", fail)
+    with pytest.raises(SystemExit, match="No space left on device"):
+        step_cost.main(["-o", "costs.json"])
 
 
 # ---------------------------------------------------------------------------- checking runs

@@ -138,7 +138,7 @@ def test_without_measured_memory_there_is_a_model_of_time_alone():
     costs = fitted(measured(memory=lambda *_: None))
     assert costs.bytes_per_term is None
     assert costs.held_out_errors["bytes"] is None
-    with pytest.raises(ValueError, match="memory was not measured"):
+    with pytest.raises(UserError, match="memory was not measured"):
         costs.bytes(1, 100, 10)
     assert "memory" not in costs.formula()
 

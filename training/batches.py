@@ -39,12 +39,10 @@ def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
 
 def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
     """The first epoch's padding, and its cost against random batches of the same corpus."""
-    r, name = hparams.n_frames_per_step, hparams.batching_strategy
+    r = hparams.n_frames_per_step
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
     rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
     ours = plan_stats(sampler, hparams)
-    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
-    name += ", batches shuffled" if hparams.batch_randomization else ""
 
     def cost(what: str, spent: float, spent_by_random: float) -> str:
         saved = 100 * (1 - spent / spent_by_random)
@@ -55,8 +53,8 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
 
     return "\n".join(
         [
-            f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} "
-            "clips",
+            f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
+            f"{ours.largest_batch_size} clips",
             f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
             f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
             f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
@@ -64,6 +62,13 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
             cost("padded frames", ours.padded_frames, rand.padded_frames),
         ]
     )
+
+
+def batching_in_words(hparams: HParams) -> str:
+    """The strategy and what is on beside it."""
+    name = hparams.batching_strategy
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    return name + (", batches shuffled" if hparams.batch_randomization else "")
 
 
 def plan_stats(sampler: LengthBatchSampler, hparams: HParams) -> PaddingStats:

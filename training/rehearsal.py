@@ -14,6 +14,7 @@ import torch
 from data_utils import Batch, Clip
 from errors import UserError
 from hparams import HParams
+from training.measuring import is_out_of_memory
 from training.step import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols
@@ -118,9 +119,8 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
             trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
             step(_made_up_batch(*shape, trainer.hparams).to(trainer.device))
         return True
-    except RuntimeError as error:  # cuBLAS, cuDNN and the driver say it in words of their own
-        named = any(words in str(error) for words in ("ALLOC_FAILED", "out of memory"))
-        if named or isinstance(error, torch.OutOfMemoryError):
+    except RuntimeError as error:
+        if is_out_of_memory(error):
             return False
         raise
     finally:
