@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis import figures, published
-from analysis.arguments import at_least_one, positive, positive_list, share
+from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
 from analysis.lengths import ClipLengths, count_symbols, read_lengths
 from analysis.ljspeech import SYMBOLS_PER_SECOND
 from analysis.recommendation import (
@@ -323,9 +323,7 @@ def equal_padding(
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("lengths", type=Path, help="a filelist, or a CSV with the header id,samples or id,frames")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")

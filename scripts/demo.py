@@ -9,7 +9,6 @@ goes on where it stopped; finished, it only shows the comparison.
 
 from project_root import ROOT
 
-import argparse
 import contextlib
 import os
 import shlex
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from analysis.arguments import make_parser
 from analysis.metrics import RunMetrics, read_metrics
 from analysis.tables import text_table
 from errors import UserError
@@ -133,9 +133,7 @@ def draw(path: Path, runs: dict[str, RunMetrics]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
     parser.add_argument("--clips", type=int, default=240)
     parser.add_argument("--epochs", type=int, default=4, help="of each run")

@@ -17,7 +17,6 @@ The corpus follows from --clips and --seed alone and appears whole or not at all
 
 from project_root import ROOT
 
-import argparse
 import ctypes
 import json
 import os
@@ -38,7 +37,8 @@ from types import ModuleType
 import numpy as np
 import soundfile
 
-from analysis.ljspeech import seconds_at
+from analysis.arguments import make_parser
+from analysis.ljspeech import LONGEST, SHORTEST, seconds_at
 from errors import UserError
 from files import folder_made_whole
 from progress import progress_bar
@@ -46,7 +46,6 @@ from progress import progress_bar
 VERSION = 2  # raise it with every change that changes the corpus
 GRAMMAR_FILE = ROOT / "scripts" / "demo_grammar.toml"
 SAMPLE_RATE = 22050
-SHORTEST, LONGEST = 1.1, 10.1  # seconds: no clip of LJSpeech lies outside
 WORDS_PER_MINUTE = 145  # eSpeak's own count, which comes out at about LJSpeech's pace
 RATE_RANGE = (130, 160)  # natural rates, within which a clip lands on its target length
 VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
@@ -328,9 +327,7 @@ def make_corpus(out: str | Path, clips: int = 240, seed: int = 0) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
     parser.add_argument("--clips", type=int, default=240, help="number of clips (240: 26 minutes)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (0)")

@@ -17,7 +17,6 @@ Every clip is checked. If any is bad, all bad ones are listed and nothing is wri
 
 import project_root
 
-import argparse
 import io
 import os
 import re
@@ -29,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from analysis.arguments import make_parser
 from analysis.tables import text_table
 from audio import frame_count
 from corpus.download import download_corpus
@@ -228,9 +228,7 @@ def prepare(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("corpus", metavar="CORPUS", type=Path, help="folder in LJSpeech's layout")
     add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")

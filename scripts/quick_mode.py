@@ -6,11 +6,11 @@ python scripts/quick_mode.py overrides MODE FILELIST  prints the overrides for t
 
 import project_root
 
-import argparse
 import random
 import sys
 from pathlib import Path
 
+from analysis.arguments import make_parser
 from analysis.published import SETTINGS, TRAINING_CLIPS
 from corpus.metadata import read_metadata
 from errors import UserError
@@ -90,9 +90,7 @@ def overrides(mode: str, filelist: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("corpus")
     command.add_argument("corpus", type=Path)

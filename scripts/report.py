@@ -10,7 +10,6 @@ error. What is broken or unfinished is named and left out.
 
 from project_root import ROOT
 
-import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from analysis import figures, published
+from analysis.arguments import make_parser
 from analysis.report_figures import draw_validation_losses, figure_lengths
 from analysis.report_findings import paper_findings, randomization_sentence
 from analysis.report_measures import (
@@ -193,9 +193,7 @@ def write_report(rows: list[ReportRow], left_out: list[str], command: str, out: 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
     args = parser.parse_args(arguments)
