@@ -112,6 +112,15 @@ def _capacities(lengths, batch_size, strategy, max_bytes, options) -> list[dict]
 # ---------------------------------------------------------------------------- in words
 
 
+def batching_overrides(hparams: HParams) -> str:
+    """The strategy, its parameter and its sizes, and nothing of the batch size or the audio."""
+    names = ["batching_strategy", PARAMETERS.get(hparams.batching_strategy)]
+    names += ["dynamic_batch_size", "batch_randomization"]
+    if hparams.batch_capacity is not None:
+        names.append("batch_capacity")
+    return ",".join(f"{name}={getattr(hparams, name)}" for name in names if name)
+
+
 def overrides(hparams: HParams) -> str:
     """What `create_hparams` makes these settings of: all that differ from the defaults, and the
     batching even where it does not."""

@@ -3,6 +3,7 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
     python scripts/compare_batching.py lengths.csv --clips 10480          # as Ge et al. count
     python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
+    python scripts/compare_batching.py --strategies                       # what there is to compare
 
 Reads a filelist (path|text|seconds; the sound files are not opened) or a CSV of lengths (header
 id,samples or id,frames). Compares every strategy with fixed and dynamic batch sizes: padding,
@@ -33,6 +34,7 @@ from analysis.lengths import ClipLengths, count_symbols, read_lengths
 from analysis.ljspeech import SYMBOLS_PER_SECOND
 from analysis.recommendation import (
     as_hparams,
+    batching_overrides,
     described,
     extrapolation,
     overrides,
@@ -41,7 +43,7 @@ from analysis.recommendation import (
     what_is_not_met,
 )
 from analysis.step_costs import StepCosts, read_costs
-from analysis.strategies import PARAMETERS, batching_name
+from analysis.strategies import PARAMETERS, batching_name, strategy_table
 from analysis.survey import (
     Survey,
     match_zero_padding,
@@ -296,7 +298,14 @@ def recommended(
             f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
             f"{usual.num_batches:,.0f}: an epoch is shorter, but may teach less"
         )
-    return [*lines, f"train.py --hparams {overrides(as_hparams(best, hparams))}"]
+    chosen = as_hparams(best, hparams)
+    return [
+        *lines,
+        f"to train with your own settings, add to them: {batching_overrides(chosen)}",
+        f"to train with those compared here, batch_size={hparams.batch_size} and frames of "
+        f"{1000 * hparams.hop_length / hparams.sampling_rate:.2f} ms, from sound files:",
+        f"train.py --hparams {overrides(chosen)}",
+    ]
 
 
 def equal_padding(
@@ -322,10 +331,19 @@ def equal_padding(
 # ---------------------------------------------------------------------------- the program
 
 
+class PrintStrategies(argparse.Action):
+    """Prints the table of docs/batching.md, as --help prints the help."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_):
+        print(strategy_table())
+        parser.exit()
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("lengths", type=Path, help="a filelist, or a CSV with the header id,samples or id,frames")
+    add("--strategies", action=PrintStrategies, nargs=0, help="print all strategies, and end")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
     add("--clips", type=at_least_one, help="take so many clips at random")

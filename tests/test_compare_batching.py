@@ -1,6 +1,7 @@
 """scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
 
 import csv
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -288,10 +289,14 @@ def recommended_line(shown):
 def test_the_recommendation_can_be_pasted_and_mixes_as_asked(tmp_path, capsys):
     path, out = write_csv(tmp_path / "lengths.csv"), tmp_path / "out"
     common = (path, "-o", out, "--epochs", 4, "--recommend", "--hparams", "batch_size=4")
-    hparams = recommended_line(run(capsys, *common, "--min-novelty", 0.7))
+    shown = run(capsys, *common, "--min-novelty", 0.7)
+    hparams = recommended_line(shown)
     assert hparams.hop_length == 276
     assert hparams.batch_size == 4
     assert hparams.batch_randomization
+    (own,) = re.findall("^to train with your own settings, add to them: (.*)$", shown, re.M)
+    assert create_hparams(own, base=hparams) == hparams
+    assert (create_hparams(own).batch_size, create_hparams(own).hop_length) == (64, 256)
     options = program.common_options(hparams, hparams.dynamic_batch_size)
     lengths = 1 + SAMPLES // 276
     found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **options)
@@ -315,8 +320,17 @@ def test_memory_buys_a_capacity_and_too_little_is_said_plainly(tmp_path, capsys)
     longest = int((1 + SAMPLES // 276).max())
     hparams = recommended_line(run(capsys, *common, "--max-memory", 8 * longest * 1000 / 1e9))
     assert 4 * longest < hparams.batch_capacity <= 8 * longest
+    assert program.batching_overrides(hparams).endswith(f"batch_capacity={hparams.batch_capacity}")
     shown = run(capsys, *common, "--max-memory", 1e-6)
     assert "no batching fits into 1e-06 GB: the least is" in shown
     assert "train.py" not in shown
     shown = run(capsys, *common[:-1], 1.0)
     assert "no batching reaches novelty 1: the most is" in shown
+
+
+def test_all_strategies_are_printed_without_a_file(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        program.main(["--strategies"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert [line.split("`")[1] for line in shown.splitlines()[2:]] == list(STRATEGIES)

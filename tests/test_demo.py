@@ -1,6 +1,5 @@
 """scripts/demo.py: its arithmetic by hand, and the whole of it on a handful of clips."""
 
-import importlib
 import os
 import signal
 import subprocess
@@ -9,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers import TINY, draw_quickly, metrics
+from helpers import metrics, run_program
 
 from scripts import demo
 
@@ -46,37 +45,38 @@ def test_the_table_gives_medians_of_time_and_the_saving_against_random():
     assert " ".join(ours).split()[-1] == "25.0%"  # 1.5 against 2
 
 
-@pytest.fixture
-def signal_handlers():
-    """Those of this process, put back after `train.main` set its own."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+class ForkedProgram:
+    """A stand-in for Popen: the same command, in a fork that has torch loaded already."""
+
+    returncode = None
+
+    def __init__(self, command: list[str | Path], env: dict[str, str]):
+        python, *self.arguments = map(str, command)
+        assert (python, env["OMP_NUM_THREADS"]) == (sys.executable, "1")
+
+    def wait(self) -> None:
+        ended = run_program(Path.cwd(), self.arguments)
+        print(ended.output)
+        self.returncode = ended.code
 
 
-@pytest.mark.usefixtures("signal_handlers", "one_thread")
 def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, monkeypatch, capsys):
-    """The programs run in this process, which has imported torch already, with a tiny model."""
     pytest.importorskip("espeakng_loader", reason="the demo speaks with espeakng-loader")
-
-    def run(program, *arguments):
-        module = importlib.import_module(program.removesuffix(".py").replace("/", "."))
-        module.main([str(argument) for argument in arguments])
-
-    monkeypatch.chdir(tmp_path)
-    model = {name: value for name, value in TINY.items() if "epoch" not in name}
-    model["gate_threshold"] = 1e-9  # the speech ends with its first frame
-    lines = [f"{name}={value}" for name, value in model.items()]
-    (tmp_path / "tiny.txt").write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(demo, "MODEL", tmp_path / "tiny.txt")
-    monkeypatch.setattr(demo, "run", run)
-    draw_quickly(monkeypatch.setattr)
+    folder = tmp_path / "where I work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(demo.subprocess, "Popen", ForkedProgram)
+    # A tenth of the frames of clips as long as these, and speech that ends with its first frame.
+    quick = f"{demo.TRAINING},hop_length=2560,filter_length=4096,gate_threshold=1e-9"
+    monkeypatch.setattr(demo, "TRAINING", quick)
 
     out, printed = Path("a demo"), []
     for _ in range(2):
         demo.main(["--out", str(out), "--clips", "12", "--epochs", "1"])
         printed.append(capsys.readouterr().out)
+    assert printed[0].count("\n$ python ") == 5
+    assert "\n$ python train.py -o 'a demo/rand' --resume --hparams '@a demo/" in printed[0]
+    assert "10 training clips, 2 for validation, 1,126,113 parameters" in printed[0]  # small_model
     for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0001.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "ssb-dbs-br" / "best.pt").is_file()

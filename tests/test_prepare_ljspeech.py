@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import RATE, add_line, contents, make_corpus, refusal, write_tone
+from helpers import fork_server, kill_self
 
 from audio import is_cut_off, minimum_samples
 from corpus import mel_cache, recordings
@@ -518,6 +519,45 @@ def test_ctrl_c_while_caching_leaves_no_half_mel_and_the_next_run_goes_on(
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)
     assert len(read_filelist(h.training_files, h) + read_filelist(h.validation_files, h)) == 100
+
+
+def be_killed_while_caching(options: list[str]) -> None:
+    """Run `main(options)`; once three mels are done, SIGKILL ends it in the middle of another."""
+    save = np.save
+
+    def killing_save(file, mel):
+        if len(list(Path(file.name).parent.glob("*.npy"))) >= 3:
+            file.write(b"half a mel")
+            file.flush()
+            kill_self()
+        save(file, mel)
+
+    np.save = killing_save
+    main(options)
+
+
+def test_a_kill_while_caching_leaves_no_half_mel_under_its_name_and_the_next_run_goes_on(tmp_path):
+    corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
+    options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
+    process = fork_server().Process(target=be_killed_while_caching, args=(options,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not lists.exists()
+    done = {path.name: path.stat().st_mtime_ns for path in mels.glob("*.npy")}
+    assert 3 <= len(done) < 50
+    for name in done:
+        assert np.load(mels / name).shape[0] == 80
+    assert list(mels.glob(".*.tmp"))  # the half mel
+
+    main(options)
+    assert {path.name for path in mels.iterdir()} == {
+        "mel_settings.json",
+        *(f"c{i:02}.npy" for i in range(50)),
+    }
+    assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
+    h = settings_of(lists)
+    assert len(read_filelist(h.training_files, h) + read_filelist(h.validation_files, h)) == 50
 
 
 # ---------------------------------------------------------------------------- the command

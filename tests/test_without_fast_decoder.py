@@ -1,12 +1,10 @@
 """The recipe works in a copy without the folder fast_decoder: it trains, speaks, and is tested."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_program
 
 PROJECT = Path(__file__).parents[1]
 ITS_TESTS = ("test_fast_decoder.py", "test_decoder_kernels.py", "compile_kernels.py")
@@ -27,28 +25,15 @@ def project(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(project, corpus) -> tuple[Path, str]:
     """The output folder of an epoch's training there, and what it printed."""
-    printed = run(
-        project,
-        "train.py",
-        "-o",
-        "runs/tiny",
-        "--hparams",
-        corpus.hparams(epochs=1, epochs_per_validation=1),
-    )
+    settings = corpus.hparams(epochs=1, epochs_per_validation=1)
+    printed = run(project, "train.py", "-o", "runs/tiny", "--hparams", settings)
     return project / "runs" / "tiny", printed
 
 
 def run(project: Path, *command: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=project,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    ended = run_program(project, list(command))
+    assert ended.code == 0, ended.output
+    return ended.output
 
 
 def test_training_says_once_that_it_uses_the_reference_decoder(trained):
@@ -66,10 +51,23 @@ def test_its_checkpoint_speaks(trained, project):
     assert len(list((project / "spoken").glob("*.wav"))) == 1
 
 
-def test_the_other_tests_are_collected_and_those_of_the_model_pass(project):
+@pytest.mark.parametrize("program", ["decoder.py", "kernels.py"])
+def test_a_benchmark_of_the_fast_decoder_says_that_it_needs_it(project, program):
+    ended = run_program(project, [f"benchmarks/{program}"])
+    assert ended.code not in (0, None)
+    assert f"{program}: the folder fast_decoder/ is not here" in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_the_other_tests_are_collected_and_those_of_the_model_and_the_files_pass(project):
+    chosen = "test_layers.py or test_step.py or test_model.py and (shapes or numpy)"
+    chosen += " or test_imports.py and not loads and not drags"
+    chosen += " or test_readme.py and (named or names or tables or hyper_parameter)"
+    (project / "tests" / "run_tests.py").write_text(
+        "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
+    )
     printed = run(
-        *(project, "-m", "pytest", "-p", "no:cacheprovider"),
-        *("-k", "test_layers.py or test_step.py or test_model.py and (shapes or numpy)"),
+        project, "tests/run_tests.py", "-p", "no:cacheprovider", "--assert=plain", "-k", chosen
     )
     assert " passed" in printed  # an error in collecting any module would have failed it
 
