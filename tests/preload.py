@@ -8,8 +8,10 @@ import test_train  # noqa: E402, F401
 
 import audio  # noqa: E402
 import hparams  # noqa: E402
+import text  # noqa: E402
 
 parameter = torch.nn.Parameter(torch.ones(1))
 parameter.sum().backward()
 torch.optim.Adam([parameter], fused=True).step()
 audio.griffin_lim(torch.zeros(10, 8), hparams.create_hparams("n_mel_channels=10"), iterations=1)
+text.text_to_sequence("3", ["english_cleaners"])  # importing inflect takes seconds
