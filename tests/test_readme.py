@@ -254,10 +254,11 @@ def is_row(line: str) -> bool:
 
 
 def test_the_tables_of_strategies_say_what_the_registry_says():
-    assert f"\n{strategy_table()}\n\n" in DOCUMENTS["docs/batching.md"], (
-        "the table of docs/batching.md is not that of: "
-        "python scripts/compare_batching.py --strategies"
-    )
+    written = table_rows(DOCUMENTS["docs/batching.md"], "The strategies")
+    printed = table_rows(f"\n## Printed\n\n{strategy_table()}\n", "Printed")
+    assert len(written) >= 9
+    for row in written:  # a newer strategy may be missing: the command above the table prints all
+        assert row in printed, "print it: python scripts/compare_batching.py --strategies"
     rows = table_rows(README, "Which batching")  # the main ones, in the order of the registry
     names = [name.strip("`") for name, *_ in rows]
     assert names == [name for name in REGISTRY if name in names]
