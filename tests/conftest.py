@@ -1,4 +1,5 @@
 import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,9 @@ import torch
 from helpers import Corpus, make_corpus
 
 import batching
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
