@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 from dataclasses import replace
@@ -14,6 +15,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking through it for garbage again and again takes long."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,17 @@ def write_tone(
     soundfile.write(path, tone, rate, **options)
 
 
-def make_corpus(folder: Path, clips: int = 10, sound: str = "wav") -> Path:
-    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalised text differs from the raw."""
+def make_corpus(
+    folder: Path, clips: int = 10, sound: str = "wav", text: str = "Number {}."
+) -> Path:
+    """Clips c00, c01, ... of 4000, 4137, ... samples; the normalised text differs from the raw.
+
+    A program that reads a number imports inflect, which takes 3 s: some have texts without one.
+    """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
         write_tone(folder / "wavs" / f"c{i:02}.{sound}", 4000 + 137 * i)
-        add_line(folder, f"c{i:02}|No. {i}|Number {i}.")
+        add_line(folder, f"c{i:02}|No. {i}|{text.format(i)}")
     return folder
 
 

@@ -1,9 +1,13 @@
 """Imported once by the process that runs of training are forked from: what takes long is here."""
 
+import gc
+
 import torch
+import typeguard
 
 torch.set_num_threads(1)  # before anything else: a fork of a process with threads may hang
 
+import matplotlib.pyplot  # noqa: E402, F401
 import test_train  # noqa: E402, F401
 
 import audio  # noqa: E402
@@ -14,4 +18,6 @@ parameter = torch.nn.Parameter(torch.ones(1))
 parameter.sum().backward()
 torch.optim.Adam([parameter], fused=True).step()
 audio.griffin_lim(torch.zeros(10, 8), hparams.create_hparams("n_mel_channels=10"), iterations=1)
-text.text_to_sequence("3", ["english_cleaners"])  # importing inflect takes seconds
+typeguard.typechecked = lambda checked: checked  # 3 s of importing inflect; test_text.py has them
+text.text_to_sequence("3", ["english_cleaners"])
+gc.freeze()  # what is here stays: no child need look at it, which would copy it

@@ -39,7 +39,7 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 # float64 is for the interpreter: a GPU's kernels are of float32
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # values on either side of a buffer
-BUCKET, ROWS = graphs.bucket, graphs.ROWS
+BUCKET, ROWS, CLIPS = graphs.bucket, graphs.ROWS, graphs.CLIPS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,6 +84,7 @@ def kernels_run_anywhere(monkeypatch):
         # have nothing to do; a GPU's tests have steps, clips and time enough.
         monkeypatch.setattr(graphs, "CHUNK", 4)
         monkeypatch.setattr(graphs, "ROWS", 16)
+        monkeypatch.setattr(graphs, "CLIPS", 4)
         monkeypatch.setattr(graphs, "bucket", lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
     fast_decoder._warn_once.cache_clear()
@@ -152,6 +153,7 @@ def test_programs_without_a_clip_or_a_symbol_change_nothing(monkeypatch):
     """With the buckets and sizes of programs that training has."""
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     monkeypatch.setattr(graphs, "ROWS", ROWS)
+    monkeypatch.setattr(graphs, "CLIPS", CLIPS)
     assert_parity(problem(((7, 5), (2, 4)), DTYPES[0]))
 
 
@@ -189,7 +191,7 @@ def test_a_wide_context_and_many_units_are_split_between_programs(monkeypatch):
 def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision, monkeypatch):
     """The usual error: in some draws attention magnifies either one's errors."""
     if not GPU:
-        monkeypatch.setattr(graphs, "UNITS", 16)
+        monkeypatch.setattr(graphs, "UNITS", 32)
     fast, reference = errors_by_precision(6, ((9, 5), (4, 3)), precision, run)
     for name, errors in fast.items():
         usual = statistics.geometric_mean(errors), statistics.geometric_mean(reference[name])
@@ -200,7 +202,8 @@ def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision,
 @pytest.mark.skipif(GPU, reason="golden arrays are compared on the CPU")
 def test_golden_outputs_and_gradients_are_met(monkeypatch):
     # Few programs and chunks, for their number makes the interpreter slow.
-    for name, value in {"UNITS": 64, "SYMBOLS": 64, "PROCESSORS": 1, "CHUNK": 16}.items():
+    few = {"UNITS": 64, "SYMBOLS": 64, "PROCESSORS": 1, "CHUNK": 16, "CLIPS": 8}
+    for name, value in few.items():
         monkeypatch.setattr(graphs, name, value)
     assert_golden()
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"

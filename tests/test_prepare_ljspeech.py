@@ -570,7 +570,7 @@ def test_the_script_runs_from_any_folder_and_from_a_path_with_spaces(tmp_path, m
         if path.suffix == ".py" or path.name in ("text", "corpus", "analysis", "filelists"):
             (project / path.name).symlink_to(path)
     shutil.copytree(ROOT / "scripts", project / "scripts")
-    make_corpus(tmp_path / "some speech")
+    make_corpus(tmp_path / "some speech", text="A text.")
     command = [sys.executable, "a project/scripts/prepare_ljspeech.py", "some speech"]
     options = ["--out", "my lists", "--hparams", "hop_length=200,win_length=800"]
     done = subprocess.run(

@@ -354,7 +354,7 @@ def test_a_part_is_never_taken_for_one_of_another_corpus(tmp_path):
 
 
 def test_an_experiment_is_prepared_trained_and_reported_by_the_real_programs(tmp_path, monkeypatch):
-    make_corpus(tmp_path / "a corpus", 12)
+    make_corpus(tmp_path / "a corpus", 12, text="A text.")
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
     env = {
