@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from helpers import SECONDS
 
 from batching import plan_epoch
 from benchmarks import loader
@@ -78,7 +78,7 @@ def test_waiting_is_the_time_of_reading_and_training_that_of_the_rate(
     (found,) = result["corpora"]
     assert (found["kind"], found["clips"]) == ("sound", 14)
     (workers,) = found["workers"]
-    lengths = [1 + round(s * 22050) // 800 for s in np.linspace(0.3, 1.5, 14)]
+    lengths = [1 + round(s * 22050) // 800 for s in SECONDS["train"]]
     frames = [padded_frames(lengths, create_hparams(overrides), epoch) for epoch in range(3)]
     for epoch, name in enumerate(("first", "later")):
         for times in workers[name]:
