@@ -4,9 +4,12 @@ librosa and soundfile are imported where they are used: training from cached mel
 run on machines that lack them, and programs start sooner.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,11 +17,13 @@ import numpy as np
 import torch
 
 from errors import UserError
-from files import write_atomically
+from files import open_file, write_atomically
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
+SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
+FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
 
 _MEL_SETTINGS = (
     "sampling_rate",
@@ -48,68 +53,116 @@ def minimum_samples(hparams: HParams) -> int:
     return hparams.filter_length // 2 + 1
 
 
+@contextlib.contextmanager
+def _open_sound(path: str | Path) -> Iterator:
+    """An open soundfile.SoundFile; UserError, without the path, if there is none to be opened."""
+    with open_file(path, "no such file; check the corpus folder and the paths in the list") as file:
+        import soundfile
+
+        try:
+            sound = soundfile.SoundFile(file.fileno(), closefd=False)
+        except soundfile.SoundFileError as error:
+            reason = getattr(error, "error_string", error)
+            raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
+        with sound:
+            yield sound
+
+
+def _check_header(sound, hparams: HParams) -> int:
+    """Number of samples, read from the header of an open sound file; errors as `read_header`."""
+    rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
+    if sound.channels != 1:
+        raise UserError(
+            f"{sound.channels} channels, expected mono; mix it down: sox in out remix -"
+        )
+    if sound.samplerate != rate:
+        raise UserError(
+            f"{sound.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
+            f"or set sampling_rate={sound.samplerate}"
+        )
+    if sound.frames < minimum:
+        empty = "empty" if sound.frames == 0 else f"{sound.frames} samples"
+        raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
+    return sound.frames
+
+
+def _read_samples(sound) -> np.ndarray:
+    """All samples of an open sound file, float32 [N]; UserError if it is damaged inside."""
+    import soundfile
+
+    try:
+        return sound.read(dtype="float32")
+    except soundfile.SoundFileError as error:
+        reason = getattr(error, "error_string", error)
+        raise UserError(
+            f"not readable as sound to its end ({reason}), so cut off or damaged inside; "
+            "copy or convert it again"
+        ) from None
+
+
 def read_header(path: str | Path, hparams: HParams) -> int:
     """Number of samples of a mono WAV or FLAC file, read from its header.
 
     Raises:
-        UserError: saying what is wrong with the file and how to mend it: missing, unreadable,
-            not mono, at another sampling rate, empty, or too short for one spectrum.
+        UserError: saying what is wrong with the file and how to mend it: missing, no file,
+            unreadable, not mono, at another sampling rate, empty, or too short for one spectrum.
     """
-    try:
-        is_file = Path(path).is_file()
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise UserError(f"{error.strerror}; check the paths in the list") from None
-    if not is_file:
-        raise UserError("no such file; check the corpus folder and the paths in the list")
-    import soundfile
-
-    try:
-        info = soundfile.info(str(path))
-    except soundfile.SoundFileError as error:
-        raise UserError(f"not readable as sound ({error}); copy or convert it again") from None
-    rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
-    if info.channels != 1:
-        raise UserError(f"{info.channels} channels, expected mono; mix it down: sox in out remix -")
-    if info.samplerate != rate:
-        raise UserError(
-            f"{info.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
-            f"or set sampling_rate={info.samplerate}"
-        )
-    if info.frames < minimum:
-        empty = "empty" if info.frames == 0 else f"{info.frames} samples"
-        raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
-    return info.frames
-
-
-def is_cut_off(path: str | Path) -> bool:
-    """Whether the end of a WAV or FLAC file is missing, which its header alone does not tell."""
-    with open(path, "rb") as file:
-        kind, size = file.read(4), 8 + int.from_bytes(file.read(4), "little")
-        length = file.seek(0, os.SEEK_END)
-    if kind == b"RIFF":
-        # Sizes from 2 GB up stand for "unknown" in a WAV written to a pipe; some programs leave
-        # the last byte's padding out.
-        return size < 0x7FFFF000 and length < size - 1
-    import soundfile
-
-    try:
-        with soundfile.SoundFile(str(path)) as sound:
-            sound.seek(sound.frames - 1)
-            return len(sound.read(1)) == 0
-    except soundfile.SoundFileError:
-        return True
+    with _open_sound(path) as sound:
+        return _check_header(sound, hparams)
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
-    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; errors as `read_header`."""
-    import soundfile
+    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
 
-    read_header(path, hparams)
-    try:
-        samples, _ = soundfile.read(str(path), dtype="float32")
-    except soundfile.SoundFileError as error:
-        raise UserError(f"not readable as sound ({error}); copy or convert it again") from None
-    return torch.from_numpy(samples)
+    Raises:
+        UserError: as `read_header`, and for a FLAC that is cut off or damaged inside.
+    """
+    with _open_sound(path) as sound:
+        _check_header(sound, hparams)
+        return torch.from_numpy(_read_samples(sound))
+
+
+def check_sound(path: str | Path, hparams: HParams) -> int:
+    """Number of samples of a clip that is fit for training; every one of them is read.
+
+    Raises:
+        UserError: as `read_audio`, and for another format than WAV and FLAC whatever the file's
+            name, a file that is cut off, samples that are not finite or outside [-1, 1], and
+            silence throughout.
+    """
+    with _open_sound(path) as sound:
+        if sound.format not in FORMATS:
+            raise UserError(
+                f"{sound.format_info}, expected WAV or FLAC; convert it: "
+                f"ffmpeg -i in -ac 1 -ar {hparams.sampling_rate} out.wav"
+            )
+        num_samples = _check_header(sound, hparams)
+        samples = _read_samples(sound)
+    if len(samples) < num_samples or _is_cut_off_wav(path):
+        raise UserError("cut off, its header promises more; copy it again")
+    low, high = float(samples.min()), float(samples.max())  # nan if there is one
+    if not (math.isfinite(low) and math.isfinite(high)):
+        place = int(np.isfinite(samples).argmin())
+        raise UserError(
+            f"sample {place} (at {place / hparams.sampling_rate:.2f} s) is {samples[place]}, "
+            "expected finite numbers; convert it again or leave the clip out"
+        )
+    peak = max(-low, high)
+    if peak > 1:
+        raise UserError(f"samples reach {peak:g}, expected [-1, 1]; scale it: sox --norm=-1 in out")
+    if high - low <= SILENT_RANGE:
+        raise UserError("silent from beginning to end; record it again or leave the clip out")
+    return num_samples
+
+
+def _is_cut_off_wav(path: str | Path) -> bool:
+    """Whether the end of a WAV file is missing, of which soundfile does not complain."""
+    with open_file(path) as file:
+        kind, size = file.read(4), 8 + int.from_bytes(file.read(4), "little")
+        length = file.seek(0, os.SEEK_END)
+    # Sizes from 2 GB up stand for "unknown" in a WAV written to a pipe; some programs leave the
+    # last byte's padding out.
+    return kind == b"RIFF" and size < 0x7FFFF000 and length < size - 1
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:

@@ -4,28 +4,39 @@ import csv
 import hashlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from audio import frame_count, log_mel_spectrogram, mel_fingerprint, read_audio, read_header
+from audio import (
+    check_sound,
+    frame_count,
+    log_mel_spectrogram,
+    mel_fingerprint,
+    read_audio,
+    read_header,
+)
 from errors import UserError
-from files import numbered_lines, write_atomically
+from files import map_in_threads, numbered_lines, open_file, write_atomically
 from hparams import HParams
-from text import text_to_sequence
+from text import can_be_spoken, text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
+CHECKED_FILE = "checked.json"  # beside filelists: the hashes of those whose clips were all read
 MOST_PROBLEMS_SHOWN = 20
+LONG = 5  # times the median: clips longer than this are warned of
+LONG_CLIPS_SHOWN = 3
 
 
 # ---------------------------------------------------------------------------- filelists
@@ -43,16 +54,24 @@ class Clip:
 
 
 def read_filelist(
-    filelist: str | Path, hparams: HParams, progress: Callable = lambda lines: lines
+    filelist: str | Path,
+    hparams: HParams,
+    progress: Callable = lambda lines: lines,
+    *,
+    new_run: bool = False,
+    read_contents: bool = False,
 ) -> list[Clip]:
     """Read and check a filelist: a clip a line, `path|text|seconds` or the reference's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths count from the folder you run in.
     Lengths come from the sound files' headers (or the cached mels' shapes), and seconds, where
-    given, must agree with them to half a sample and one in a million.
+    given, must agree with them: to half a sample and one in a million, or to the frame.
 
     Args:
         progress: wraps the list of lines while they are checked, a tqdm bar for example.
+        new_run: refuse texts with nothing to say too. A run that began with some goes on.
+        read_contents: read all samples, or all values of the mels, and refuse those that are not
+            fit for training.
 
     Raises:
         UserError: one message listing every bad line with its number, what is wrong with the
@@ -64,20 +83,21 @@ def read_filelist(
         "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
         "--hparams training_files=...,validation_files=...",
     )
-    clips, problems, checked_folders = [], [], {}
-    for number, line in progress(numbered):
+    clips, problems = [], []
+    measure = partial(_frames_or_problem, hparams, read_contents, {})
+    lengths = map_in_threads(measure, (line for _, line in numbered))
+    for (number, line), num_frames in zip(progress(numbered), lengths, strict=True):
         where = f"{filelist}:{number}"
         try:
-            path, text, seconds = split_filelist_line(line)
+            path, text, _ = split_filelist_line(line)
+            # Not in a thread: inflect, which spells numbers, is not made for several.
             symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
-            if not symbols:
-                raise UserError(f"text {text!r} has no known symbol left after cleaning")
-            if hparams.load_mel_from_disk:
-                _check_mel_settings(Path(path).parent, hparams, checked_folders)
-                # Memory-mapped: the shape costs no more than the header.
-                num_frames = _read_mel(path, hparams, mmap_mode="r").shape[1]
-            else:
-                num_frames = _frames_of_sound(path, seconds, hparams)
+            if not symbols or (new_run and not can_be_spoken(symbols)):
+                raise UserError(
+                    f"text {text!r} leaves nothing to say after cleaning; write what is said"
+                )
+            if isinstance(num_frames, UserError):
+                raise num_frames
             clips.append(Clip(path, text, symbols, num_frames, where))
         except UserError as error:
             problems.append(f"{where}: {error}")
@@ -115,11 +135,27 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
 
-def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
+def _frames_or_problem(
+    hparams: HParams, read_contents: bool, checked_folders: dict, line: str
+) -> int | UserError:
+    """Frames of a line's clip, or what is wrong with it. Works in a thread."""
+    try:
+        path, _, seconds = split_filelist_line(line)
+        if not hparams.load_mel_from_disk:
+            return _frames_of_sound(path, seconds, hparams, read_contents)
+        _check_mel_settings(Path(path).parent, hparams, checked_folders)
+        return _frames_of_mel(path, seconds, hparams, read_contents)
+    except UserError as error:
+        return error
+
+
+def _frames_of_sound(
+    path: str, seconds: float | None, hparams: HParams, read_contents: bool
+) -> int:
     if path.endswith(".npy"):
         raise UserError(f"{path}: a cached mel; read it with load_mel_from_disk=True")
     try:
-        num_samples = read_header(path, hparams)
+        num_samples = (check_sound if read_contents else read_header)(path, hparams)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     actual = num_samples / hparams.sampling_rate
@@ -131,12 +167,34 @@ def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:
     return frame_count(num_samples, hparams)
 
 
+def _frames_of_mel(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    mel = _read_mel(path, hparams, mmap_mode="r")  # the shape costs no more than the header
+    num_frames = mel.shape[1]
+    if seconds is not None:
+        promised = math.nan
+        if 0 <= seconds < 1e9:
+            promised = frame_count(round(seconds * hparams.sampling_rate), hparams)
+        if num_frames != promised:
+            raise UserError(
+                f"{path}: {num_frames} frames, but {seconds:.6f} seconds in the list are "
+                f"{promised}; cache the mels and make the list again"
+            )
+    if read_contents and not np.isfinite(mel).all():
+        frame = int(np.isfinite(mel).all(axis=0).argmin())
+        raise UserError(
+            f"{path}: frame {frame} holds nan or infinity, expected finite numbers; cache the mels "
+            "again"
+        )
+    return num_frames
+
+
 def _read_mel(path: str, hparams: HParams, mmap_mode: str | None = None) -> np.ndarray:
     """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
     try:
+        open_file(path, "no such file; run prepare_ljspeech.py --cache-mels").close()
         mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run prepare_ljspeech.py --cache-mels") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path}: not a .npy array ({error}); cache the mels again") from None
     if not isinstance(mel, np.ndarray):
@@ -145,6 +203,10 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: str | None = None) -> np.n
         raise UserError(
             f"{path}: shape {mel.shape}, expected ({hparams.n_mel_channels}, frames); "
             "cache the mels again"
+        )
+    if mel.dtype != np.float32:
+        raise UserError(
+            f"{path}: numbers of type {mel.dtype}, expected float32; cache the mels again"
         )
     return mel
 
@@ -173,6 +235,43 @@ def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str 
             f"{folder}: mels {checked[folder]}; set those, or cache the mels again with "
             "prepare_ljspeech.py --cache-mels"
         )
+
+
+def record_of_checked(filelists: dict[str, bytes]) -> bytes:
+    """`checked.json`: the hash of each filelist, by its file's name."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in filelists.items()}
+    return (json.dumps(hashes, indent=2) + "\n").encode()
+
+
+def was_checked(filelist: str | Path) -> bool:
+    """Whether the `checked.json` beside a filelist is about this very list."""
+    filelist = Path(filelist)
+    try:
+        with open_file(filelist.with_name(CHECKED_FILE)) as file:
+            hashes = json.load(file)
+        with open_file(filelist) as file:
+            return hashes.get(filelist.name) == hashlib.sha256(file.read()).hexdigest()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def warn_of_long_clips(names: Sequence[str], seconds: Sequence[float] | np.ndarray) -> str | None:
+    """A warning that names the clips many times longer than the rest; None without one."""
+    if len(names) == 0:
+        return None
+    median = float(np.median(seconds))
+    longest_first = np.argsort(seconds, kind="stable")[::-1]
+    long = [f"{names[i]} ({seconds[i]:.1f} s)" for i in longest_first if seconds[i] > LONG * median]
+    if not long:
+        return None
+    shown, more = ", ".join(long[:LONG_CLIPS_SHOWN]), len(long) - LONG_CLIPS_SHOWN
+    return (
+        f"warning: {len(long):,} of {len(names):,} clips are more than {LONG} times as long as the "
+        f"median, {median:.1f} s: {shown}{f' and {more:,} more' if more > 0 else ''}. The longest "
+        "clip sets the memory that a run needs and, with dynamic_batch_size, the size of every "
+        "batch: leave such clips out (prepare_ljspeech.py --max-seconds S, or take their lines "
+        "out of the list), or cut them up"
+    )
 
 
 def corpus_fingerprint(*clip_lists: Sequence[Clip]) -> str:
@@ -221,7 +320,7 @@ class TextMelDataset(Dataset):
 
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
-            return torch.from_numpy(_read_mel(path, self.hparams).astype(np.float32, copy=False))
+            return torch.from_numpy(_read_mel(path, self.hparams))
         # One thread, as in a loader's worker: matrix products split over more threads may round
         # otherwise, and a run must not depend on num_workers.
         threads = torch.get_num_threads()

@@ -1,38 +1,119 @@
-"""Text files read line by line; files written so that a reader never sees half of one."""
+"""Files opened without waiting, read line by line or several at a time, and written as a whole."""
 
+import codecs
 import contextlib
 import fcntl
 import json
 import os
+import shlex
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
 
 
+READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
+OTHER_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BinaryIO:
+    """A file, opened to read bytes. It never waits, as opening a named pipe would.
+
+    Raises:
+        UserError: without the path, for a caller that puts it first: `if_missing`, what there is
+            in place of a file, or why the file cannot be opened.
+    """
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind == stat.S_IFREG:
+            return open(path, "rb")
+    except PermissionError:
+        raise UserError("permission denied; let your user read it (chmod, chown)") from None
+    except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
+        raise UserError(if_missing) from None
+    except OSError as error:  # such as a name that is too long
+        raise UserError(f"{error.strerror}; check its path") from None
+    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
+
+
 def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
 
     Raises:
-        UserError: saying `if_missing` where there is no such file, or where it is not UTF-8 text.
+        UserError: saying `if_missing` where there is no such file, what there is in its place, or
+            how to convert it where it is not UTF-8 text.
     """
     try:
-        # Not splitlines, which breaks lines at odd characters inside a text too.
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path}: {if_missing}") from None
+        with open_file(path, if_missing) as file:
+            content = file.read()
+        encoding = _wide_encoding(content)
+        if encoding:
+            raise UserError(f"{encoding} text, expected UTF-8; {_conversion(path, encoding)}")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(
-            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it, for "
-            f"example: iconv -f latin1 -t utf-8 {path}"
+            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); "
+            f"{_conversion(path, 'LATIN1')} (if it is Latin-1)"
         ) from None
     except OSError as error:
-        raise UserError(f"{path}: not readable as UTF-8 text ({error.strerror})") from None
+        raise UserError(f"{path}: not readable ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    # Not splitlines, which breaks lines at odd characters inside a text too.
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _wide_encoding(content: bytes) -> str | None:
+    """The encoding of a text whose first character takes two bytes or more, as iconv names it."""
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    # Without a byte-order mark, one of the two bytes of an ASCII character is zero.
+    first = content[:2]
+    if len(first) == 2 and first.count(0) == 1:
+        return "UTF-16LE" if first[1] == 0 else "UTF-16BE"
+    return None
+
+
+def _conversion(path: str | Path, encoding: str) -> str:
+    file = shlex.quote(str(path))
+    return f"convert it: iconv -f {encoding} -t UTF-8 {file} > {shlex.quote(f'{path}.utf8')}"
+
+
+def map_in_threads(function: Callable, items: Iterable, threads: int = READING_THREADS) -> Iterator:
+    """`function` of every item, in order, computed several at a time.
+
+    Few are begun ahead of the one that is waited for: a caller that stops early waits for no more
+    than these, and a long list takes no more memory.
+    """
+    begun = deque()
+    with ThreadPoolExecutor(threads) as executor:
+        try:
+            for item in items:
+                begun.append(executor.submit(function, item))
+                if len(begun) > 4 * threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:

@@ -24,7 +24,7 @@ from files import write_atomically
 from hparams import HParams, create_hparams, hparams_from_dict
 from model import DropoutMasks, Tacotron2
 from pictures import draw_alignment
-from text import symbols, text_to_sequence
+from text import can_be_spoken, symbols, text_to_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
@@ -153,7 +153,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     texts, problems = [], []
     for where, text in lines:
         sequence = text_to_sequence(text, hparams.text_cleaners)
-        if not sequence or not text.strip():
+        if not can_be_spoken(sequence):
             problems.append(f"{where}: {text!r} leaves nothing to speak after cleaning")
         texts.append((text.strip(), sequence))
     if problems:

@@ -111,7 +111,7 @@ def set_up(args: argparse.Namespace) -> Run | None:
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     pin_memory = device.type == "cuda"
 
-    training_clips, validation_clips = read_clips(hparams)
+    training_clips, validation_clips = read_clips(hparams, new_run=found is None)
     if not hparams.load_mel_from_disk:
         mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
     sampler = make_sampler(training_clips, hparams)

@@ -1,7 +1,7 @@
 """Log-mels computed once and kept in a folder, for training with load_mel_from_disk=True."""
 
+import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from audio import (
 from corpus.recordings import Recording
 from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
 from errors import UserError
-from files import remove_leftovers, write_json
+from files import map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
@@ -52,22 +52,21 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
     mel_filters(hparams)  # computed here once, and not in every thread
     problems, threads_before = {}, torch.get_num_threads()
     torch.set_num_threads(1)
-    executor = ThreadPoolExecutor(os.cpu_count())  # what takes time here runs side by side
-    try:
-        results = executor.map(lambda clip: cache_mel(clip, folder, hparams), todo)
-        with progress_bar("Caching mels", len(todo), " clips") as bar:
+    try:  # what takes time here runs side by side
+        mels = map_in_threads(lambda clip: cache_mel(clip, folder, hparams), todo, os.cpu_count())
+        bar = progress_bar("Caching mels", len(todo), " clips")
+        with bar, contextlib.closing(mels) as results:  # stopped, the mels begun are finished
             for clip, problem in zip(todo, results, strict=True):
                 bar.update()
                 if problem:
                     problems[clip.id] = f"{clip.path}: {problem}"
     finally:
-        executor.shutdown(cancel_futures=True)  # the mels begun are finished, no more
         torch.set_num_threads(threads_before)
     return problems
 
 
 def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:
-    """Whether the mel is there, whole, and newer than the clip."""
+    """Whether the mel is there, whole, finite, and newer than the clip."""
     path = folder / f"{clip.id}.npy"
     try:
         mel = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -75,7 +74,8 @@ def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:
     except (OSError, ValueError, EOFError):
         return False
     shape = (hparams.n_mel_channels, frame_count(clip.num_samples, hparams))
-    return newer and mel.shape == shape and mel.dtype == np.float32
+    good = newer and mel.shape == shape and mel.dtype == np.float32
+    return bool(good and np.isfinite(mel).all())
 
 
 def cache_mel(clip: Recording, folder: Path, hparams: HParams) -> str | None:

@@ -31,6 +31,8 @@ def read_metadata(corpus: Path) -> tuple[list[Entry], list[str]]:
     Raises:
         UserError: where the folder or the file is missing, empty or not UTF-8.
     """
+    if corpus.exists() and not corpus.is_dir():
+        raise UserError(f"{corpus}: no folder; name the folder that holds metadata.csv and wavs/")
     if not corpus.is_dir():
         raise UserError(
             f"{corpus}: no such folder; add --download to fetch LJSpeech-1.1 (2.7 GB) into it"

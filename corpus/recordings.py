@@ -1,17 +1,16 @@
 """The sound files of a corpus in LJSpeech's layout: every one checked before training sees it."""
 
-from concurrent.futures import ThreadPoolExecutor
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from audio import is_cut_off, read_header
+from audio import check_sound
 from corpus.metadata import Entry
 from errors import UserError
+from files import map_in_threads
 from hparams import HParams
 from progress import progress_bar
-from text import sequence_to_text, text_to_sequence
-
-READING_THREADS = 8  # headers wait for the disk, not for the processor
+from text import can_be_spoken, text_to_sequence
 
 
 @dataclass(frozen=True)
@@ -41,38 +40,44 @@ def check_recordings(
         for path in wavs.iterdir()
         if path.suffix in (".wav", ".flac") and not path.name.startswith(".")
     }
-    used = {}  # by id: the sound file that is read
-    for entry in entries:
-        used[entry.id] = sounds.get(f"{entry.id}.wav") or sounds.get(f"{entry.id}.flac")
+    # macOS and some archives write é as e with an accent to follow, metadata.csv as one letter.
+    composed = {unicodedata.normalize("NFC", name): path for name, path in sounds.items()}
 
-    def check(entry: Entry) -> Recording | str:
+    def sound_of(entry: Entry) -> Path | None:
+        names = [f"{entry.id}{suffix}" for suffix in (".wav", ".flac")]
+        found = [sounds.get(name) for name in names]
+        found += [composed.get(unicodedata.normalize("NFC", name)) for name in names]
+        return next((path for path in found if path), None)
+
+    def samples_or_problem(entry: Entry) -> int | str:
         path = used[entry.id]
         if path is None:
             return (
                 f"{wavs / entry.id}.wav (or .flac): no such file; copy it there, or take line "
                 f"{entry.line} out of {metadata}"
             )
-        sequence = text_to_sequence(entry.text, hparams.text_cleaners)
-        if not sequence_to_text(sequence).strip():
-            return (
-                f"{metadata}:{entry.line}: the normalised text {entry.text!r} of {entry.id} is "
-                "empty after cleaning; write what is said"
-            )
         try:
-            num_samples = read_header(path, hparams)
+            return check_sound(path, hparams)
         except UserError as error:
             return f"{path}: {error}"
-        if is_cut_off(path):
-            return f"{path}: cut off, its header promises more; copy it again"
-        return Recording(entry.id, path, entry.text, num_samples, len(sequence))
 
+    used = {entry.id: sound_of(entry) for entry in entries}
     recordings, problems = [], []
-    with (
-        ThreadPoolExecutor(READING_THREADS) as threads,
-        progress_bar("Checking", len(entries), " clips") as bar,
-    ):
-        for result in threads.map(check, entries):
-            (problems if isinstance(result, str) else recordings).append(result)
+    with progress_bar("Checking", len(entries), " clips") as bar:
+        for entry, found in zip(entries, map_in_threads(samples_or_problem, entries), strict=True):
             bar.update()
+            # Not in a thread: inflect, which spells numbers, is not made for several.
+            sequence = text_to_sequence(entry.text, hparams.text_cleaners)
+            faults = [found] if isinstance(found, str) else []
+            if not can_be_spoken(sequence):
+                faults.append(
+                    f"{metadata}:{entry.line}: the normalised text {entry.text!r} of {entry.id} "
+                    "leaves nothing to say after cleaning; write what is said"
+                )
+            if faults:
+                problems.append("; and ".join(faults))
+            else:
+                path = used[entry.id]
+                recordings.append(Recording(entry.id, path, entry.text, found, len(sequence)))
     unnamed = set(sounds) - {path.name for path in used.values() if path}
     return recordings, problems, sorted(unnamed)

@@ -10,9 +10,10 @@
     OUT/train_mel.txt, val_mel.txt  the same of cached log-mels, for load_mel_from_disk=True
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
+    OUT/checked.json                hashes of the lists, for train.py: their clips have been read
 
-Every clip is checked. If any is bad, all bad ones are listed and nothing is written, unless
---skip-bad leaves them out.
+Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
+unless --skip-bad leaves them out.
 """
 
 import project_root
@@ -35,6 +36,7 @@ from corpus.download import download_corpus
 from corpus.mel_cache import cache_mels, refuse_other_mels
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.recordings import Recording, check_recordings
+from data_utils import CHECKED_FILE, record_of_checked, warn_of_long_clips
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams, override_lines
@@ -124,6 +126,26 @@ def refuse_or_skip(problems: list[str], total: int, skip_bad: bool) -> None:
     print(f"--skip-bad leaves out {len(problems):,} of {total:,} clips:\n{listed}")
 
 
+def leave_out_long(
+    clips: list[Recording], max_seconds: float | None, hparams: HParams
+) -> list[Recording]:
+    """The clips of at most `max_seconds`; says how many are longer, and warns of long ones left."""
+    seconds = {clip.id: clip.num_samples / hparams.sampling_rate for clip in clips}
+    kept = [clip for clip in clips if max_seconds is None or seconds[clip.id] <= max_seconds]
+    if len(kept) < len(clips):
+        longest = max(clips, key=lambda clip: clip.num_samples)
+        print(
+            f"--max-seconds {max_seconds:g} leaves out {len(clips) - len(kept):,} of "
+            f"{len(clips):,} clips; the longest is {longest.path} ({seconds[longest.id]:.1f} s)"
+        )
+    warning = warn_of_long_clips(
+        [str(clip.path) for clip in kept], [seconds[clip.id] for clip in kept]
+    )
+    if warning:
+        print(warning)
+    return kept
+
+
 def filelist(clips: list[Recording], hparams: HParams, mels: Path | None = None) -> bytes:
     """Lines of path|text|seconds, of the sound files or of the mels in the folder `mels`."""
     lines = []
@@ -170,8 +192,11 @@ def prepare(
     seed: int = SEED,
     mels: Path | None = None,
     skip_bad: bool = False,
+    max_seconds: float | None = None,
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
+
+    Clips longer than `max_seconds` are left out.
 
     Raises:
         UserError: listing every bad clip (unless `skip_bad`), or saying what else is wrong.
@@ -195,6 +220,7 @@ def prepare(
         some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
         print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
     refuse_or_skip(problems, total, skip_bad)
+    clips = leave_out_long(clips, max_seconds, hparams)
 
     # All ids, bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
@@ -207,24 +233,25 @@ def prepare(
     if not train or not val:
         raise UserError(
             f"{len(train)} clips for training and {len(val)} for validation ({origin}): each set "
-            "needs one at least; add clips or change --val-fraction. No filelist was written"
+            "needs one at least; add clips, or change --val-fraction or --max-seconds. No filelist "
+            "was written"
         )
     print(f"\n{table({'train': train, 'val': val, 'all': clips}, hparams)}\n\nSplit: {origin}")
 
-    contents = {
-        out / "train.txt": filelist(train, hparams),
-        out / "val.txt": filelist(val, hparams),
-        out / "settings.txt": settings(overrides, out, mels),
-        out / "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
-    }
+    lists = {"train.txt": filelist(train, hparams), "val.txt": filelist(val, hparams)}
     if mels:
-        contents[out / "train_mel.txt"] = filelist(train, hparams, mels)
-        contents[out / "val_mel.txt"] = filelist(val, hparams, mels)
+        lists["train_mel.txt"] = filelist(train, hparams, mels)
+        lists["val_mel.txt"] = filelist(val, hparams, mels)
     elif (out / "train_mel.txt").exists():
         print(f"Notice: {out}/*_mel.txt are of an earlier run; --cache-mels would renew them")
+    contents = lists | {
+        "settings.txt": settings(overrides, out, mels),
+        "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
+        CHECKED_FILE: record_of_checked(lists),
+    }
     out.mkdir(parents=True, exist_ok=True)
-    write_together(contents)
-    return list(contents)
+    write_together({out / name: content for name, content in contents.items()})
+    return [out / name for name in contents]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -236,11 +263,14 @@ def main(arguments: list[str] | None = None) -> None:
     add("--seed", type=int, default=SEED, help="another seed, another split (0)")
     add("--cache-mels", metavar="DIR", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")
+    add("--max-seconds", metavar="S", type=float, help="leave longer clips out")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--hparams", metavar="NAME=VALUE,...", default="", help="audio settings, text_cleaners")
     args = parser.parse_args(arguments)
     if not 0 < args.val_fraction < 1:
         parser.error(f"--val-fraction {args.val_fraction}: expected a number between 0 and 1")
+    if args.max_seconds is not None and not args.max_seconds > 0:
+        parser.error(f"--max-seconds {args.max_seconds}: expected a number above 0")
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:
@@ -255,6 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
             args.seed,
             args.cache_mels,
             args.skip_bad,
+            args.max_seconds,
         )
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. The same command goes on from here")

@@ -301,6 +301,10 @@ def faulty_file(path, fault):
     silence = np.zeros(4000)
     if fault == "folder":
         path.mkdir()
+    elif fault == "pipe":
+        os.mkfifo(path)  # opening it would wait for a writer
+    elif fault == "device":
+        path.symlink_to(os.devnull)
     elif fault == "text":
         path.write_text("no sound at all\n" * 100)
     elif fault == "nothing":
@@ -319,7 +323,10 @@ def faulty_file(path, fault):
     ("fault", "words"),
     [
         ("missing", ["no such file", "check"]),
-        ("folder", ["no such file"]),
+        ("folder", ["a folder, expected a file"]),
+        ("pipe", ["a named pipe, expected a file"]),
+        ("device", ["a device, expected a file"]),
+        ("locked", ["permission denied", "chmod"]),
         ("text", ["not readable as sound", "convert"]),
         ("nothing", ["not readable as sound"]),
         ("stereo", ["2 channels, expected mono", "mix"]),

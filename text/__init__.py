@@ -13,10 +13,11 @@ from itertools import groupby
 from text.cleaners import clean_pieces
 from text.symbols import symbols
 
-__all__ = ["clean_text", "sequence_to_text", "symbols", "text_to_sequence"]
+__all__ = ["can_be_spoken", "clean_text", "sequence_to_text", "symbols", "text_to_sequence"]
 
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
 _SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
+_SPOKEN_IDS = {i for i, symbol in enumerate(symbols) if symbol[0] == "@" or symbol.isalpha()}
 
 
 def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
@@ -47,6 +48,11 @@ def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
         candidates = piece if i % 2 == 0 else [f"@{phone}" for phone in piece.split()]
         sequence += [_SYMBOL_IDS[symbol] for symbol in candidates if symbol in _SYMBOL_IDS]
     return sequence
+
+
+def can_be_spoken(sequence: Iterable[int]) -> bool:
+    """Whether ids hold a letter or a phone: punctuation and padding alone leave nothing to say."""
+    return not _SPOKEN_IDS.isdisjoint(sequence)
 
 
 def sequence_to_text(sequence: Iterable[int]) -> str:

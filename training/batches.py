@@ -3,22 +3,32 @@
 from collections.abc import Iterable
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from data_utils import Clip, read_filelist
+from data_utils import Clip, read_filelist, warn_of_long_clips, was_checked
 from errors import UserError
 from hparams import HParams, batching_options
 from progress import progress_bar
 
 
-def read_clips(hparams: HParams) -> list[list[Clip]]:
-    """The training and the validation clips; UserError names all that is wrong with either."""
+def read_clips(hparams: HParams, new_run: bool) -> list[list[Clip]]:
+    """The training and the validation clips; UserError names all that is wrong with either.
+
+    A new run reads every sample, or cached mel, of a list that prepare_ljspeech.py did not write
+    or that changed since; a run that goes on read them when it began.
+    """
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
 
         def shown(lines: list, filelist: str = filelist) -> Iterable:
             return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
 
+        read_contents = new_run and not was_checked(filelist)
+        if read_contents:
+            print(f"{filelist}: not as prepare_ljspeech.py checked it: reading every clip once")
         try:
-            lists.append(read_filelist(filelist, hparams, shown))
+            clips = read_filelist(
+                filelist, hparams, shown, new_run=new_run, read_contents=read_contents
+            )
+            lists.append(clips)
         except UserError as error:
             problems.append(str(error))
     if problems:
@@ -26,6 +36,12 @@ def read_clips(hparams: HParams) -> list[list[Clip]]:
     shared = {clip.path for clip in lists[0]} & {clip.path for clip in lists[1]}
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
+    seconds_per_frame = hparams.hop_length / hparams.sampling_rate
+    for clips in lists:
+        names = [f"{clip.where}: {clip.path}" for clip in clips]
+        warning = warn_of_long_clips(names, [clip.num_frames * seconds_per_frame for clip in clips])
+        if warning:
+            print(warning)
     return lists
 
 

@@ -1,6 +1,7 @@
 """Finding, saving and restoring a run, so that it goes on as if it had never stopped."""
 
 import argparse
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -49,8 +50,18 @@ def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
     return found
 
 
+def refuse_no_folder(directory: Path) -> None:
+    """Raise UserError if a file stands where the output folder, or a folder above it, should be."""
+    for folder in (directory, *directory.parents):
+        if os.path.lexists(folder):
+            if not folder.is_dir():
+                raise UserError(f"{folder}: not a folder; choose another -o for the run")
+            return
+
+
 def holds_run(directory: Path) -> bool:
     """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
+    refuse_no_folder(directory)
     metrics = directory / METRICS_FILE
     try:
         return bool(
