@@ -1,5 +1,6 @@
 """A tiny corpus and model, and training runs that can be killed: what several tests share."""
 
+import contextlib
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -314,3 +315,29 @@ def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None
         return result
 
     setattr(owner, name, wrapped)
+
+
+@contextlib.contextmanager
+def locked(path: Path):
+    """Nobody may read the file; root, whom that does not keep from it, is nobody meanwhile."""
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+OTHER_THAN_FILES = ("a folder", "a named pipe", "a device")
+
+
+def make_other_than_file(path: Path, kind: str) -> None:
+    """Put something of OTHER_THAN_FILES at `path`; opening a named pipe would wait for a writer."""
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a named pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(os.devnull)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from helpers import OTHER_THAN_FILES, locked, make_other_than_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import (
+    check_sound,
     frame_count,
     griffin_lim,
     log_mel_spectrogram,
@@ -299,12 +301,8 @@ def test_write_wav_writes_a_silent_and_an_empty_clip(tmp_path):
 
 def faulty_file(path, fault):
     silence = np.zeros(4000)
-    if fault == "folder":
-        path.mkdir()
-    elif fault == "pipe":
-        os.mkfifo(path)  # opening it would wait for a writer
-    elif fault == "device":
-        path.symlink_to(os.devnull)
+    if fault in OTHER_THAN_FILES:
+        make_other_than_file(path, fault)
     elif fault == "text":
         path.write_text("no sound at all\n" * 100)
     elif fault == "nothing":
@@ -323,10 +321,7 @@ def faulty_file(path, fault):
     ("fault", "words"),
     [
         ("missing", ["no such file", "check"]),
-        ("folder", ["a folder, expected a file"]),
-        ("pipe", ["a named pipe, expected a file"]),
-        ("device", ["a device, expected a file"]),
-        ("locked", ["permission denied", "chmod"]),
+        *((kind, [f"{kind}, expected a file"]) for kind in OTHER_THAN_FILES),
         ("text", ["not readable as sound", "convert"]),
         ("nothing", ["not readable as sound"]),
         ("stereo", ["2 channels, expected mono", "mix"]),
@@ -338,7 +333,7 @@ def faulty_file(path, fault):
 def test_a_faulty_file_is_refused_with_what_mends_it(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
-    for read in (read_header, read_audio):
+    for read in (read_header, read_audio, check_sound):
         with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
             read(path, REFERENCE)
         for word in words:
@@ -362,3 +357,118 @@ def test_a_flac_cut_short_is_refused(tmp_path):
     (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"not readable as sound .*; copy or convert it again"):
         read_audio(tmp_path / "cut.flac", REFERENCE)
+
+
+def test_a_sound_that_may_not_be_read_is_a_matter_of_permission(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, speech_like(0.1).numpy(), 22050)
+    with locked(path):
+        for read in (read_header, read_audio, check_sound):
+            with pytest.raises(ValueError, match=r"permission denied; let your user read it"):
+                read(path, REFERENCE)
+
+
+# ---------------------------------------------------------------------------- every sample
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.wav", {"subtype": "PCM_16"}),
+        ("a.wav", {"subtype": "PCM_24"}),
+        ("a.wav", {"subtype": "PCM_U8"}),
+        ("a.wav", {"subtype": "FLOAT"}),
+        ("a.wav", {"subtype": "DOUBLE"}),
+        ("a.wav", {"subtype": "PCM_16", "format": "WAVEX"}),
+        ("a.flac", {"subtype": "PCM_16"}),
+        ("a.wav", {"subtype": "PCM_16", "format": "FLAC"}),  # read as what it is
+    ],
+)
+def test_a_sound_fit_for_training_passes_however_it_is_stored(tmp_path, name, options):
+    samples = speech_like(0.3).numpy() / 2
+    soundfile.write(tmp_path / name, samples, 22050, **options)
+    assert check_sound(tmp_path / name, REFERENCE) == len(samples)
+    log_mel_spectrogram(read_audio(tmp_path / name, REFERENCE), REFERENCE)
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize("peak", [0.001, 1.0])
+def test_quiet_and_full_scale_sounds_pass(tmp_path, subtype, peak):
+    samples = peak * np.sin(np.arange(4000) / 10)
+    samples[7], samples[9] = -peak, peak
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
+    assert check_sound(tmp_path / "a.wav", REFERENCE) == 4000
+
+
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (
+            np.nan,
+            r"sample 2205 \(at 0.10 s\) is nan, expected finite numbers; .* leave the clip out",
+        ),
+        (np.inf, r"sample 2205 \(at 0.10 s\) is inf"),
+        (-np.inf, r"sample 2205 \(at 0.10 s\) is -inf"),
+        (1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: sox --norm"),
+        (-12345.0, r"samples reach 12345, expected"),
+    ],
+)
+def test_samples_that_no_mel_can_be_made_of_are_found(tmp_path, subtype, bad, words):
+    samples = speech_like(0.3).numpy()
+    samples[2205] = bad
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
+    assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)  # does not tell
+    with pytest.raises(ValueError, match=words):
+        check_sound(tmp_path / "a.wav", REFERENCE)
+
+
+@pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
+@pytest.mark.parametrize(
+    "options", [{"subtype": "PCM_16"}, {"subtype": "FLOAT"}, {"format": "FLAC"}]
+)
+def test_a_clip_silent_throughout_is_found(tmp_path, silence, options):
+    dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
+    samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
+    soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
+    with pytest.raises(ValueError, match=r"silent from beginning to end; .*leave the clip out"):
+        check_sound(tmp_path / "a.wav", REFERENCE)
+
+
+@pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF", "RF64"])
+def test_other_formats_under_the_name_wav_are_named_with_how_to_convert_them(tmp_path, kind):
+    path = tmp_path / "clip.wav"
+    soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
+    with pytest.raises(ValueError, match=r"expected WAV or FLAC; convert it: ffmpeg") as caught:
+        check_sound(path, REFERENCE)
+    assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "a zeroed block", "a missing block"])
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+def test_a_flac_damaged_inside_is_found(tmp_path, damage, place):
+    path = tmp_path / "clip.flac"
+    soundfile.write(path, speech_like(1.0).numpy(), 22050)
+    content = bytearray(path.read_bytes())
+    start = int(place * len(content))
+    if damage == "a flipped bit":
+        content[start] ^= 16
+    elif damage == "a zeroed block":
+        content[start : start + 512] = bytes(512)
+    else:
+        del content[start : start + 512]
+    path.write_bytes(content)
+    assert read_header(path, REFERENCE) == 22050  # does not tell
+    with pytest.raises(ValueError, match=r"cut off or damaged inside; copy or convert it again"):
+        check_sound(path, REFERENCE)
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac"])
+@pytest.mark.parametrize("kept", [0.3, 0.9, -4])
+def test_a_sound_that_is_cut_off_is_found(tmp_path, kind, kept):
+    path = tmp_path / f"clip.{kind}"
+    soundfile.write(path, speech_like(0.5).numpy(), 22050)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole)) if kept > 0 else kept])
+    with pytest.raises(ValueError, match="cut off"):
+        check_sound(path, REFERENCE)

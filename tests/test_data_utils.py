@@ -14,13 +14,23 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from helpers import OTHER_THAN_FILES, make_other_than_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
-from data_utils import Batch, TextMelCollate, TextMelDataset, make_loader, read_filelist
+from data_utils import (
+    Batch,
+    TextMelCollate,
+    TextMelDataset,
+    make_loader,
+    read_filelist,
+    record_of_checked,
+    warn_of_long_clips,
+    was_checked,
+)
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 
@@ -58,9 +68,9 @@ def write_list(folder, *lines):
     return path
 
 
-def refusal(filelist, h=H):
+def refusal(filelist, h=H, **options):
     with pytest.raises(ValueError, match=re.escape(str(filelist))) as caught:
-        read_filelist(filelist, h)
+        read_filelist(filelist, h, **options)
     return str(caught.value)
 
 
@@ -215,7 +225,149 @@ def test_progress_is_given_every_line(corpus):
     assert len(read_filelist(filelist, H, progress)) == len(seen) == 2
 
 
+@pytest.mark.parametrize("kind", OTHER_THAN_FILES)
+def test_a_list_or_a_clip_that_is_no_file_is_named(corpus, kind):
+    make_other_than_file(corpus / "other.wav", kind)
+    message = refusal(write_list(corpus, f"{corpus}/other.wav|Text."))
+    assert f"list.txt:1: {corpus}/other.wav: {kind}, expected a file" in message
+    (corpus / "list.txt").unlink()
+    make_other_than_file(corpus / "list.txt", kind)
+    assert f"list.txt: {kind}, expected a file" in refusal(corpus / "list.txt")
+
+
+# ---------------------------------------------------------------------------- contents
+
+
+def test_contents_that_cannot_be_trained_on_are_listed_with_all_else(corpus):
+    samples = noise(5000)
+    for name, bad in (("nan.wav", np.nan), ("loud.wav", 3.0)):
+        soundfile.write(corpus / name, np.append(samples, bad), 22050, subtype="FLOAT")
+    soundfile.write(corpus / "mute.wav", 0 * samples, 22050)
+    soundfile.write(corpus / "ogg.wav", samples, 22050, format="OGG")
+    for name in ("cut.wav", "damaged.flac"):
+        soundfile.write(corpus / name, samples, 22050)
+    (corpus / "cut.wav").write_bytes((corpus / "cut.wav").read_bytes()[:-2000])
+    content = bytearray((corpus / "damaged.flac").read_bytes())
+    content[len(content) // 2] ^= 1
+    (corpus / "damaged.flac").write_bytes(content)
+    names = ["nan.wav", "loud.wav", "mute.wav", "ogg.wav", "cut.wav", "damaged.flac"]
+    lines = [f"{corpus}/{name}|Text." for name in names]
+    assert len(read_filelist(write_list(corpus, *lines), H)) == 6  # headers do not tell
+    lines += [f"{corpus}/a.wav|Good.|1.0", f"{corpus}/gone.wav|Text.", f"{corpus}/a.wav|...|1.0"]
+    filelist = write_list(corpus, *lines)
+    refused = refusal(filelist, new_run=True, read_contents=True).splitlines()
+    assert refused[0] == f"{filelist}: 8 of 9 lines refused:"
+    expected = [
+        (1, "nan.wav: sample 5000 (at 0.23 s) is nan"),
+        (2, "loud.wav: samples reach 3, expected [-1, 1]"),
+        (3, "mute.wav: silent from beginning to end"),
+        (4, "ogg.wav: OGG (OGG Container format), expected WAV or FLAC"),
+        (5, "cut.wav: cut off, its header promises more"),
+        (6, "damaged.flac: not readable as sound to its end"),
+        (8, "gone.wav: no such file"),
+        (9, "text '...' leaves nothing to say"),
+    ]
+    for line, (number, words) in zip(refused[1:], expected, strict=True):
+        assert line.startswith(f"  {filelist}:{number}: ")
+        assert words in line
+
+
+@pytest.mark.parametrize("text", ["...", "—", "_ _", "?!"])
+def test_a_new_run_refuses_texts_with_nothing_to_say_and_an_old_one_goes_on(corpus, text):
+    filelist = write_list(corpus, f"{corpus}/a.wav|{text}")
+    assert len(read_filelist(filelist, H)) == 1
+    message = refusal(filelist, new_run=True)
+    assert f"{filelist}:1: text {text!r} leaves nothing to say after cleaning; write" in message
+
+
+def test_good_clips_are_the_same_whether_their_contents_are_read(corpus, cache):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One 2.|1.0", f"{corpus}/b.flac|Two.")
+    options = {"new_run": True, "read_contents": True}
+    assert read_filelist(filelist, H, **options) == read_filelist(filelist, H)
+    filelist = write_list(cache, f"{cache}/x.npy|Text.")
+    assert read_filelist(filelist, CACHED, **options) == read_filelist(filelist, CACHED)
+
+
+def test_a_list_counts_as_checked_only_as_it_was(tmp_path):
+    filelist = write_list(tmp_path, "a.wav|Text.")
+    assert not was_checked(filelist)
+    record = tmp_path / "checked.json"
+    record.write_bytes(record_of_checked({"list.txt": filelist.read_bytes(), "b.txt": b"b"}))
+    assert was_checked(filelist)
+    assert was_checked(str(filelist))
+    assert not was_checked(tmp_path / "b.txt")  # gone
+    write_list(tmp_path, "a.wav|Text.", "b.wav|Text.")
+    assert not was_checked(filelist)
+    for content in (b"", b"no json", b"[1]", b'{"list.txt": 1}', b"\xff"):
+        record.write_bytes(content)
+        assert not was_checked(filelist)
+
+
+def test_clips_many_times_longer_than_the_median_are_named_the_longest_first():
+    seconds = [*np.linspace(1, 10, 100), 600.0, 31.0, 35.0, 40.0]
+    names = [f"list:{i}" for i in range(len(seconds))]
+    warning = warn_of_long_clips(names, seconds)
+    assert "4 of 104 clips are more than 5 times as long as the median, 5.7 s: " in warning
+    assert "list:100 (600.0 s), list:103 (40.0 s), list:102 (35.0 s) and 1 more." in warning
+    assert "--max-seconds" in warning
+    assert "and 0 more" not in warn_of_long_clips(names[:102], seconds[:102])
+    assert warn_of_long_clips(names[:100], seconds[:100]) is None
+    assert warn_of_long_clips([], []) is None
+
+
 # ---------------------------------------------------------------------------- cached mels
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int16", "complex64", ">f4"])
+def test_cached_mels_of_other_numbers_are_refused(cache, dtype):
+    np.save(cache / "x.npy", np.zeros((80, 40), dtype=dtype))
+    filelist = write_list(cache, f"{cache}/x.npy|Text.")
+    message = refusal(filelist, CACHED)
+    assert (
+        f"{filelist}:1: {cache}/x.npy: numbers of type {dtype}, expected float32; cache" in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "frames"),
+    [
+        ("0.5", "44"),
+        ("0.4", "35"),
+        ("0.441", "38"),
+        ("nan", "nan"),
+        ("-1", "nan"),
+        ("1e300", "nan"),
+    ],
+)
+def test_seconds_that_contradict_the_frames_of_a_cached_mel_are_refused(cache, seconds, frames):
+    filelist = write_list(cache, f"{cache}/x.npy|Text.|{seconds}")
+    message = refusal(filelist, CACHED)
+    assert f"{filelist}:1: {cache}/x.npy: 40 frames, but {float(seconds):.6f} seconds" in message
+    assert f"in the list are {frames};" in message
+
+
+@pytest.mark.parametrize("num_samples", [39 * 256, 39 * 256 + 1, 40 * 256 - 1])
+def test_seconds_that_agree_with_the_frames_of_a_cached_mel_are_taken(cache, num_samples):
+    filelist = write_list(cache, f"{cache}/x.npy|Text.|{num_samples / 22050:.6f}")
+    assert read_filelist(filelist, CACHED)[0].num_frames == 40
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_cached_mels_that_are_not_finite_are_refused_with_the_frame(cache, bad):
+    mel = np.load(cache / "x.npy")
+    mel[3, 17] = bad
+    np.save(cache / "x.npy", mel)
+    filelist = write_list(cache, f"{cache}/x.npy|Text.")
+    assert len(read_filelist(filelist, CACHED, new_run=True)) == 1
+    message = refusal(filelist, CACHED, new_run=True, read_contents=True)
+    assert f"{filelist}:1: {cache}/x.npy: frame 17 holds nan or infinity" in message
+
+
+@pytest.mark.parametrize("kind", OTHER_THAN_FILES)
+def test_a_cached_mel_that_is_no_file_is_named(cache, kind):
+    make_other_than_file(cache / "y.npy", kind)
+    message = refusal(write_list(cache, f"{cache}/y.npy|Text."), CACHED)
+    assert f"list.txt:1: {cache}/y.npy: {kind}, expected a file" in message
 
 
 def test_cached_mels_of_the_same_settings_are_read(cache):

@@ -1,17 +1,23 @@
 """Files and folders are the old ones or the whole new ones, whatever happens; lines are read."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from helpers import OTHER_THAN_FILES, locked, make_other_than_file
 
 from errors import UserError
 from files import (
     folder_made_whole,
     lock,
+    map_in_threads,
     numbered_lines,
+    open_file,
     remove_leftovers,
     write_atomically,
 )
@@ -170,5 +176,75 @@ def test_lines_are_numbered_stripped_and_empty_ones_left_out(tmp_path):
     path.write_bytes(b"a\nb\n\xe2")
     with pytest.raises(UserError, match=r"list: not readable as UTF-8 text .* in line 3\).*iconv"):
         numbered_lines(path, "")
-    with pytest.raises(UserError, match=r"not readable as UTF-8 text \(Is a directory\)"):
+    with pytest.raises(UserError, match=r"a folder, expected a file"):
         numbered_lines(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name", "mark"),
+    [
+        ("utf-16", "UTF-16", ""),  # python writes a byte-order mark
+        ("utf-16-be", "UTF-16", "\ufeff"),
+        ("utf-16-le", "UTF-16LE", ""),
+        ("utf-16-be", "UTF-16BE", ""),
+        ("utf-32", "UTF-32", ""),
+    ],
+)
+def test_texts_of_wide_characters_are_named_with_the_command_that_converts_them(
+    tmp_path, encoding, name, mark
+):
+    path = tmp_path / "a list.csv"
+    path.write_bytes(f"{mark}id|Größe\nid2|b\n".encode(encoding))
+    with pytest.raises(UserError, match=rf"a list.csv: {name} text, expected UTF-8; ") as caught:
+        numbered_lines(path, "")
+    command = re.search("iconv .*", str(caught.value))[0]
+    assert f"-f {name} -t UTF-8 {shlex.quote(str(path))} >" in command
+    subprocess.run(command, shell=True, check=True)
+    converted = shlex.split(command)[-1]
+    assert numbered_lines(converted, "") == [(1, "id|Größe"), (2, "id2|b")]
+
+
+@pytest.mark.parametrize("kind", OTHER_THAN_FILES)
+def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, kind):
+    path = tmp_path / "list.txt"
+    make_other_than_file(path, kind)
+    with pytest.raises(UserError, match=f"^{kind}, expected a file"):
+        open_file(path)
+    with pytest.raises(UserError, match=f"list.txt: {kind}, expected a file"):
+        numbered_lines(path, "no such file")
+
+
+def test_a_file_that_may_not_be_read_is_a_matter_of_permission(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("a")
+    with locked(path), pytest.raises(UserError, match=r"list.txt: permission denied; .*chmod"):
+        numbered_lines(path, "no such file")
+
+
+@pytest.mark.parametrize("name", ["none", "a\0b", "x" * 300])
+def test_names_of_no_file_are_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"make it first|File name too long"):
+        open_file(tmp_path / name, "make it first")
+
+
+def test_results_of_threads_come_in_order_and_few_are_begun_ahead():
+    begun, gate = [], threading.Event()
+
+    def square(number):
+        begun.append(number)
+        if number == 0:
+            gate.wait(10)
+        return number * number
+
+    squares = map_in_threads(square, range(1000), threads=2)
+    threading.Timer(0.05, gate.set).start()
+    assert [next(squares) for _ in range(3)] == [0, 1, 4]
+    squares.close()  # waits for those begun
+    assert len(begun) < 20
+    assert list(map_in_threads(square, range(50), threads=2)) == [n * n for n in range(50)]
+    assert list(map_in_threads(square, [], threads=2)) == []
+
+
+def test_a_fault_in_a_thread_is_raised_where_the_results_are_read():
+    with pytest.raises(ZeroDivisionError):
+        list(map_in_threads(lambda number: 1 // number, [1, 0, 1]))

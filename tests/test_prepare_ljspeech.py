@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 import wave
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import RATE, add_line, contents, make_corpus, refusal, write_tone
-from helpers import fork_server, kill_self
+from helpers import OTHER_THAN_FILES, fork_server, kill_self, locked, make_other_than_file
 
 from audio import check_sound, minimum_samples
 from corpus import mel_cache, recordings
@@ -128,7 +130,8 @@ def test_running_twice_writes_the_same_and_leaves_no_other_file(corpus, tmp_path
     assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
 
 
-@pytest.mark.parametrize("failing", ["train.txt", "val.txt", "settings.txt", "lengths.png", "checked.json"]
+@pytest.mark.parametrize(
+    "failing", ["train.txt", "val.txt", "settings.txt", "lengths.png", "checked.json"]
 )
 def test_a_full_disk_leaves_the_old_lists_as_they_were(corpus, tmp_path, monkeypatch, failing):
     prepare(corpus, tmp_path / "lists")
@@ -296,6 +299,173 @@ def test_a_wav_that_was_written_to_a_pipe_is_not_taken_for_cut_off(corpus):
     assert "cut off" in refusal(check_sound, path, HPARAMS)
 
 
+BAD_CONTENTS = {
+    "nan.wav": "sample 100 (at 0.00 s) is nan, expected finite numbers",
+    "loud.wav": "samples reach 2, expected [-1, 1]; scale it",
+    "mute.wav": "silent from beginning to end",
+    "ogg.wav": "OGG (OGG Container format), expected WAV or FLAC; convert it",
+    "damaged.flac": "not readable as sound to its end",
+    "folder.wav": "a folder, expected a file",
+    "pipe.wav": "a named pipe, expected a file",
+    "device.wav": "a device, expected a file",
+}
+
+
+def make_bad_contents(corpus):
+    """Ten good clips, and one for each of BAD_CONTENTS, which no header tells."""
+    wavs = corpus / "wavs"
+    for name in ("nan", "loud", "mute"):
+        samples = 0.5 * np.sin(np.arange(5000) / 20)
+        samples = {"nan": samples, "loud": 4 * samples, "mute": 0 * samples}[name]
+        samples[100] = np.nan if name == "nan" else samples[100]
+        soundfile.write(wavs / f"{name}.wav", samples, RATE, subtype="FLOAT")
+    write_tone(wavs / "ogg.wav", 5000, format="OGG")
+    write_tone(wavs / "damaged.flac", 5000)
+    content = bytearray((wavs / "damaged.flac").read_bytes())
+    content[len(content) // 2] ^= 1
+    (wavs / "damaged.flac").write_bytes(content)
+    for kind in OTHER_THAN_FILES:
+        make_other_than_file(wavs / f"{kind.split()[-1]}.wav", kind)
+    for name in BAD_CONTENTS:
+        add_line(corpus, f"{name.partition('.')[0]}|raw|Some words.")
+
+
+def test_every_sample_is_read_and_all_that_no_mel_can_be_made_of_is_listed(
+    corpus, tmp_path, capsys
+):
+    make_bad_contents(corpus)
+    add_line(corpus, "dots|raw|...")
+    write_tone(corpus / "wavs" / "dots.wav", 5000)
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    for name, words in BAD_CONTENTS.items():
+        assert f"  {corpus}/wavs/{name}: {words}" in message
+    assert f"{corpus}/metadata.csv:19: the normalised text '...' of dots leaves nothing" in message
+    assert "9 of 19 clips are bad" in message
+    assert not (tmp_path / "lists").exists()
+    prepare(corpus, tmp_path / "lists", skip_bad=True, val_fraction=0.5)
+    train, val = read_lists(tmp_path / "lists")
+    assert ids_of(train) | ids_of(val) == {f"c{i:02}" for i in range(10)}
+
+
+def test_a_clip_with_two_faults_is_one_bad_clip_and_both_are_said(corpus, tmp_path):
+    add_line(corpus, "gone|raw|...")
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert "gone.wav (or .flac): no such file" in message
+    assert "'...' of gone leaves nothing to say" in message
+    assert "1 of 11 clips are bad" in message
+
+
+def test_the_record_of_checked_lists_holds_the_hash_of_each(corpus, tmp_path):
+    prepare(corpus, tmp_path / "lists", mels=tmp_path / "mels")
+    files = contents(tmp_path / "lists")
+    names = ["train.txt", "val.txt", "train_mel.txt", "val_mel.txt"]
+    assert json.loads(files["checked.json"]) == {
+        name: hashlib.sha256(files[name]).hexdigest() for name in names
+    }
+
+
+@pytest.mark.parametrize(("of_file", "of_line"), [("NFD", "NFC"), ("NFC", "NFD"), ("NFC", "NFC")])
+def test_letters_with_accents_match_however_they_are_composed(corpus, tmp_path, of_file, of_line):
+    sound = corpus / "wavs" / f"{unicodedata.normalize(of_file, 'café')}.wav"
+    write_tone(sound, 5000)
+    add_line(corpus, f"{unicodedata.normalize(of_line, 'café')}|raw|A text.")
+    prepare(corpus, tmp_path / "lists", mels=tmp_path / "mels")
+    train, val = read_lists(tmp_path / "lists")
+    assert [str(sound), "A text.", f"{5000 / RATE:.6f}"] in train + val
+    for suffix, hparams in (("", HPARAMS), ("_mel", MEL_HPARAMS)):
+        for name in ("train", "val"):
+            assert read_filelist(tmp_path / "lists" / f"{name}{suffix}.txt", hparams)
+
+
+def test_two_files_that_differ_in_composition_alone_belong_each_to_its_own_line(corpus, tmp_path):
+    for i, form in enumerate(("NFC", "NFD")):
+        name = unicodedata.normalize(form, "café")
+        write_tone(corpus / "wavs" / f"{name}.wav", 5000 + i)
+        add_line(corpus, f"{name}|raw|A text.")
+    prepare(corpus, tmp_path / "lists")
+    train, val = read_lists(tmp_path / "lists")
+    seconds = {Path(path).stem: seconds for path, _, seconds in train + val}
+    assert seconds[unicodedata.normalize("NFC", "café")] == f"{5000 / RATE:.6f}"
+    assert seconds[unicodedata.normalize("NFD", "café")] == f"{5001 / RATE:.6f}"
+
+
+def test_metadata_in_utf_16_is_named_with_how_to_convert_it(corpus, tmp_path):
+    metadata = corpus / "metadata.csv"
+    metadata.write_bytes(metadata.read_text(encoding="utf-8").encode("utf-16"))
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert f"{metadata}: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t" in message
+
+
+@pytest.mark.parametrize("kind", OTHER_THAN_FILES)
+def test_metadata_that_is_no_file_is_named(corpus, tmp_path, kind):
+    (corpus / "metadata.csv").unlink()
+    make_other_than_file(corpus / "metadata.csv", kind)
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert f"{corpus / 'metadata.csv'}: {kind}, expected a file" in message
+
+
+def test_a_corpus_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "corpus").touch()
+    assert f"{tmp_path}/corpus: no folder;" in refusal(prepare, tmp_path / "corpus", tmp_path / "l")
+
+
+def test_a_clip_that_may_not_be_read_is_a_matter_of_permission(corpus, tmp_path, monkeypatch):
+    """As root reads everything, the one clip is checked as somebody else."""
+    check = recordings.check_sound
+
+    def as_nobody(path, hparams):
+        if path.stem != "c03":
+            return check(path, hparams)
+        with locked(path):
+            return check(path, hparams)
+
+    monkeypatch.setattr(recordings, "check_sound", as_nobody)
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert f"{corpus}/wavs/c03.wav: permission denied; let your user read it" in message
+
+
+# ---------------------------------------------------------------------------- long clips
+
+
+def test_clips_many_times_longer_than_the_rest_are_warned_of_and_can_be_left_out(
+    corpus, tmp_path, capsys
+):
+    for name, seconds in (("speech", 3), ("chapter", 12.5)):
+        write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
+        add_line(corpus, f"{name}|raw|A text.")
+    out = tmp_path / "lists"
+    main([str(corpus), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "warning: 2 of 12 clips are more than 5 times as long as the median, 0.2 s" in printed
+    assert f"{corpus}/wavs/chapter.wav (12.5 s), {corpus}/wavs/speech.wav (3.0 s)." in printed
+    assert "--max-seconds" in printed
+    before = read_lists(out)
+    main([str(corpus), "--out", str(out), "--max-seconds", "3"])
+    printed = capsys.readouterr().out
+    assert "--max-seconds 3 leaves out 1 of 12 clips; the longest is" in printed
+    assert f"{corpus}/wavs/chapter.wav (12.5 s)" in printed
+    assert "warning: 1 of 11 clips" in printed
+    after = read_lists(out)  # no other clip moves from set to set
+    for rows, fewer in zip(before, after, strict=True):
+        assert fewer == [row for row in rows if "chapter" not in row[0]]
+    main(
+        [str(corpus), "--out", str(out), "--max-seconds", "1", "--cache-mels", str(tmp_path / "m")]
+    )
+    assert "warning" not in capsys.readouterr().out
+    assert not (tmp_path / "m" / "speech.npy").exists()
+    assert (tmp_path / "m" / "c00.npy").exists()
+
+
+def test_a_limit_that_leaves_no_clip_is_refused(corpus, tmp_path):
+    message = refusal(prepare, corpus, tmp_path / "lists", max_seconds=0.01)
+    assert "0 clips for training and 0 for validation" in message
+    assert "--max-seconds" in message
+    assert not (tmp_path / "lists").exists()
+
+
+# ---------------------------------------------------------------------------- notices
+
+
 def test_sound_files_that_no_line_names_are_a_notice(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is the one read
     write_tone(corpus / "wavs" / "stray.wav", 5000)
@@ -330,7 +500,14 @@ def test_what_is_no_corpus_is_refused_with_what_to_do(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--val-fraction", "0"], ["--val-fraction", "1.5"], ["--out", "a,b"], ["--out", "a #b"]],
+    [
+        ["--val-fraction", "0"],
+        ["--val-fraction", "1.5"],
+        ["--out", "a,b"],
+        ["--out", "a #b"],
+        ["--max-seconds", "0"],
+        ["--max-seconds", "nan"],
+    ],
 )
 def test_options_out_of_range_are_refused(tmp_path, options, capsys):
     assert refusal(main, [str(tmp_path), *options], error=SystemExit) == "2"
@@ -444,6 +621,8 @@ def test_a_cached_mel_that_holds_is_kept_and_any_other_is_made_again(corpus, tmp
     for path in mels.glob("*.npy"):
         os.utime(path, (old + 10, old + 10))
         os.utime(corpus / "wavs" / f"{path.stem}.wav", (old, old))
+    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
+    np.save(mels / "c05.npy", np.zeros((80, 1 + (4000 + 5 * 137) // 256)))  # float64
     (mels / "c00.npy").unlink()
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
@@ -451,12 +630,12 @@ def test_a_cached_mel_that_holds_is_kept_and_any_other_is_made_again(corpus, tmp
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, lists, mels=mels)
-    assert "6 of 10 mels are in" in capsys.readouterr().out
+    assert "4 of 10 mels are in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
     renewed = {path.stem for path in mels.glob("*.npy") if path.stat().st_mtime > old + 100}
-    assert renewed == {"c00", "c01", "c02", "c03"}
+    assert renewed == {"c00", "c01", "c02", "c03", "c04", "c05"}
 
 
 def test_mels_of_other_settings_are_neither_mixed_in_nor_overwritten(corpus, tmp_path, capsys):
@@ -474,10 +653,18 @@ def test_mels_of_other_settings_are_neither_mixed_in_nor_overwritten(corpus, tmp
     assert "*_mel.txt are of an earlier run" in capsys.readouterr().out
 
 
-def test_clips_that_only_the_mel_finds_bad_are_listed_too(corpus, tmp_path, capsys):
+def test_clips_that_only_the_mel_finds_bad_are_listed_too(corpus, tmp_path, monkeypatch, capsys):
+    """They were good when they were checked."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
-    loud = corpus / "wavs" / "c05.wav"
-    write_tone(loud, 4000, peak=1.5, subtype="FLOAT")
+    loud, check = corpus / "wavs" / "c05.wav", recordings.check_recordings
+
+    def check_and_change(*arguments):
+        write_tone(loud, 4000 + 5 * 137)
+        checked = check(*arguments)
+        write_tone(loud, 4000 + 5 * 137, peak=1.5, subtype="FLOAT")
+        return checked
+
+    monkeypatch.setattr(prepare_ljspeech, "check_recordings", check_and_change)
     message = refusal(prepare, corpus, lists, mels=mels)
     assert "1 of 10 clips are bad" in message
     assert f"{loud}: samples reach 1.5" in message

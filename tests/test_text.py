@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unidecode import unidecode
 
-from text import clean_text, sequence_to_text, symbols, text_to_sequence
+from text import can_be_spoken, clean_text, sequence_to_text, symbols, text_to_sequence
 from text.cleaners import CLEANERS
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -404,3 +404,14 @@ def test_ascii_passes_as_unidecode_would_have_it_and_other_letters_go_through_it
     assert unidecode(ascii_text) == ascii_text
     assert clean_text("Größe, œuvre", [name]) == clean_text(unidecode("Größe, œuvre"), [name])
     assert spoken("Größe, œuvre", [name]) == "grosse, oeuvre"
+
+
+@pytest.mark.parametrize("text", ["", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"])
+def test_a_text_of_punctuation_alone_leaves_nothing_to_say(text):
+    assert not can_be_spoken(text_to_sequence(text, ["english_cleaners"]))
+
+
+@pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
+def test_a_letter_a_digit_or_a_phone_can_be_spoken(text):
+    assert can_be_spoken(text_to_sequence(text, ["english_cleaners"]))
+    assert can_be_spoken(bytes(text_to_sequence(text, ["english_cleaners"])))
