@@ -192,6 +192,8 @@ def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp
     ("arguments", "message"),
     [
         (["--text", ""], "leaves nothing to speak"),
+        (["--text", "..."], "'...' leaves nothing to speak"),
+        (["--text", "—"], "leaves nothing to speak"),
         (["--text-file", "nowhere.txt"], "nowhere.txt"),
         (["--text", "a", "--hparams", "gate_treshold=0.1"], "gate_threshold"),
         (["--text", "a", "--hparams", "prenet_dim=9"], "does not fit"),

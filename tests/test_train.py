@@ -49,6 +49,7 @@ import train
 from audio import log_mel_spectrogram, mel_fingerprint, read_audio
 from batching import STRATEGIES, LengthBatchSampler, plan_epoch
 from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from errors import UserError
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
 from training import checkpoint, step, stopping, validation
@@ -1579,6 +1580,53 @@ def test_several_bad_clips_are_listed_together(corpus, tmp_path, capsys):
     for number in (3, 6, 8, 10):
         assert f"{filelist}:{number}: " in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_clip_cut_off_is_refused_before_the_first_step_where_no_seconds_tell(
+    corpus, tmp_path, capsys
+):
+    sound, text, _ = corpus.train.read_text().splitlines()[4].split("|")
+    cut = tmp_path / "cut.wav"
+    cut.write_bytes(Path(sound).read_bytes()[:-2000])
+    filelist = tmp_path / "list.txt"
+    filelist.write_text(f"{sound}|{text}\n{cut}|{text}\n{sound}|...\n")
+    arguments = flags(tmp_path / "out", corpus.hparams(training_files=filelist))
+    message = refused(arguments, capsys)
+    assert f"{filelist}:2: {cut}: cut off, its header promises more" in message
+    assert f"{filelist}:3: text '...' leaves nothing to say" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_clips_are_read_when_a_run_begins_and_not_when_it_goes_on(
+    resume, copied, corpus, tmp_path, monkeypatch
+):
+    asked = []
+
+    def read_no_clips(_, new_run):
+        asked.append(new_run)
+        raise UserError("enough")
+
+    monkeypatch.setattr(train, "read_clips", read_no_clips)
+    hparams = corpus.hparams(**LONG | {"epochs": 9})
+    with pytest.raises(SystemExit):
+        train.main(
+            flags(copied, hparams, "--resume") if resume else flags(tmp_path / "out", hparams)
+        )
+    assert asked == [not resume]
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+@pytest.mark.parametrize("out", ["file", "file/out"])
+def test_an_output_folder_that_is_a_file_is_refused_before_anything_is_read(
+    more, out, corpus, tmp_path, capsys
+):
+    (tmp_path / "file").write_text("mine")
+    arguments = flags(tmp_path / out, corpus.hparams(training_files="gone.txt"), *more)
+    message = refused(arguments, capsys)
+    assert f"{tmp_path}/file: not a folder; choose another -o" in message
+    assert "gone.txt" not in message
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_validation_clips_that_are_trained_on_are_warned_of(corpus, tmp_path, capsys):
