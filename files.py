@@ -17,8 +17,6 @@ from typing import BinaryIO
 from errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
-
-
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",

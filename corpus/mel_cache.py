@@ -18,7 +18,7 @@ from audio import (
 from corpus.recordings import Recording
 from data_utils import MEL_SETTINGS_FILE, mel_settings_problem
 from errors import UserError
-from files import map_in_threads, remove_leftovers, write_json
+from files import map_in_threads, open_file, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
@@ -46,7 +46,8 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-    todo = [clip for clip in clips if not is_cached(clip, folder, hparams)]
+    cached = map_in_threads(lambda clip: is_cached(clip, folder, hparams), clips)
+    todo = [clip for clip, is_there in zip(clips, cached, strict=True) if not is_there]
     if len(todo) < len(clips):
         print(f"{len(clips) - len(todo):,} of {len(clips):,} mels are in {folder} already.")
     mel_filters(hparams)  # computed here once, and not in every thread
@@ -69,6 +70,7 @@ def is_cached(clip: Recording, folder: Path, hparams: HParams) -> bool:
     """Whether the mel is there, whole, finite, and newer than the clip."""
     path = folder / f"{clip.id}.npy"
     try:
+        open_file(path).close()  # a file, and none that would have to be waited for
         mel = np.load(path, mmap_mode="r", allow_pickle=False)
         newer = path.stat().st_mtime_ns > clip.path.stat().st_mtime_ns
     except (OSError, ValueError, EOFError):

@@ -330,7 +330,7 @@ def test_a_settings_file_that_cannot_be_read_is_named_beside_the_other_problems(
     assert f"{tmp_path}/gone.txt: no such file of settings" in missing
     assert f"{tmp_path}/latin.txt: not readable as UTF-8 text" in latin
     assert "in line 2" in latin
-    assert f"{tmp_path}: not readable" in folder
+    assert f"{tmp_path}: a folder, expected a file" in folder
     assert "batch_size=x" in value
 
 

@@ -80,7 +80,7 @@ def test_a_wrong_file_is_refused_with_its_line_and_what_was_expected(tmp_path, c
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv: no such file; expected lines of id,frames$"):
         read_lengths(tmp_path / "none.csv", HPARAMS, ["id,frames"])
-    with pytest.raises(UserError, match="not readable as UTF-8 text"):
+    with pytest.raises(UserError, match="a folder, expected a file"):
         read_lengths(tmp_path, HPARAMS)
     (tmp_path / "latin").write_bytes("id,frames\né,1\n".encode("latin-1"))
     with pytest.raises(UserError, match="latin: not readable as UTF-8 text"):
