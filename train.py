@@ -34,6 +34,7 @@ from progress import duration, progress_bar
 from training import checkpoint
 from training.batches import batching_costs, make_sampler, plan_stats, read_clips
 from training.measuring import largest_memory
+from training.output import OutputFolder
 from training.rehearsal import rehearse
 from training.resume import (
     epoch_seed,
@@ -96,10 +97,20 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace) -> Run | None:
-    """Check everything, build the run, then take the output folder. None: finished already.
+    """Take the output folder, check everything, build the run. None: finished already.
 
     Nothing is written before all is checked.
     """
+    output, run = OutputFolder(args.output_directory), None
+    try:
+        run = build_run(args, output)
+    finally:
+        if run is None:
+            output.close()
+    return run
+
+
+def build_run(args: argparse.Namespace, output: OutputFolder) -> Run | None:
     found = find_checkpoint(args)
     hparams = resolve_hparams(args.hparams, found)
     if finished(found, hparams, args.output_directory):
@@ -124,7 +135,7 @@ def set_up(args: argparse.Namespace) -> Run | None:
         print(f"weights from {args.checkpoint_path}; ignore_layers keep theirs: {kept}")
     run = Run(
         hparams=hparams,
-        output_directory=args.output_directory,
+        output=output,
         training_clips=training_clips,
         validation_clips=validation_clips,
         corpus=corpus_fingerprint(training_clips, validation_clips),

@@ -48,7 +48,7 @@ def test_files_that_are_no_checkpoints_are_neither_listed_nor_removed(tmp_path):
 
 
 def test_what_was_saved_is_loaded(tmp_path):
-    saved = state(5) | {"rng": {"cpu": torch.get_rng_state()}, "loop": {"best": float("inf")}}
+    saved = state(5) | {"rng": {"cpu": torch.get_rng_state()}, "more": {"best": float("inf")}}
     path = checkpoint.save_checkpoint(tmp_path, saved, keep=1)
     assert_same(checkpoint.load_checkpoint(path), saved)
 

@@ -30,7 +30,13 @@ TABLE = {
     "corpus": ("errors files progress hparams text audio data_utils", "numpy torch tqdm"),
     "model": ("layers hparams", "torch"),
     "fast_decoder": ("", "torch triton"),
-    "training.checkpoint": ("errors files", "torch"),
+    "training.loop_state": ("", ""),
+    "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
+    "training.checkpoint": (
+        "errors files training.checkpoint_schema training.measuring",
+        "torch",
+    ),
+    "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
     "training.logger": ("errors files pictures", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
@@ -40,7 +46,8 @@ TABLE = {
     ),
     "training.batches": ("errors batching data_utils hparams progress", ""),
     "training.run": (
-        "errors batching data_utils hparams training.logger training.step",
+        "errors batching data_utils hparams training.logger training.loop_state "
+        "training.output training.step",
         "torch",
     ),
     "training.stopping": ("errors training.run", ""),
@@ -53,8 +60,9 @@ TABLE = {
         "torch numpy",
     ),
     "training.resume": (
-        "errors batching data_utils files hparams training.checkpoint training.logger "
-        "training.measuring training.run",
+        "errors batching data_utils files hparams training.checkpoint "
+        "training.checkpoint_schema training.logger training.loop_state training.measuring "
+        "training.output training.run",
         "torch numpy",
     ),
     "analysis": (
@@ -65,7 +73,8 @@ TABLE = {
     "train": (
         "environment errors files audio data_utils hparams progress training.batches "
         "training.checkpoint "
-        "training.logger training.measuring training.rehearsal training.resume training.run "
+        "training.logger training.measuring training.output training.rehearsal training.resume "
+        "training.run "
         "training.step training.stopping training.totals training.validation",
         "torch",
     ),

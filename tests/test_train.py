@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import errno
 import functools
+import io
 import itertools
 import json
 import math
@@ -135,6 +137,8 @@ def half_of_a_log_line(kind: str) -> None:
 
 def kill_at(moment: str) -> None:
     match moment:
+        case "before the first checkpoint":
+            act_at(checkpoint, "save_checkpoint", kill_self)
         case "before the first step":
             act_at(Trainer, "step", kill_self)
         case "inside an epoch":
@@ -371,14 +375,105 @@ def test_resume_skips_a_truncated_newest_checkpoint_with_a_warning(copied, whole
     assert (copied / f"{broken.name}.superseded").stat().st_size == 1000
 
 
-def test_resume_with_only_damaged_checkpoints_starts_again_and_keeps_its_own(
-    copied, whole, corpus, capsys
-):
+def test_resume_with_only_damaged_checkpoints_refuses_and_touches_nothing(copied, capsys):
     for path in copied.glob("*.pt"):
         path.write_bytes(b"nothing")
-    run(copied, corpus, "--resume", **LONG)
-    assert "no good checkpoint" in capsys.readouterr().out
-    assert_same_run(copied, whole)
+    before = snapshot(copied)
+    message = refused(flags(copied, "", "--resume"), capsys)
+    assert f"{copied} holds a run, but no good checkpoint is left" in message
+    for path in copied.glob("*.pt"):
+        assert f"{path}: damaged" in message
+    assert "begin anew elsewhere: choose another -o" in message
+    assert snapshot(copied) == before
+
+
+def test_resume_of_a_run_without_checkpoints_refuses_and_touches_nothing(copied, capsys):
+    for path in copied.glob("*.pt"):
+        path.unlink()
+    before = snapshot(copied)
+    message = refused(flags(copied, "", "--resume"), capsys)
+    assert f"{copied} holds metrics.jsonl of a run, but no checkpoint" in message
+    assert "begin anew elsewhere: choose another -o" in message
+    assert snapshot(copied) == before
+
+
+def test_resume_of_a_run_killed_before_its_first_checkpoint_starts(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    killed = Child(flags(out, corpus.hparams(**LONG)), kill_at, "before the first checkpoint")
+    assert killed.end().code == -signal.SIGKILL
+    assert (out / "metrics.jsonl").stat().st_size == 0
+    run(out, corpus, "--resume", **LONG)
+    assert_same_run(out, whole)
+
+
+UNREADABLE = {
+    "permission": PermissionError(errno.EACCES, "Permission denied"),
+    "disk": OSError(errno.EIO, "Input/output error"),
+    "network": OSError(errno.ESTALE, "Stale file handle"),
+    "memory": MemoryError(),
+    "torch's memory": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 400000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", UNREADABLE)
+@pytest.mark.parametrize("which", ["newest", "best"])
+def test_a_checkpoint_that_cannot_be_read_stops_the_program_and_nothing_is_touched(
+    which, failure, copied, monkeypatch, capsys
+):
+    """Where `best.pt` is read too: to see whether it is of a later step."""
+    unreadable = newest(copied) if which == "newest" else copied / "best.pt"
+    load_file = torch.load
+
+    def fail(file, **options):
+        if file.name == unreadable:
+            raise UNREADABLE[failure]
+        return load_file(file, **options)
+
+    before = snapshot(copied)
+    monkeypatch.setattr(torch, "load", fail)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert f"{unreadable}: cannot be read" in message
+    assert "memory" in message or UNREADABLE[failure].strerror in message
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_disk_that_fails_at_any_read_is_not_taken_for_damage(
+    number, call, copied, monkeypatch, capsys
+):
+    """zipfile and torch both make errors of their own of a failure to read."""
+    calls = 0
+
+    class FailingDisk(io.FileIO):
+        def readinto(self, buffer):
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise OSError(number, os.strerror(number))
+            return super().readinto(buffer)
+
+    class FailingFile(checkpoint.ReadingFile, FailingDisk):
+        pass
+
+    before = snapshot(copied)
+    monkeypatch.setattr(checkpoint, "ReadingFile", FailingFile)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert f"{newest(copied)}: cannot be read ({os.strerror(number)})" in message
+    assert snapshot(copied) == before
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused(copied, monkeypatch, capsys):
+    def fail(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    before = snapshot(copied)
+    monkeypatch.setattr(os, "listdir", fail)
+    assert "Stale file handle" in refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert snapshot(copied) == before
 
 
 def test_resume_falls_back_on_the_best_checkpoint(copied, whole, capsys):
@@ -845,6 +940,54 @@ def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, 
     assert after.keys() == before.keys()
     assert all(after[name] == before[name] for name in before if not name.startswith("logs"))
     train.main(flags(out, "epochs=1", "--resume"))  # the lock died with the first
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def train_on_when_told(path: Path) -> None:
+    act_at(train, "log_epoch", lambda: wait_for(path))
+
+
+def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> None:
+    act_at(train, "find_checkpoint", lambda: (told.touch(), wait_for(last)), after=True)
+
+
+def test_a_run_that_trains_on_while_another_resumes_it_loses_nothing(corpus, whole, tmp_path):
+    """The second found a checkpoint, the first trained on to its end, and the second set aside
+    what had come since."""
+    out, told = tmp_path / "out", tmp_path / "told"
+    first = Child(flags(out, corpus.hparams(**LONG)), train_on_when_told, told)
+    try:
+        wait_for(out / "checkpoint_3.pt")
+        second = Child(
+            [*flags(tmp_path / "log", ""), "-o", str(out), "--resume"],
+            let_the_other_end_once_the_checkpoint_is_found,
+            told,
+            out / "checkpoint_16.pt",
+        ).end()
+        told.touch()
+        assert first.end().code == 0
+    finally:
+        first.process.kill()
+    assert second.code == 1
+    assert "another process is training in this folder" in second.output
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_run_begun_in_a_new_folder_while_another_sets_up_loses_nothing(
+    more, corpus, whole, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    arguments = flags(out, corpus.hparams(**LONG))
+    act_at_patched(monkeypatch, train, "make_sampler", lambda: Child(arguments).end(), 1)
+    assert "begun a run in this folder since" in refused([*arguments, *more], capsys)
+    assert_same_run(out, whole)
 
 
 def stop_at_the_epochs_end() -> None:
