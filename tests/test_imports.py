@@ -38,7 +38,7 @@ TABLE = {
     ),
     "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
-    "training.logger": ("errors files pictures", "torch numpy"),
+    "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": (
         "errors data_utils hparams training.measuring training.step",

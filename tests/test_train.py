@@ -54,7 +54,8 @@ from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
 from training import checkpoint, step, stopping, validation
-from training.logger import RunLogger
+from training.logger import RunLogger, mend_metrics
+from training.loop_state import LoopState
 from training.rehearsal import rehearse
 from training.step import StepLosses, Trainer, learning_rate_at
 
@@ -126,13 +127,15 @@ def half_of_a_checkpoint(call: int) -> None:
 
 def half_of_a_log_line(kind: str) -> None:
     def write(self, line_kind, record):
+        if line_kind != kind:
+            write_line(self, line_kind, record)
+            return
         line = json.dumps({"kind": line_kind} | record) + "\n"
-        self.metrics.write(line[: len(line) // 2] if line_kind == kind else line)
+        self.metrics.write(line[: len(line) // 2])
         self.metrics.flush()
-        if line_kind == kind:
-            kill_self()
+        kill_self()
 
-    RunLogger._write = write
+    write_line, RunLogger._write = RunLogger._write, write
 
 
 def kill_at(moment: str) -> None:
@@ -474,6 +477,107 @@ def test_a_folder_that_cannot_be_looked_into_is_refused(copied, monkeypatch, cap
     monkeypatch.setattr(os, "listdir", fail)
     assert "Stale file handle" in refused(flags(copied, "epochs=9", "--resume"), capsys)
     assert snapshot(copied) == before
+
+
+def spoil(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    match how:
+        case "missing":
+            path.unlink()
+        case "emptied":
+            path.write_bytes(b"")
+        case "cut inside a line":
+            os.truncate(path, len(content) * 2 // 3)
+        case "a line is gone":
+            path.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+        case "a block of zeros":
+            path.write_bytes(content[:900] + bytes(300) + content[1200:])
+        case "other text":
+            path.write_bytes(b"x" * (len(content) + 7))
+        case "a number is another":
+            path.write_bytes(content.replace(b'"epoch": 2', b'"epoch": 1', 1))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "missing",
+        "emptied",
+        "cut inside a line",
+        "a line is gone",
+        "a block of zeros",
+        "other text",
+        "a number is another",
+    ],
+)
+def test_metrics_spoilt_since_the_checkpoint_are_told_kept_and_can_be_parsed(
+    how, copied, capsys, monkeypatch
+):
+    path = copied / "metrics.jsonl"
+    spoil(path, how)
+    spoilt = path.read_bytes() if path.exists() else None
+    monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
+    with pytest.raises(StopHere):
+        train.main(flags(copied, "epochs=5", "--resume"))
+    assert capsys.readouterr().out.count(f"warning: {path}: not the ") == 1
+    aside = copied / "metrics.jsonl.damaged"
+    assert (aside.read_bytes() if aside.exists() else None) == spoilt
+    *kept, last = path.read_bytes().splitlines()
+    assert json.loads(last)["kind"] == "run"
+    assert kept == [line for line in (spoilt or b"").splitlines() if is_json(line)]
+    with pytest.raises(StopHere):
+        train.main(flags(copied, "epochs=5", "--resume"))
+    assert "warning: " not in capsys.readouterr().out
+    assert path.read_bytes().splitlines()[:-1] == kept  # and another `run` line
+    assert len(list(copied.glob("metrics.jsonl*"))) == 1 + (spoilt is not None)
+
+
+def is_json(line: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(json.loads(line))
+    return False
+
+
+def stop_here(*_) -> None:
+    raise StopHere
+
+
+def test_metrics_of_the_first_release_that_are_cut_are_told(tmp_path, capsys):
+    """Its checkpoints hold no CRC-32: size, and whether lines can be parsed, decide."""
+    loop = LoopState(iteration=8, epoch=3)
+    lines = [
+        {"kind": "run", "iteration": 0, "epoch": 1},
+        {"kind": "epoch", "iteration": 4, "epoch": 1},
+        {"kind": "epoch", "iteration": 8, "epoch": 2},
+    ]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    path, warnings = tmp_path / "metrics.jsonl", []
+
+    def mend():
+        return mend_metrics(path, len(content), None, loop, warnings.append)
+
+    path.write_bytes(content + b"after the checkpoint")
+    assert mend() is None
+    assert warnings == []
+    path.write_bytes(content.replace(b'{"kind": "epoch"', b"\0\0", 1) + bytes(16))
+    assert mend() == path.stat().st_size > 0
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [lines[0], lines[2]]
+    path.write_bytes(content[:-9])
+    mend()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:2]
+    assert len(warnings) == 2
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "metrics.jsonl",
+        "metrics.jsonl.damaged",
+        "metrics.jsonl.damaged+",
+    }
+
+
+def test_lines_after_the_checkpoint_do_not_stay_in_mended_metrics(copied):
+    path, loop = copied / "metrics.jsonl", LoopState(iteration=8, epoch=3)
+    size = len(path.read_bytes())
+    assert mend_metrics(path, size, 0, loop, lambda _: None) < size
+    assert max(record["epoch"] for record in metrics(copied)) == 2
 
 
 def test_resume_falls_back_on_the_best_checkpoint(copied, whole, capsys):

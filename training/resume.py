@@ -16,7 +16,7 @@ from hparams import HParams, create_hparams, hparams_from_dict
 from training import checkpoint
 from training.checkpoint import Checkpoint, DamagedCheckpoint
 from training.checkpoint_schema import holds_a_run, missing_parts, optimizer_problems
-from training.logger import RunLogger
+from training.logger import RunLogger, mend_metrics
 from training.loop_state import LoopState
 from training.measuring import describe_environment
 from training.output import folder_errors, holds_run
@@ -128,6 +128,7 @@ def save(run: Run) -> Path:
         "corpus": run.corpus,
         "rng": {"cpu": torch.get_rng_state()},
         "logs": run.logger.state(),
+        "metrics_checksum": run.logger.metrics_checksum,
     }
     if run.device.type == "cuda":
         saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
@@ -198,7 +199,7 @@ def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) ->
     """
     run.output.make()
     directory, state = run.output_directory, run.state
-    log_state = {}
+    log_state, mended = {}, None
     with folder_errors():
         remove_leftovers(directory)
         # Before the logs are cut: killed in between, the next --resume must cut them too.
@@ -206,13 +207,24 @@ def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) ->
             print(f"set aside a later or damaged checkpoint: {moved}")
         if found is not None and lies_in(found.path, directory):
             log_state = found.state["logs"]
+            mended = mend_metrics(
+                directory / METRICS_FILE,
+                log_state.get(METRICS_FILE, 0),
+                found.state.get("metrics_checksum"),
+                state,
+                lambda message: print(f"warning: {message}"),
+            )
+            if mended is not None:
+                log_state = log_state | {METRICS_FILE: mended}
             mark_if_best(directory, found)
         if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
             state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
         run.logger = RunLogger(directory, directory / args.log_directory, log_state)
         write_lengths(directory / "lengths.csv", run.training_clips)
-    if found is None or not args.resume:
-        save(run)  # so that --resume needs neither -c nor --hparams, and a full disk shows now
+    if found is None or not args.resume or mended is not None:
+        # The next --resume then needs neither -c nor --hparams, and a full disk shows now; or it
+        # finds the metrics as they were mended.
+        save(run)
     run.logger.log_run(run_record(run, found.path if found else args.checkpoint_path))
 
 
