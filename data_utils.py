@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +43,10 @@ class Clip:
 
 
 def read_filelist(
-    filelist: str | Path, hparams: HParams, progress: Callable = lambda lines: lines
+    filelist: str | Path,
+    hparams: HParams,
+    progress: Callable = lambda lines: lines,
+    skipped: Mapping[str, int | None] | None = None,
 ) -> list[Clip]:
     """Read and check a filelist: a clip a line, `path|text|seconds` or the reference's `path|text`.
 
@@ -53,6 +56,8 @@ def read_filelist(
 
     Args:
         progress: wraps the list of lines while they are checked, a tqdm bar for example.
+        skipped: lengths in frames of clips whose files are not looked at, by the name of the file
+            without folder and ending; None is the length that the list's seconds give.
 
     Raises:
         UserError: one message listing every bad line with its number, what is wrong with the
@@ -72,7 +77,9 @@ def read_filelist(
             symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
             if not symbols:
                 raise UserError(f"text {text!r} has no known symbol left after cleaning")
-            if hparams.load_mel_from_disk:
+            if skipped and Path(path).stem in skipped:
+                num_frames = skipped[Path(path).stem] or _frames_listed(path, seconds, hparams)
+            elif hparams.load_mel_from_disk:
                 _check_mel_settings(Path(path).parent, hparams, checked_folders)
                 # Memory-mapped: the shape costs no more than the header.
                 num_frames = _read_mel(path, hparams, mmap_mode="r").shape[1]
@@ -113,6 +120,15 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
         return parts[0], parts[1], float(parts[2])
     except ValueError:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
+
+
+def _frames_listed(path: str, seconds: float | None, hparams: HParams) -> int:
+    if seconds is None or not 0 < seconds < 1e6:
+        raise UserError(
+            f"{path}: skipped, but its length is in no lengths.csv, and the list has no seconds of "
+            "it; write path|text|seconds"
+        )
+    return frame_count(round(seconds * hparams.sampling_rate), hparams)
 
 
 def _frames_of_sound(path: str, seconds: float | None, hparams: HParams) -> int:

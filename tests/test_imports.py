@@ -51,12 +51,16 @@ TABLE = {
         "torch",
     ),
     "training.stopping": ("errors training.run", ""),
+    "training.skipping": (
+        "errors batching data_utils hparams training.batches training.checkpoint training.run",
+        "numpy",
+    ),
     "training.totals": (
-        "errors batching data_utils progress training.run training.step",
+        "errors batching data_utils progress training.run training.skipping training.step",
         "torch numpy",
     ),
     "training.validation": (
-        "errors audio batching data_utils hparams progress training.run",
+        "errors audio batching data_utils hparams progress training.run training.skipping",
         "torch numpy",
     ),
     "training.resume": (
@@ -74,7 +78,7 @@ TABLE = {
         "environment errors files audio data_utils hparams progress training.batches "
         "training.checkpoint "
         "training.logger training.measuring training.output training.rehearsal training.resume "
-        "training.run "
+        "training.run training.skipping "
         "training.step training.stopping training.totals training.validation",
         "torch",
     ),

@@ -1141,6 +1141,122 @@ def copied_corpus(corpus, folder: Path) -> Path:
     return folder / "train.txt"
 
 
+def stopped_at_a_clip(corpus, out: Path, folder: Path, seconds=True, **overrides) -> str:
+    """Flags of a run that a clip, deleted in its second epoch, has stopped."""
+    filelist = copied_corpus(corpus, folder)
+    if not seconds:
+        lines = [line.rpartition("|")[0] for line in filelist.read_text().splitlines()]
+        filelist.write_text("\n".join(lines))
+    hparams = corpus.hparams(**LONG | {"training_files": filelist} | overrides)
+    stopped = Child(flags(out, hparams), delete_after_its_first_step, folder / "train05.wav").end()
+    assert stopped.code == 1, stopped.output
+    assert "add --resume --skip-clips train05\n" in stopped.output
+    return stopped.output
+
+
+def delete_after_its_first_step(path: Path) -> None:
+    """Once the clip was trained in the first epoch."""
+    step, seen = Trainer.step, []
+
+    def watched(trainer, batch, learning_rate):
+        losses = step(trainer, batch, learning_rate)
+        seen.extend(batch.clip_indices.tolist())
+        if len(seen) >= 14:
+            path.unlink(missing_ok=True)
+        return losses
+
+    Trainer.step = watched
+
+
+@pytest.mark.parametrize("seconds", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_run_goes_on_without_a_clip_in_the_batches_that_it_would_have_had(
+    batch_size, seconds, corpus, tmp_path, monkeypatch, capsys
+):
+    """With one clip a batch, its batch is left empty and passed over."""
+    folder, out = tmp_path / "clips", tmp_path / "out"
+    sizes = {"batch_size": batch_size, "dynamic_batch_size": False, "epochs": 3}
+    stopped_at_a_clip(corpus, out, folder, seconds, **sizes)
+    before = snapshot(out)
+    message = refused(flags(out, "", "--resume"), capsys)
+    assert f"{folder / 'train05.wav'}: no such file" in message
+    assert "add --resume --skip-clips ID,...; an id is the name of a clip's file" in message
+    assert snapshot(out) == before
+
+    saved = load(newest(out))["loop"]
+    steps = Steps(monkeypatch)
+    train.main(flags(out, "", "--resume", "--skip-clips", "train05"))
+    assert "going on without 1 clips (--skip-clips): train05\n" in capsys.readouterr().out
+    lengths = [1 + round(second * 22050) // HOP for second in SECONDS["train"]]
+    plans = [
+        plan_epoch(lengths, batch_size, "semi_sorted", seed=1234, epoch=i, batch_randomization=True)
+        for i in range(3)
+    ]
+    plans = [[batch.tolist() for batch in plan] for plan in plans]
+    assert saved["epoch"] == 2
+    left = plans[1][saved["batches_trained"] :] + plans[2]
+    kept = [[i for i in batch if i != 5] for batch in left]
+    assert [clips for clips in steps.clips if clips] == [batch for batch in kept if batch]
+    *_, second, third = metrics(out, "epoch")
+    assert third["num_batches"] == len([batch for batch in plans[2] if batch != [5]])
+    assert (second["skipped_updates"], third["skipped_updates"]) == (0, 0)
+    assert metrics(out, "run")[-1]["skipped_clips"] == ["train05"]
+    assert load(newest(out))["loop"]["skipped_clips"] == {"train05": 0}
+    assert (out / "lengths.csv").read_bytes() == before["lengths.csv"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_run_without_a_clip_that_is_killed_goes_on_without_it_bitwise(
+    batch_size, corpus, tmp_path
+):
+    one, other = tmp_path / "one", tmp_path / "other"
+    stopped_at_a_clip(
+        corpus, one, tmp_path / "clips", batch_size=batch_size, dynamic_batch_size=False, epochs=3
+    )
+    shutil.copytree(one, other)
+    skip = ["--resume", "--skip-clips", "train05"]
+    killed = Child(flags(other, "num_workers=1", *skip), kill_at, "the second step")
+    assert killed.end().code == -signal.SIGKILL
+    assert Child(flags(other, "num_workers=0", "--resume")).end().code == 0
+    train.main(flags(one, "", *skip))
+    assert_same_run(one, other)
+
+
+def test_a_validation_clip_can_be_left_out_too(corpus, copied, tmp_path, capsys):
+    lines = corpus.val.read_text().replace("val03", "gone03").splitlines()
+    (tmp_path / "val.txt").write_text(
+        "\n".join(lines)
+        .replace("gone03", "val03")
+        .replace(str(corpus.folder / "val03.wav"), str(tmp_path / "val03.wav"))
+    )
+    change = f"epochs=6,validation_files={tmp_path / 'val.txt'}"
+    train.main(flags(copied, change, "--resume", "--skip-clips", "val03"))
+    assert "going on without 1 clips (--skip-clips): val03" in capsys.readouterr().out
+    assert [line["epoch"] for line in metrics(copied, "validation")] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("train5,val9", "no clip is named train5, val9; an id is the name of a clip's file"),
+        (",".join(f"val{i:02}" for i in range(5)), "leaves none of the 5 clips of a filelist"),
+    ],
+)
+def test_wrong_clips_to_skip_are_refused_and_nothing_is_touched(ids, message, copied, capsys):
+    before = snapshot(copied)
+    arguments = flags(copied, "epochs=6", "--resume", "--skip-clips", ids)
+    assert f"--skip-clips: {message}" in refused(arguments, capsys)
+    assert snapshot(copied) == before
+
+
+def test_clips_are_skipped_only_in_a_run_that_goes_on(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    for more in ([], ["--resume"]):
+        arguments = flags(out, corpus.hparams(), "--skip-clips", "train05", *more)
+        assert "--skip-clips: there is no run to go on with" in refused(arguments, capsys)
+    assert not out.exists()
+
+
 def delete_clip(path: Path) -> None:
     act_at(Trainer, "step", path.unlink, 6)
 

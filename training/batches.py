@@ -1,6 +1,6 @@
 """A run's clips, their batches, and what these cost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from data_utils import Clip, read_filelist
@@ -9,8 +9,13 @@ from hparams import HParams, batching_options
 from progress import progress_bar
 
 
-def read_clips(hparams: HParams) -> list[list[Clip]]:
-    """The training and the validation clips; UserError names all that is wrong with either."""
+def read_clips(
+    hparams: HParams, skipped: Mapping[str, int | None] | None = None
+) -> list[list[Clip]]:
+    """The training and the validation clips; UserError names all that is wrong with either.
+
+    `skipped`: as `read_filelist` takes it.
+    """
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
 
@@ -18,7 +23,7 @@ def read_clips(hparams: HParams) -> list[list[Clip]]:
             return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
 
         try:
-            lists.append(read_filelist(filelist, hparams, shown))
+            lists.append(read_filelist(filelist, hparams, shown, skipped))
         except UserError as error:
             problems.append(str(error))
     if problems:

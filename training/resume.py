@@ -221,9 +221,11 @@ def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) ->
             state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
         run.logger = RunLogger(directory, directory / args.log_directory, log_state)
         write_lengths(directory / "lengths.csv", run.training_clips)
-    if found is None or not args.resume or mended is not None:
-        # The next --resume then needs neither -c nor --hparams, and a full disk shows now; or it
-        # finds the metrics as they were mended.
+    before = found.state["loop"].get("skipped_clips", {}) if found else {}
+    skips_more = state.skipped_clips.keys() != before.keys()
+    if found is None or not args.resume or mended is not None or skips_more:
+        # The next --resume then needs neither -c, --hparams nor --skip-clips, it finds the metrics
+        # as they were mended, and a full disk shows now.
         save(run)
     run.logger.log_run(run_record(run, found.path if found else args.checkpoint_path))
 
@@ -248,6 +250,7 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "validation_clips": len(run.validation_clips),
             "training_frames": sum(clip.num_frames for clip in run.training_clips),
         },
+        "skipped_clips": list(run.state.skipped_clips),
         "decoder": run.trainer.decoder_description,
         **describe_environment(run.device),
     }
