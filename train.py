@@ -127,6 +127,9 @@ def set_up(args: argparse.Namespace) -> Run | None:
 
 def build_run(args: argparse.Namespace, output: OutputFolder) -> Run | None:
     found = find_checkpoint(args)
+    weights = None
+    if args.warm_start and found is None:
+        weights = checkpoint.load_checkpoint(args.checkpoint_path)
     hparams = resolve_hparams(args.hparams, found)
     if finished(found, hparams, args.output_directory):
         print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
@@ -146,8 +149,7 @@ def build_run(args: argparse.Namespace, output: OutputFolder) -> Run | None:
     sampler = make_sampler(training_clips, hparams)
     trainer = Trainer(hparams, device)
     print(f"decoder: {trainer.decoder_description}")
-    if args.warm_start and found is None:
-        weights = checkpoint.load_checkpoint(args.checkpoint_path)
+    if weights is not None:
         checkpoint.load_weights(trainer.model, weights, args.checkpoint_path, hparams.ignore_layers)
         kept = ", ".join(hparams.ignore_layers) or "none"
         print(f"weights from {args.checkpoint_path}; ignore_layers keep theirs: {kept}")
