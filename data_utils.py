@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -57,6 +57,7 @@ def read_filelist(
     filelist: str | Path,
     hparams: HParams,
     progress: Callable = lambda lines: lines,
+    skipped: Mapping[str, int | None] | None = None,
     *,
     new_run: bool = False,
     read_contents: bool = False,
@@ -69,6 +70,8 @@ def read_filelist(
 
     Args:
         progress: wraps the list of lines while they are checked, a tqdm bar for example.
+        skipped: lengths in frames of clips whose files are not looked at, by the name of the file
+            without folder and ending; None is the length that the list's seconds give.
         new_run: refuse texts with nothing to say too. A run that began with some goes on.
         read_contents: read all samples, or all values of the mels, and refuse those that are not
             fit for training.
@@ -84,7 +87,7 @@ def read_filelist(
         "--hparams training_files=...,validation_files=...",
     )
     clips, problems = [], []
-    measure = partial(_frames_or_problem, hparams, read_contents, {})
+    measure = partial(_frames_or_problem, hparams, skipped or {}, read_contents, {})
     lengths = map_in_threads(measure, (line for _, line in numbered))
     for (number, line), num_frames in zip(progress(numbered), lengths, strict=True):
         where = f"{filelist}:{number}"
@@ -136,17 +139,32 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
 
 
 def _frames_or_problem(
-    hparams: HParams, read_contents: bool, checked_folders: dict, line: str
+    hparams: HParams,
+    skipped: Mapping[str, int | None],
+    read_contents: bool,
+    checked_folders: dict,
+    line: str,
 ) -> int | UserError:
     """Frames of a line's clip, or what is wrong with it. Works in a thread."""
     try:
         path, _, seconds = split_filelist_line(line)
+        if Path(path).stem in skipped:
+            return skipped[Path(path).stem] or _frames_listed(path, seconds, hparams)
         if not hparams.load_mel_from_disk:
             return _frames_of_sound(path, seconds, hparams, read_contents)
         _check_mel_settings(Path(path).parent, hparams, checked_folders)
         return _frames_of_mel(path, seconds, hparams, read_contents)
     except UserError as error:
         return error
+
+
+def _frames_listed(path: str, seconds: float | None, hparams: HParams) -> int:
+    if seconds is None or not 0 < seconds < 1e6:
+        raise UserError(
+            f"{path}: skipped, but its length is in no lengths.csv, and the list has no seconds of "
+            "it; write path|text|seconds"
+        )
+    return frame_count(round(seconds * hparams.sampling_rate), hparams)
 
 
 def _frames_of_sound(

@@ -153,6 +153,11 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
         os.replace(folder, path)
 
 
+def unused_name(path: Path) -> Path:
+    """`path`, with as many `+` behind it as make it the name of no file."""
+    return unused_name(path.with_name(path.name + "+")) if path.exists() else path
+
+
 def remove_leftovers(directory: Path) -> None:
     """Delete the temporary files that a killed process left in `directory`."""
     for path in directory.glob(".*.tmp"):

@@ -32,8 +32,9 @@ from files import METRICS_FILE
 from hparams import describe
 from progress import duration, progress_bar
 from training import checkpoint
-from training.batches import batching_costs, make_sampler, plan_stats, read_clips
+from training.batches import batching_costs, make_sampler
 from training.measuring import largest_memory
+from training.output import OutputFolder
 from training.rehearsal import rehearse
 from training.resume import (
     epoch_seed,
@@ -46,6 +47,15 @@ from training.resume import (
     save,
 )
 from training.run import Run
+from training.skipping import (
+    KeptBatches,
+    clips_to_skip,
+    epoch_stats,
+    how_to_skip,
+    read_clips_but,
+    skip_from_here,
+    skipped_indices,
+)
 from training.step import Trainer, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
 from training.totals import count_step, log_epoch, read_pending
@@ -69,6 +79,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("-c", "--checkpoint_path", type=Path, help="go on from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
     add("--resume", action="store_true", help="go on from the newest good checkpoint in -o, if any")
+    add(
+        "--skip-clips",
+        default="",
+        metavar="ID,...",
+        help="with --resume: go on without these clips, named by their files without ending",
+    )
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--n_gpus", type=int, default=1, help="only 1: this version trains on one GPU")
     add("--rank", type=int, default=0, help="only 0")
@@ -96,11 +112,24 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace) -> Run | None:
-    """Check everything, build the run, then take the output folder. None: finished already.
+    """Take the output folder, check everything, build the run. None: finished already.
 
     Nothing is written before all is checked.
     """
+    output, run = OutputFolder(args.output_directory), None
+    try:
+        run = build_run(args, output)
+    finally:
+        if run is None:
+            output.close()
+    return run
+
+
+def build_run(args: argparse.Namespace, output: OutputFolder) -> Run | None:
     found = find_checkpoint(args)
+    weights = None
+    if args.warm_start and found is None:
+        weights = checkpoint.load_checkpoint(args.checkpoint_path)
     hparams = resolve_hparams(args.hparams, found)
     if finished(found, hparams, args.output_directory):
         print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
@@ -111,20 +140,22 @@ def set_up(args: argparse.Namespace) -> Run | None:
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     pin_memory = device.type == "cuda"
 
-    training_clips, validation_clips = read_clips(hparams, new_run=found is None)
+    left_out = clips_to_skip(args.skip_clips, found)
+    training_clips, validation_clips = read_clips_but(
+        left_out, args.output_directory, hparams, going_on=found is not None
+    )
     if not hparams.load_mel_from_disk:
         mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
     sampler = make_sampler(training_clips, hparams)
     trainer = Trainer(hparams, device)
     print(f"decoder: {trainer.decoder_description}")
-    if args.warm_start and found is None:
-        weights = checkpoint.load_checkpoint(args.checkpoint_path)
+    if weights is not None:
         checkpoint.load_weights(trainer.model, weights, args.checkpoint_path, hparams.ignore_layers)
         kept = ", ".join(hparams.ignore_layers) or "none"
         print(f"weights from {args.checkpoint_path}; ignore_layers keep theirs: {kept}")
     run = Run(
         hparams=hparams,
-        output_directory=args.output_directory,
+        output=output,
         training_clips=training_clips,
         validation_clips=validation_clips,
         corpus=corpus_fingerprint(training_clips, validation_clips),
@@ -133,14 +164,17 @@ def set_up(args: argparse.Namespace) -> Run | None:
             training_clips,
             hparams,
             pin_memory,
-            sampler,
+            KeptBatches(sampler, skipped_indices(training_clips, left_out)),
             persistent_workers=hparams.num_workers > 0,
         ),
-        validation_loader=make_validation_loader(validation_clips, hparams, pin_memory),
+        validation_loader=make_validation_loader(
+            validation_clips, hparams, pin_memory, skipped_indices(validation_clips, left_out)
+        ),
         trainer=trainer,
     )
     if found is not None:
         restore(run, found)
+        skip_from_here(run, left_out)
     print(
         f"{len(training_clips):,} training clips, {len(validation_clips):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
@@ -178,7 +212,7 @@ def train(run: Run, stop: StopRequest) -> None:
                 save(run)
                 stop.leave(run)
 
-        log_epoch(run, plan_stats(run.sampler, hparams))
+        log_epoch(run, epoch_stats(run))
         if validated is not None:
             log_validation(run, *validated)
 
@@ -259,6 +293,7 @@ def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
         # A loader's process sends its traceback before the message, and the class's name with it.
         message = str(error).strip().splitlines()[-1].removeprefix("errors.UserError: ")
         # The frames of the traceback would keep the loader's processes alive.
+        message += how_to_skip(message, (run.training_clips, run.validation_clips))
         raise UserError(f"no next batch: {message}") from error.with_traceback(None)
 
 

@@ -48,7 +48,7 @@ def test_files_that_are_no_checkpoints_are_neither_listed_nor_removed(tmp_path):
 
 
 def test_what_was_saved_is_loaded(tmp_path):
-    saved = state(5) | {"rng": {"cpu": torch.get_rng_state()}, "loop": {"best": float("inf")}}
+    saved = state(5) | {"rng": {"cpu": torch.get_rng_state()}, "more": {"best": float("inf")}}
     path = checkpoint.save_checkpoint(tmp_path, saved, keep=1)
     assert_same(checkpoint.load_checkpoint(path), saved)
 
@@ -119,6 +119,68 @@ def test_every_truncation_is_noticed(tmp_path):
         path.write_bytes(content[:size])
         with pytest.raises(UserError):
             checkpoint.load_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[bytes, dict]:
+    """The bytes of a checkpoint with blocks of zeros in it, as batch norms begin; its content."""
+    torch.manual_seed(0)
+    tensors = {f"w{i}": torch.randn(3 + 40 * i) for i in range(4)} | {"b": torch.zeros(300)}
+    path = checkpoint.save_checkpoint(
+        tmp_path_factory.mktemp("written"), {"iteration": 7, "state_dict": tensors}, keep=1
+    )
+    return path.read_bytes(), torch.load(path, weights_only=True)
+
+
+def flip_a_bit(content: bytearray, place: int) -> None:
+    content[place] ^= 1 << place % 8
+
+
+def zero_a_block(content: bytearray, place: int) -> None:
+    start = place // 64 * 64
+    content[start : start + 64] = bytes(len(content[start : start + 64]))
+
+
+def zero_a_sector(content: bytearray, place: int) -> None:
+    start = place // 512 * 512
+    content[start : start + 512] = bytes(len(content[start : start + 512]))
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, zero_a_block, zero_a_sector])
+def test_damage_anywhere_is_noticed_or_changes_nothing(damage, written, tmp_path):
+    """Bytes between the records, and names of no use, may be others: what is loaded is the same."""
+    content, state = written
+    path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 11)
+    for place in places:
+        damaged = bytearray(content)
+        damage(damaged, place)
+        path.write_bytes(damaged)
+        try:
+            loaded = checkpoint.load_checkpoint(path)
+        except checkpoint.DamagedCheckpoint:
+            noticed += 1
+        else:
+            assert_same(loaded, state)
+    assert noticed > len(places) / 2
+
+
+@pytest.mark.parametrize("damage", [b"\0\0\0\0\0\0\0\0", b"\1"])  # two weights, a bit of a third
+def test_damage_to_a_weight_is_warned_of_and_the_checkpoint_before_is_taken(damage, tmp_path):
+    for iteration in (1, 2):
+        path = checkpoint.save_checkpoint(tmp_path, state(iteration), keep=2)
+    content = bytearray(path.read_bytes())
+    start = content.index(state(2)["state_dict"]["w"].numpy().tobytes())
+    content[start : start + len(damage)] = damage
+    path.write_bytes(content)
+    torch.load(path, weights_only=True)  # torch sees nothing
+    warnings = []
+    assert checkpoint.load_newest(tmp_path, warnings.append).state["iteration"] == 1
+    assert [str(path) in warning for warning in warnings] == [True]
+
+
+def test_a_file_of_the_oldest_format_has_no_checksum_and_is_loaded(tmp_path):
+    torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 
 
 def test_checkpoint_that_would_run_code_is_refused_and_runs_none(tmp_path):

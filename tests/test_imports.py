@@ -30,9 +30,15 @@ TABLE = {
     "corpus": ("errors files progress hparams text audio data_utils", "numpy torch tqdm"),
     "model": ("layers hparams", "torch"),
     "fast_decoder": ("", "torch triton"),
-    "training.checkpoint": ("errors files", "torch"),
+    "training.loop_state": ("", ""),
+    "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
+    "training.checkpoint": (
+        "errors files training.checkpoint_schema training.measuring",
+        "torch",
+    ),
+    "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
-    "training.logger": ("errors files pictures", "torch numpy"),
+    "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": (
         "errors data_utils hparams training.measuring training.step",
@@ -40,21 +46,27 @@ TABLE = {
     ),
     "training.batches": ("errors batching data_utils hparams progress", ""),
     "training.run": (
-        "errors batching data_utils hparams training.logger training.step",
+        "errors batching data_utils hparams training.logger training.loop_state "
+        "training.output training.step",
         "torch",
     ),
     "training.stopping": ("errors training.run", ""),
+    "training.skipping": (
+        "errors batching data_utils hparams training.batches training.checkpoint training.run",
+        "numpy",
+    ),
     "training.totals": (
-        "errors batching data_utils progress training.run training.step",
+        "errors batching data_utils progress training.run training.skipping training.step",
         "torch numpy",
     ),
     "training.validation": (
-        "errors audio batching data_utils hparams progress training.run",
+        "errors audio batching data_utils hparams progress training.run training.skipping",
         "torch numpy",
     ),
     "training.resume": (
-        "errors batching data_utils files hparams training.checkpoint training.logger "
-        "training.measuring training.run",
+        "errors batching data_utils files hparams training.checkpoint "
+        "training.checkpoint_schema training.logger training.loop_state training.measuring "
+        "training.output training.run",
         "torch numpy",
     ),
     "analysis": (
@@ -65,7 +77,8 @@ TABLE = {
     "train": (
         "environment errors files audio data_utils hparams progress training.batches "
         "training.checkpoint "
-        "training.logger training.measuring training.rehearsal training.resume training.run "
+        "training.logger training.measuring training.output training.rehearsal training.resume "
+        "training.run training.skipping "
         "training.step training.stopping training.totals training.validation",
         "torch",
     ),

@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import errno
 import functools
+import io
 import itertools
 import json
 import math
@@ -53,7 +55,8 @@ from errors import UserError
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
 from training import checkpoint, step, stopping, validation
-from training.logger import RunLogger
+from training.logger import RunLogger, mend_metrics
+from training.loop_state import LoopState
 from training.rehearsal import rehearse
 from training.step import StepLosses, Trainer, learning_rate_at
 
@@ -125,17 +128,21 @@ def half_of_a_checkpoint(call: int) -> None:
 
 def half_of_a_log_line(kind: str) -> None:
     def write(self, line_kind, record):
+        if line_kind != kind:
+            write_line(self, line_kind, record)
+            return
         line = json.dumps({"kind": line_kind} | record) + "\n"
-        self.metrics.write(line[: len(line) // 2] if line_kind == kind else line)
+        self.metrics.write(line[: len(line) // 2])
         self.metrics.flush()
-        if line_kind == kind:
-            kill_self()
+        kill_self()
 
-    RunLogger._write = write
+    write_line, RunLogger._write = RunLogger._write, write
 
 
 def kill_at(moment: str) -> None:
     match moment:
+        case "before the first checkpoint":
+            act_at(checkpoint, "save_checkpoint", kill_self)
         case "before the first step":
             act_at(Trainer, "step", kill_self)
         case "inside an epoch":
@@ -372,14 +379,206 @@ def test_resume_skips_a_truncated_newest_checkpoint_with_a_warning(copied, whole
     assert (copied / f"{broken.name}.superseded").stat().st_size == 1000
 
 
-def test_resume_with_only_damaged_checkpoints_starts_again_and_keeps_its_own(
-    copied, whole, corpus, capsys
-):
+def test_resume_with_only_damaged_checkpoints_refuses_and_touches_nothing(copied, capsys):
     for path in copied.glob("*.pt"):
         path.write_bytes(b"nothing")
-    run(copied, corpus, "--resume", **LONG)
-    assert "no good checkpoint" in capsys.readouterr().out
-    assert_same_run(copied, whole)
+    before = snapshot(copied)
+    message = refused(flags(copied, "", "--resume"), capsys)
+    assert f"{copied} holds a run, but no good checkpoint is left" in message
+    for path in copied.glob("*.pt"):
+        assert f"{path}: damaged" in message
+    assert "begin anew elsewhere: choose another -o" in message
+    assert snapshot(copied) == before
+
+
+def test_resume_of_a_run_without_checkpoints_refuses_and_touches_nothing(copied, capsys):
+    for path in copied.glob("*.pt"):
+        path.unlink()
+    before = snapshot(copied)
+    message = refused(flags(copied, "", "--resume"), capsys)
+    assert f"{copied} holds metrics.jsonl of a run, but no checkpoint" in message
+    assert "begin anew elsewhere: choose another -o" in message
+    assert snapshot(copied) == before
+
+
+def test_resume_of_a_run_killed_before_its_first_checkpoint_starts(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    killed = Child(flags(out, corpus.hparams(**LONG)), kill_at, "before the first checkpoint")
+    assert killed.end().code == -signal.SIGKILL
+    assert (out / "metrics.jsonl").stat().st_size == 0
+    run(out, corpus, "--resume", **LONG)
+    assert_same_run(out, whole)
+
+
+UNREADABLE = {
+    "permission": PermissionError(errno.EACCES, "Permission denied"),
+    "disk": OSError(errno.EIO, "Input/output error"),
+    "network": OSError(errno.ESTALE, "Stale file handle"),
+    "memory": MemoryError(),
+    "torch's memory": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 400000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", UNREADABLE)
+@pytest.mark.parametrize("which", ["newest", "best"])
+def test_a_checkpoint_that_cannot_be_read_stops_the_program_and_nothing_is_touched(
+    which, failure, copied, monkeypatch, capsys
+):
+    """Where `best.pt` is read too: to see whether it is of a later step."""
+    unreadable = newest(copied) if which == "newest" else copied / "best.pt"
+    load_file = torch.load
+
+    def fail(file, **options):
+        if file.name == unreadable:
+            raise UNREADABLE[failure]
+        return load_file(file, **options)
+
+    before = snapshot(copied)
+    monkeypatch.setattr(torch, "load", fail)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert f"{unreadable}: cannot be read" in message
+    assert "memory" in message or UNREADABLE[failure].strerror in message
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_disk_that_fails_at_any_read_is_not_taken_for_damage(
+    number, call, copied, monkeypatch, capsys
+):
+    """zipfile and torch both make errors of their own of a failure to read."""
+    calls = 0
+
+    class FailingDisk(io.FileIO):
+        def readinto(self, buffer):
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise OSError(number, os.strerror(number))
+            return super().readinto(buffer)
+
+    class FailingFile(checkpoint.ReadingFile, FailingDisk):
+        pass
+
+    before = snapshot(copied)
+    monkeypatch.setattr(checkpoint, "ReadingFile", FailingFile)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert f"{newest(copied)}: cannot be read ({os.strerror(number)})" in message
+    assert snapshot(copied) == before
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused(copied, monkeypatch, capsys):
+    def fail(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    before = snapshot(copied)
+    monkeypatch.setattr(os, "listdir", fail)
+    assert "Stale file handle" in refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert snapshot(copied) == before
+
+
+def spoil(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    match how:
+        case "missing":
+            path.unlink()
+        case "emptied":
+            path.write_bytes(b"")
+        case "cut inside a line":
+            os.truncate(path, len(content) * 2 // 3)
+        case "a line is gone":
+            path.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+        case "a block of zeros":
+            path.write_bytes(content[:900] + bytes(300) + content[1200:])
+        case "other text":
+            path.write_bytes(b"x" * (len(content) + 7))
+        case "a number is another":
+            path.write_bytes(content.replace(b'"epoch": 2', b'"epoch": 1', 1))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "missing",
+        "emptied",
+        "cut inside a line",
+        "a line is gone",
+        "a block of zeros",
+        "other text",
+        "a number is another",
+    ],
+)
+def test_metrics_spoilt_since_the_checkpoint_are_told_kept_and_can_be_parsed(
+    how, copied, capsys, monkeypatch
+):
+    path = copied / "metrics.jsonl"
+    spoil(path, how)
+    spoilt = path.read_bytes() if path.exists() else None
+    monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
+    with pytest.raises(StopHere):
+        train.main(flags(copied, "epochs=5", "--resume"))
+    assert capsys.readouterr().out.count(f"warning: {path}: not the ") == 1
+    aside = copied / "metrics.jsonl.damaged"
+    assert (aside.read_bytes() if aside.exists() else None) == spoilt
+    *kept, last = path.read_bytes().splitlines()
+    assert json.loads(last)["kind"] == "run"
+    assert kept == [line for line in (spoilt or b"").splitlines() if is_json(line)]
+    with pytest.raises(StopHere):
+        train.main(flags(copied, "epochs=5", "--resume"))
+    assert "warning: " not in capsys.readouterr().out
+    assert path.read_bytes().splitlines()[:-1] == kept  # and another `run` line
+    assert len(list(copied.glob("metrics.jsonl*"))) == 1 + (spoilt is not None)
+
+
+def is_json(line: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(json.loads(line))
+    return False
+
+
+def stop_here(*_) -> None:
+    raise StopHere
+
+
+def test_metrics_of_the_first_release_that_are_cut_are_told(tmp_path, capsys):
+    """Its checkpoints hold no CRC-32: size, and whether lines can be parsed, decide."""
+    loop = LoopState(iteration=8, epoch=3)
+    lines = [
+        {"kind": "run", "iteration": 0, "epoch": 1},
+        {"kind": "epoch", "iteration": 4, "epoch": 1},
+        {"kind": "epoch", "iteration": 8, "epoch": 2},
+    ]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    path, warnings = tmp_path / "metrics.jsonl", []
+
+    def mend():
+        return mend_metrics(path, len(content), None, loop, warnings.append)
+
+    path.write_bytes(content + b"after the checkpoint")
+    assert mend() is None
+    assert warnings == []
+    path.write_bytes(content.replace(b'{"kind": "epoch"', b"\0\0", 1) + bytes(16))
+    assert mend() == path.stat().st_size > 0
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [lines[0], lines[2]]
+    path.write_bytes(content[:-9])
+    mend()
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:2]
+    assert len(warnings) == 2
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "metrics.jsonl",
+        "metrics.jsonl.damaged",
+        "metrics.jsonl.damaged+",
+    }
+
+
+def test_lines_after_the_checkpoint_do_not_stay_in_mended_metrics(copied):
+    path, loop = copied / "metrics.jsonl", LoopState(iteration=8, epoch=3)
+    size = len(path.read_bytes())
+    assert mend_metrics(path, size, 0, loop, lambda _: None) < size
+    assert max(record["epoch"] for record in metrics(copied)) == 2
 
 
 def test_resume_falls_back_on_the_best_checkpoint(copied, whole, capsys):
@@ -848,6 +1047,54 @@ def test_second_run_in_the_same_folder_is_refused_while_the_first_lives(corpus, 
     train.main(flags(out, "epochs=1", "--resume"))  # the lock died with the first
 
 
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def train_on_when_told(path: Path) -> None:
+    act_at(train, "log_epoch", lambda: wait_for(path))
+
+
+def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> None:
+    act_at(train, "find_checkpoint", lambda: (told.touch(), wait_for(last)), after=True)
+
+
+def test_a_run_that_trains_on_while_another_resumes_it_loses_nothing(corpus, whole, tmp_path):
+    """The second found a checkpoint, the first trained on to its end, and the second set aside
+    what had come since."""
+    out, told = tmp_path / "out", tmp_path / "told"
+    first = Child(flags(out, corpus.hparams(**LONG)), train_on_when_told, told)
+    try:
+        wait_for(out / "checkpoint_3.pt")
+        second = Child(
+            [*flags(tmp_path / "log", ""), "-o", str(out), "--resume"],
+            let_the_other_end_once_the_checkpoint_is_found,
+            told,
+            out / "checkpoint_16.pt",
+        ).end()
+        told.touch()
+        assert first.end().code == 0
+    finally:
+        first.process.kill()
+    assert second.code == 1
+    assert "another process is training in this folder" in second.output
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_a_run_begun_in_a_new_folder_while_another_sets_up_loses_nothing(
+    more, corpus, whole, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    arguments = flags(out, corpus.hparams(**LONG))
+    act_at_patched(monkeypatch, train, "make_sampler", lambda: Child(arguments).end(), 1)
+    assert "begun a run in this folder since" in refused([*arguments, *more], capsys)
+    assert_same_run(out, whole)
+
+
 def stop_at_the_epochs_end() -> None:
     act_at(train, "log_epoch", lambda: time.sleep(600))
 
@@ -893,6 +1140,122 @@ def copied_corpus(corpus, folder: Path) -> Path:
     text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
     (folder / "train.txt").write_text(text)
     return folder / "train.txt"
+
+
+def stopped_at_a_clip(corpus, out: Path, folder: Path, seconds=True, **overrides) -> str:
+    """Flags of a run that a clip, deleted in its second epoch, has stopped."""
+    filelist = copied_corpus(corpus, folder)
+    if not seconds:
+        lines = [line.rpartition("|")[0] for line in filelist.read_text().splitlines()]
+        filelist.write_text("\n".join(lines))
+    hparams = corpus.hparams(**LONG | {"training_files": filelist} | overrides)
+    stopped = Child(flags(out, hparams), delete_after_its_first_step, folder / "train05.wav").end()
+    assert stopped.code == 1, stopped.output
+    assert "add --resume --skip-clips train05\n" in stopped.output
+    return stopped.output
+
+
+def delete_after_its_first_step(path: Path) -> None:
+    """Once the clip was trained in the first epoch."""
+    step, seen = Trainer.step, []
+
+    def watched(trainer, batch, learning_rate):
+        losses = step(trainer, batch, learning_rate)
+        seen.extend(batch.clip_indices.tolist())
+        if len(seen) >= 14:
+            path.unlink(missing_ok=True)
+        return losses
+
+    Trainer.step = watched
+
+
+@pytest.mark.parametrize("seconds", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_run_goes_on_without_a_clip_in_the_batches_that_it_would_have_had(
+    batch_size, seconds, corpus, tmp_path, monkeypatch, capsys
+):
+    """With one clip a batch, its batch is left empty and passed over."""
+    folder, out = tmp_path / "clips", tmp_path / "out"
+    sizes = {"batch_size": batch_size, "dynamic_batch_size": False, "epochs": 3}
+    stopped_at_a_clip(corpus, out, folder, seconds, **sizes)
+    before = snapshot(out)
+    message = refused(flags(out, "", "--resume"), capsys)
+    assert f"{folder / 'train05.wav'}: no such file" in message
+    assert "add --resume --skip-clips ID,...; an id is the name of a clip's file" in message
+    assert snapshot(out) == before
+
+    saved = load(newest(out))["loop"]
+    steps = Steps(monkeypatch)
+    train.main(flags(out, "", "--resume", "--skip-clips", "train05"))
+    assert "going on without 1 clips (--skip-clips): train05\n" in capsys.readouterr().out
+    lengths = [1 + round(second * 22050) // HOP for second in SECONDS["train"]]
+    plans = [
+        plan_epoch(lengths, batch_size, "semi_sorted", seed=1234, epoch=i, batch_randomization=True)
+        for i in range(3)
+    ]
+    plans = [[batch.tolist() for batch in plan] for plan in plans]
+    assert saved["epoch"] == 2
+    left = plans[1][saved["batches_trained"] :] + plans[2]
+    kept = [[i for i in batch if i != 5] for batch in left]
+    assert [clips for clips in steps.clips if clips] == [batch for batch in kept if batch]
+    *_, second, third = metrics(out, "epoch")
+    assert third["num_batches"] == len([batch for batch in plans[2] if batch != [5]])
+    assert (second["skipped_updates"], third["skipped_updates"]) == (0, 0)
+    assert metrics(out, "run")[-1]["skipped_clips"] == ["train05"]
+    assert load(newest(out))["loop"]["skipped_clips"] == {"train05": 0}
+    assert (out / "lengths.csv").read_bytes() == before["lengths.csv"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_run_without_a_clip_that_is_killed_goes_on_without_it_bitwise(
+    batch_size, corpus, tmp_path
+):
+    one, other = tmp_path / "one", tmp_path / "other"
+    stopped_at_a_clip(
+        corpus, one, tmp_path / "clips", batch_size=batch_size, dynamic_batch_size=False, epochs=3
+    )
+    shutil.copytree(one, other)
+    skip = ["--resume", "--skip-clips", "train05"]
+    killed = Child(flags(other, "num_workers=1", *skip), kill_at, "the second step")
+    assert killed.end().code == -signal.SIGKILL
+    assert Child(flags(other, "num_workers=0", "--resume")).end().code == 0
+    train.main(flags(one, "", *skip))
+    assert_same_run(one, other)
+
+
+def test_a_validation_clip_can_be_left_out_too(corpus, copied, tmp_path, capsys):
+    lines = corpus.val.read_text().replace("val03", "gone03").splitlines()
+    (tmp_path / "val.txt").write_text(
+        "\n".join(lines)
+        .replace("gone03", "val03")
+        .replace(str(corpus.folder / "val03.wav"), str(tmp_path / "val03.wav"))
+    )
+    change = f"epochs=6,validation_files={tmp_path / 'val.txt'}"
+    train.main(flags(copied, change, "--resume", "--skip-clips", "val03"))
+    assert "going on without 1 clips (--skip-clips): val03" in capsys.readouterr().out
+    assert [line["epoch"] for line in metrics(copied, "validation")] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("train5,val9", "no clip is named train5, val9; an id is the name of a clip's file"),
+        (",".join(f"val{i:02}" for i in range(5)), "leaves none of the 5 clips of a filelist"),
+    ],
+)
+def test_wrong_clips_to_skip_are_refused_and_nothing_is_touched(ids, message, copied, capsys):
+    before = snapshot(copied)
+    arguments = flags(copied, "epochs=6", "--resume", "--skip-clips", ids)
+    assert f"--skip-clips: {message}" in refused(arguments, capsys)
+    assert snapshot(copied) == before
+
+
+def test_clips_are_skipped_only_in_a_run_that_goes_on(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    for more in ([], ["--resume"]):
+        arguments = flags(out, corpus.hparams(), "--skip-clips", "train05", *more)
+        assert "--skip-clips: there is no run to go on with" in refused(arguments, capsys)
+    assert not out.exists()
 
 
 def delete_clip(path: Path) -> None:

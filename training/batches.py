@@ -1,6 +1,6 @@
 """A run's clips, their batches, and what these cost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from data_utils import Clip, read_filelist, warn_of_long_clips, was_checked
@@ -9,11 +9,14 @@ from hparams import HParams, batching_options
 from progress import progress_bar
 
 
-def read_clips(hparams: HParams, new_run: bool) -> list[list[Clip]]:
+def read_clips(
+    hparams: HParams, *, new_run: bool, skipped: Mapping[str, int | None] | None = None
+) -> list[list[Clip]]:
     """The training and the validation clips; UserError names all that is wrong with either.
 
     A new run reads every sample, or cached mel, of a list that prepare_ljspeech.py did not write
-    or that changed since; a run that goes on read them when it began.
+    or that changed since; a run that goes on read them when it began. `skipped`: as
+    `read_filelist` takes it.
     """
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
@@ -26,7 +29,7 @@ def read_clips(hparams: HParams, new_run: bool) -> list[list[Clip]]:
             print(f"{filelist}: not as prepare_ljspeech.py checked it: reading every clip once")
         try:
             clips = read_filelist(
-                filelist, hparams, shown, new_run=new_run, read_contents=read_contents
+                filelist, hparams, shown, skipped, new_run=new_run, read_contents=read_contents
             )
             lists.append(clips)
         except UserError as error:

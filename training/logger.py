@@ -3,7 +3,9 @@
 import functools
 import json
 import os
+import shutil
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import METRICS_FILE
+from files import METRICS_FILE, unused_name, write_atomically
 from pictures import draw_alignment, draw_gate, draw_mels
+from training.loop_state import LoopState
 
 EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 SUFFIX = ".tacotron2"  # of our own: others in the same folder are left alone
@@ -56,7 +59,9 @@ class RunLogger:
         self._owns_all = False
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
-        self.metrics = open(output_directory / METRICS_FILE, "a", encoding="utf-8")  # noqa: SIM115
+        path = output_directory / METRICS_FILE
+        self.metrics = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self.metrics_checksum = zlib.crc32(path.read_bytes())  # CRC-32 of all that was written
         self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
@@ -76,7 +81,8 @@ class RunLogger:
         self.writer.flush()
         self.metrics.flush()
         os.fsync(self.metrics.fileno())
-        return {self._name(path): path.stat().st_size for path in self._files()}
+        sizes = {self._name(path): path.stat().st_size for path in self._files()}
+        return sizes | {METRICS_FILE: os.fstat(self.metrics.fileno()).st_size}  # deleted or not
 
     def _cut_back(self, sizes: dict[str, int]) -> None:
         for path in self._files():
@@ -132,12 +138,76 @@ class RunLogger:
         self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
 
     def _write(self, kind: str, record: dict) -> None:
-        self.metrics.write(json.dumps({"kind": kind} | record) + "\n")
+        line = json.dumps({"kind": kind} | record) + "\n"
+        self.metrics.write(line)
         self.metrics.flush()
+        self.metrics_checksum = zlib.crc32(line.encode(), self.metrics_checksum)
 
     def close(self) -> None:
         self.writer.close()
         self.metrics.close()
+
+
+# ---------------------------------------------------------------------------- damage
+
+
+def mend_metrics(
+    path: Path, size: int, checksum: int | None, loop: LoopState, warn: Callable[[str], None]
+) -> int | None:
+    """Make metrics.jsonl a file that can be parsed, if it is not what it was at the checkpoint.
+
+    What is there is kept under another name, and its whole lines from before the checkpoint stay.
+
+    Args:
+        size, checksum: bytes at the checkpoint and their CRC-32; checkpoints of the first release
+            know no CRC-32, so every line must then be one of a run.
+        loop: of the checkpoint.
+        warn: called with one message, if there is something to mend.
+
+    Returns:
+        Bytes of the mended file; None if there was nothing to mend.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    written = content[:size]
+    if len(written) == size:
+        as_written = zlib.crc32(written) == checksum
+        if as_written or (checksum is None and _lines_before(written, loop) == written):
+            return None
+    good = _lines_before(content, loop)
+    if path.is_file():
+        aside = unused_name(path.with_name(path.name + ".damaged"))
+        write_atomically(aside, lambda temporary: shutil.copyfile(path, temporary))
+        found = f"it has {len(content)} bytes" if len(content) < size else "its content is another"
+        kept = f"it is kept as {aside.name}; {good.count(NEWLINE)} whole lines of it stay"
+    else:
+        found, kept = "it is missing", "a new one is begun"
+    write_atomically(path, lambda temporary: temporary.write_bytes(good))
+    warn(f"{path}: not the {size} bytes that were there at the checkpoint: {found}; {kept}")
+    return len(good)
+
+
+NEWLINE = b"\n"
+
+
+def _lines_before(content: bytes, loop: LoopState) -> bytes:
+    """The whole lines of `content` that a run wrote before it stood at `loop`."""
+    lines = content.split(NEWLINE)[:-1]  # what follows the last line's end is no whole line
+    return b"".join(line + NEWLINE for line in lines if _is_before(line, loop))
+
+
+def _is_before(line: bytes, loop: LoopState) -> bool:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    if not isinstance(record, dict):
+        return False
+    iteration, epoch = record.get("iteration"), record.get("epoch")
+    if type(iteration) is not int or type(epoch) is not int:
+        return False
+    if record.get("kind") == "run":
+        return iteration <= loop.iteration
+    return record.get("kind") in ("epoch", "validation") and epoch < loop.epoch
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -73,7 +73,7 @@ def largest_memory(device: torch.device) -> int:
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether a step failed for want of memory, which torch, cuBLAS, cuDNN and the driver each
     say in words of their own."""
-    words = ("ALLOC_FAILED", "out of memory")
+    words = ("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 

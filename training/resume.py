@@ -1,7 +1,6 @@
 """Finding, saving and restoring a run, so that it goes on as if it had never stopped."""
 
 import argparse
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,27 +11,29 @@ import torch
 from batching import BatchingError
 from data_utils import write_lengths
 from errors import UserError
-from files import METRICS_FILE, lock, remove_leftovers
+from files import METRICS_FILE, remove_leftovers
 from hparams import HParams, create_hparams, hparams_from_dict
 from training import checkpoint
-from training.checkpoint import Checkpoint
-from training.logger import RunLogger
+from training.checkpoint import Checkpoint, DamagedCheckpoint
+from training.checkpoint_schema import holds_a_run, missing_parts, optimizer_problems
+from training.logger import RunLogger, mend_metrics
+from training.loop_state import LoopState
 from training.measuring import describe_environment
-from training.run import LoopState, Run
+from training.output import folder_errors, holds_run
+from training.run import Run
 
 
 def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
     """The checkpoint to go on from: --resume's newest, or -c's. None to start from step 0.
 
     Raises:
-        UserError: if the output folder holds a run and nothing says to go on with it.
+        UserError: if the output folder holds a run and nothing says to go on with it, or no
+            checkpoint that a run can go on from.
     """
     directory, checkpoint_path = args.output_directory, args.checkpoint_path
     held = holds_run(directory)
     if args.resume:
-        found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
-        if found is None and held:
-            print(f"{directory}: no good checkpoint yet, starting from the first step")
+        found = newest_checkpoint(directory) if held else None
     else:
         goes_on = checkpoint_path is not None and not args.warm_start
         if held and not (goes_on and lies_in(checkpoint_path, directory)):
@@ -42,35 +43,45 @@ def find_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
         found = None
         if goes_on:
             found = Checkpoint(checkpoint_path, checkpoint.load_checkpoint(checkpoint_path))
-    if found is not None and "loop" not in found.state:
+    if found is not None:
+        check_complete(found)
+    return found
+
+
+def newest_checkpoint(directory: Path) -> Checkpoint:
+    """The newest good checkpoint of the run that a folder holds.
+
+    Raises:
+        UserError: if there is none. The run is then never begun anew in its own folder, where
+            that would overwrite what is left of it.
+    """
+    begin_anew = (
+        "Nothing was touched. Put a good checkpoint back, or begin anew elsewhere: choose another "
+        f"-o, and leave {directory} as it is"
+    )
+    try:
+        found = checkpoint.load_newest(directory, lambda message: print(f"warning: {message}"))
+    except DamagedCheckpoint as error:
+        raise UserError(f"{directory} holds a run, but {error}\n{begin_anew}") from None
+    if found is None:
         raise UserError(
-            f"{found.path} holds weights of another recipe, not the state of a run: begin from "
-            "them with -c and --warm_start, and an output folder of its own"
+            f"{directory} holds {METRICS_FILE} of a run, but no checkpoint.\n{begin_anew}"
         )
     return found
 
 
-def refuse_no_folder(directory: Path) -> None:
-    """Raise UserError if a file stands where the output folder, or a folder above it, should be."""
-    for folder in (directory, *directory.parents):
-        if os.path.lexists(folder):
-            if not folder.is_dir():
-                raise UserError(f"{folder}: not a folder; choose another -o for the run")
-            return
-
-
-def holds_run(directory: Path) -> bool:
-    """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
-    refuse_no_folder(directory)
-    metrics = directory / METRICS_FILE
-    try:
-        return bool(
-            checkpoint.list_checkpoints(directory)
-            or (directory / checkpoint.BEST).exists()
-            or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed while setting up
+def check_complete(found: Checkpoint) -> None:
+    """Refuse a checkpoint that lacks a part which a run needs to go on."""
+    missing = missing_parts(found.state)
+    if not missing:
+        return
+    advice = "begin from its weights with -c and --warm_start, and an output folder of its own"
+    if not holds_a_run(found.state):
+        raise UserError(
+            f"{found.path} holds weights of another recipe, not the state of a run: {advice}"
         )
-    except OSError as error:
-        raise UserError(f"the output folder cannot be used: {error}") from error
+    problems = ", ".join(f"{part}: missing" for part in missing)
+    raise UserError(f"{found.path}: {problems}; a run cannot go on from it: {advice}")
 
 
 def lies_in(path: Path, directory: Path) -> bool:
@@ -117,6 +128,7 @@ def save(run: Run) -> Path:
         "corpus": run.corpus,
         "rng": {"cpu": torch.get_rng_state()},
         "logs": run.logger.state(),
+        "metrics_checksum": run.logger.metrics_checksum,
     }
     if run.device.type == "cuda":
         saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
@@ -140,8 +152,13 @@ def restore(run: Run, found: Checkpoint) -> None:
             "--warm_start to begin a new run from its weights"
         )
     checkpoint.load_weights(trainer.model, saved, path)
-    trainer.optimizer.load_state_dict(saved["optimizer"])
-    trainer.optimizer.param_groups[0]["weight_decay"] = run.hparams.weight_decay
+    if problems := optimizer_problems(saved["optimizer"], trainer.optimizer):
+        raise checkpoint.parts_refused(path, problems)
+    # Of the saved group only the rate counts: the other settings are those of this command.
+    trainer.optimizer.load_state_dict(
+        trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
+    )
+    trainer.optimizer.param_groups[0]["lr"] = saved["optimizer"]["param_groups"][0]["lr"]
     if saved["scaler"]:  # empty but for fp16
         trainer.scaler.load_state_dict(saved["scaler"])
     run.state = LoopState(**saved["loop"])
@@ -173,33 +190,43 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) -> None:
-    """Take the output folder and bring it to the state of the checkpoint, if there is one.
+    """Bring the output folder to the state of the checkpoint, if there is one.
 
     The logs of a run that goes on in its own folder are cut back to the checkpoint.
 
     Raises:
         UserError: if the folder cannot be written to, or another process trains in it.
     """
+    run.output.make()
     directory, state = run.output_directory, run.state
-    log_state = {}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        run.lock = lock(directory)
+    log_state, mended = {}, None
+    with folder_errors():
         remove_leftovers(directory)
         # Before the logs are cut: killed in between, the next --resume must cut them too.
         for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
             print(f"set aside a later or damaged checkpoint: {moved}")
         if found is not None and lies_in(found.path, directory):
             log_state = found.state["logs"]
+            mended = mend_metrics(
+                directory / METRICS_FILE,
+                log_state.get(METRICS_FILE, 0),
+                found.state.get("metrics_checksum"),
+                state,
+                lambda message: print(f"warning: {message}"),
+            )
+            if mended is not None:
+                log_state = log_state | {METRICS_FILE: mended}
             mark_if_best(directory, found)
         if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
             state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
         run.logger = RunLogger(directory, directory / args.log_directory, log_state)
         write_lengths(directory / "lengths.csv", run.training_clips)
-    except OSError as error:
-        raise UserError(f"the output folder cannot be used: {error}") from error
-    if found is None or not args.resume:
-        save(run)  # so that --resume needs neither -c nor --hparams, and a full disk shows now
+    before = found.state["loop"].get("skipped_clips", {}) if found else {}
+    skips_more = state.skipped_clips.keys() != before.keys()
+    if found is None or not args.resume or mended is not None or skips_more:
+        # The next --resume then needs neither -c, --hparams nor --skip-clips, it finds the metrics
+        # as they were mended, and a full disk shows now.
+        save(run)
     run.logger.log_run(run_record(run, found.path if found else args.checkpoint_path))
 
 
@@ -223,6 +250,7 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "validation_clips": len(run.validation_clips),
             "training_frames": sum(clip.num_frames for clip in run.training_clips),
         },
+        "skipped_clips": list(run.state.skipped_clips),
         "decoder": run.trainer.decoder_description,
         **describe_environment(run.device),
     }

@@ -11,6 +11,7 @@ from data_utils import Batch
 from errors import UserError
 from progress import duration
 from training.run import Run, clip_names
+from training.skipping import position_after_next
 from training.step import StepLosses, learning_rate_at
 
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
@@ -28,7 +29,7 @@ class PendingStep(NamedTuple):
 def count_step(run: Run, batch: Batch, losses: StepLosses) -> None:
     """Count a step that was just made; its losses wait for `read_pending`."""
     run.state.iteration += 1
-    run.state.batches_trained += 1
+    run.state.batches_trained = position_after_next(run)
     step = PendingStep(run.state.iteration, losses, batch.clip_indices, batch.mel_lengths)
     run.pending.append(step)
 

@@ -1,5 +1,7 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
@@ -11,15 +13,19 @@ from errors import UserError
 from hparams import HParams
 from progress import progress_bar
 from training.run import Run, clip_names
+from training.skipping import without
 
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
-def make_validation_loader(clips: list[Clip], hparams: HParams, pin_memory: bool) -> DataLoader:
-    """Random batches, the same in every run and every epoch."""
+def make_validation_loader(
+    clips: list[Clip], hparams: HParams, pin_memory: bool, skipped: Collection[int] = ()
+) -> DataLoader:
+    """Random batches, the same in every run and every epoch, without the clips of `skipped`."""
     lengths = [clip.num_frames for clip in clips]
     plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
-    return make_loader(clips, hparams, pin_memory, [batch.tolist() for batch in plan])
+    batches = [without(batch, skipped) for batch in plan]
+    return make_loader(clips, hparams, pin_memory, [batch for batch in batches if batch])
 
 
 @torch.no_grad()

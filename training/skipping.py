@@ -1,0 +1,150 @@
+"""Going on without some clips: the epoch's plan stays, and they are left out of its batches."""
+
+import csv
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from batching import LengthBatchSampler, PaddingStats, padding_stats
+from data_utils import LENGTHS_FILE, Clip
+from errors import UserError
+from hparams import HParams
+from training.batches import plan_stats, read_clips
+from training.checkpoint import Checkpoint
+from training.run import Run
+
+
+def clips_to_skip(named: str, found: Checkpoint | None) -> list[str]:
+    """Ids of --skip-clips, a comma between two, after those that the checkpoint goes on without.
+
+    Raises:
+        UserError: if clips are named and there is no run to go on with.
+    """
+    ids = [item.strip() for item in named.split(",") if item.strip()]
+    if found is None:
+        if ids:
+            raise UserError(
+                "--skip-clips: there is no run to go on with; to start one without these clips, "
+                "take their lines out of the filelists"
+            )
+        return []
+    return list(dict.fromkeys([*found.state["loop"].get("skipped_clips", {}), *ids]))
+
+
+def read_clips_but(
+    ids: Sequence[str], directory: Path, hparams: HParams, going_on: bool
+) -> list[list[Clip]]:
+    """`read_clips`, which looks at no file of the clips with these `ids`; their lines stay.
+
+    Their lengths are those in the run's lengths.csv, else in the filelists.
+
+    Raises:
+        UserError: on what `read_clips` refuses, on an id that no clip has, and if a list has no
+            other clips.
+    """
+    lengths = _lengths_of_run(directory / LENGTHS_FILE) if ids else {}
+    try:
+        lists = read_clips(
+            hparams, new_run=not going_on, skipped={name: lengths.get(name) for name in ids}
+        )
+    except UserError as error:
+        if not going_on:
+            raise
+        raise UserError(f"{error}\n{ADVICE} --skip-clips ID,...; {WHAT_AN_ID_IS}") from None
+    known = {clip_id(clip) for clips in lists for clip in clips}
+    if unknown := [name for name in ids if name not in known]:
+        raise UserError(
+            f"--skip-clips: no clip is named {', '.join(unknown)}; {WHAT_AN_ID_IS}, "
+            f"{clip_id(lists[0][0])} for one"
+        )
+    for clips in lists:
+        if all(clip_id(clip) in ids for clip in clips):
+            raise UserError(f"--skip-clips: leaves none of the {len(clips)} clips of a filelist")
+    return lists
+
+
+ADVICE = "A run can go on without clips that cannot be mended: add --resume"
+WHAT_AN_ID_IS = "an id is the name of a clip's file without folder and ending"
+
+
+def clip_id(clip: Clip) -> str:
+    return Path(clip.path).stem
+
+
+def _lengths_of_run(path: Path) -> dict[str, int]:
+    """Frames by id; of a name that several clips share, none. Empty where there is no such file."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = [(row[0], int(row[1])) for row in list(csv.reader(file))[1:]]
+    except (OSError, ValueError, IndexError, csv.Error):
+        return {}
+    lengths = dict(rows)
+    return lengths if len(lengths) == len(rows) else {}
+
+
+def skipped_indices(clips: Sequence[Clip], ids: Collection[str]) -> frozenset[int]:
+    return frozenset(i for i, clip in enumerate(clips) if clip_id(clip) in ids)
+
+
+def without(batch: Sequence[int] | np.ndarray, skipped: Collection[int]) -> list[int]:
+    return [int(i) for i in batch if int(i) not in skipped]
+
+
+class KeptBatches:
+    """A sampler's batches without the clips of `skipped`; one left empty is passed over."""
+
+    def __init__(self, sampler: LengthBatchSampler, skipped: Collection[int]):
+        self.sampler, self.skipped = sampler, skipped
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.sampler:
+            if kept := without(batch, self.skipped):
+                yield kept
+
+
+def position_after_next(run: Run) -> int:
+    """Where the epoch's plan stands after the next batch with a clip in it."""
+    position = run.state.batches_trained
+    skipped = run.loader.batch_sampler.skipped
+    while skipped and not without(run.sampler.batches[position], skipped):
+        position += 1
+    return position + 1
+
+
+def epoch_stats(run: Run) -> PaddingStats:
+    """What the batches of the epoch cost in padding, as they were trained."""
+    since = run.state.skipped_clips
+    if not since:
+        return plan_stats(run.sampler, run.hparams)
+    first = {
+        i: since[clip_id(clip)]
+        for i, clip in enumerate(run.training_clips)
+        if clip_id(clip) in since
+    }
+    batches = [
+        [i for i in batch.tolist() if position < first.get(i, len(run.sampler.plan))]
+        for position, batch in enumerate(run.sampler.plan)
+    ]
+    return padding_stats(
+        run.sampler.lengths,
+        [batch for batch in batches if batch],
+        frames_per_step=run.hparams.n_frames_per_step,
+    )
+
+
+def skip_from_here(run: Run, ids: Sequence[str]) -> None:
+    """Note that the clips are left out from the next batch on, unless they were before."""
+    new = dict.fromkeys(ids, run.state.batches_trained)
+    run.state.skipped_clips = new | run.state.skipped_clips
+    if ids:
+        print(f"going on without {len(ids)} clips (--skip-clips): {', '.join(ids)}")
+
+
+def how_to_skip(message: str, clip_lists: Sequence[Sequence[Clip]]) -> str:
+    """How to go on without the clip whose filelist line a message begins with; "" without one."""
+    for clips in clip_lists:
+        for clip in clips:
+            if message.startswith(f"{clip.where}: "):
+                return f"\n{ADVICE} --skip-clips {clip_id(clip)}"
+    return ""
