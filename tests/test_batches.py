@@ -99,7 +99,7 @@ def test_a_clip_many_times_longer_than_the_rest_is_warned_of_at_every_start(
         lines.append(f"{tmp_path}/{name}|Text.\n")
     Path(lists.training_files).write_text("".join(lines))
     Path(lists.validation_files).write_text(lines[0])
-    read_clips(lists, new_run)
+    read_clips(lists, new_run=new_run)
     printed = capsys.readouterr().out
     assert "warning: 1 of 4 clips are more than 5 times as long as the median, 0.2 s" in printed
     assert f"{lists.training_files}:4: {tmp_path}/long.wav (2.3 s)." in printed

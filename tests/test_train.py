@@ -54,7 +54,7 @@ from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from errors import UserError
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
-from training import checkpoint, step, stopping, validation
+from training import checkpoint, skipping, step, stopping, validation
 from training.logger import RunLogger, mend_metrics
 from training.loop_state import LoopState
 from training.rehearsal import rehearse
@@ -1966,11 +1966,11 @@ def test_clips_are_read_when_a_run_begins_and_not_when_it_goes_on(
 ):
     asked = []
 
-    def read_no_clips(_, new_run):
+    def read_no_clips(_, new_run, skipped):
         asked.append(new_run)
         raise UserError("enough")
 
-    monkeypatch.setattr(train, "read_clips", read_no_clips)
+    monkeypatch.setattr(skipping, "read_clips", read_no_clips)
     hparams = corpus.hparams(**LONG | {"epochs": 9})
     with pytest.raises(SystemExit):
         train.main(
