@@ -58,7 +58,7 @@ def _open_closed_descriptors() -> None:
         if getattr(sys, name) is None:  # as Python marks it
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
             mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # unless the user has set it

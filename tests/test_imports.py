@@ -32,6 +32,7 @@ TABLE = {
     "fast_decoder": ("", "torch triton"),
     "training.checkpoint": ("errors files", "torch"),
     "training.measuring": ("", "torch numpy"),
+    "training.printing": ("", ""),
     "training.logger": ("errors files pictures", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": (
@@ -65,8 +66,8 @@ TABLE = {
     "train": (
         "environment errors files audio data_utils hparams progress training.batches "
         "training.checkpoint "
-        "training.logger training.measuring training.rehearsal training.resume training.run "
-        "training.step training.stopping training.totals training.validation",
+        "training.logger training.measuring training.printing training.rehearsal training.resume "
+        "training.run training.step training.stopping training.totals training.validation",
         "torch",
     ),
     "synthesize": (

@@ -65,7 +65,8 @@ LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2}
 def _clean_process(monkeypatch):
     """What `train.main` sets in its process, put back; one thread, and no GPU: the CPU's rules."""
     threads, hook = torch.get_num_threads(), threading.excepthook
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     torch.set_num_threads(1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     draw_quickly(monkeypatch.setattr)
@@ -293,7 +294,7 @@ def session_members(leader: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_whole_group_saves_and_leaves_no_traceback_and_no_orphan(
     number, corpus, whole, tmp_path
 ):
