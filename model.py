@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from hparams import HParams
 from layers import (
     Attention,
+    BatchNorm,
     Conv1d,
     Linear,
     Prenet,
@@ -59,7 +60,7 @@ class Encoder(nn.Module):
         self.convolutions = nn.ModuleList(
             nn.Sequential(
                 Conv1d(in_dim, dim, hparams.encoder_kernel_size, init_gain="relu"),
-                nn.BatchNorm1d(dim),
+                BatchNorm(dim),
             )
             for in_dim in in_dims
         )
@@ -99,7 +100,7 @@ class Postnet(nn.Module):
                     h.postnet_kernel_size,
                     init_gain="tanh" if i < count - 1 else "linear",
                 ),
-                nn.BatchNorm1d(dims[i + 1]),
+                BatchNorm(dims[i + 1]),
             )
             for i in range(count)
         )

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from helpers import (
     HOP,
     ROOT,
+    SAMPLING_RATE,
     SECONDS,
     Child,
     act_at,
@@ -1310,6 +1311,31 @@ def test_settings_train_and_the_loss_falls(settings, corpus, tmp_path):
     losses = [record["train_loss_unpadded"] for record in metrics(out, "epoch")]
     assert losses[-1] < 0.97 * losses[0]
     assert all(t.dtype != torch.bfloat16 for t in load(newest(out))["state_dict"].values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 1, "dynamic_batch_size": False},
+        {"batch_capacity": 7},  # frames: the longest is a dynamic batch of its own
+        {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2},
+        {"batch_size": 1, "dynamic_batch_size": False, "decoder": "reference"},
+    ],
+)
+def test_batches_of_one_clip_of_one_symbol_or_one_frame_train(settings, tmp_path):
+    """Which clips are alone in a batch is an epoch's chance: none may stop a run at its turn."""
+    one_frame = (HOP - 1) / SAMPLING_RATE
+    corpus = make_corpus(
+        tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
+    )
+    for path in (corpus.train, corpus.val):
+        path.write_text(path.read_text().replace("Ah.", "I").replace("A dog.", "O"))
+    run(tmp_path / "out", corpus, **settings)
+    for record in metrics(tmp_path / "out", "epoch"):
+        assert record["num_batches"] >= 3
+        assert math.isfinite(record["train_loss"])
+    assert len((tmp_path / "out" / "lengths.csv").read_text().split()) == 5
+    assert metrics(tmp_path / "out", "validation")
 
 
 def test_times_in_milliseconds_set_window_and_hop(corpus, tmp_path):
