@@ -50,7 +50,7 @@ TABLE = {
         "torch numpy",
     ),
     "training.validation": (
-        "errors audio batching data_utils hparams progress training.run",
+        "errors audio batching data_utils hparams progress training.measuring training.run",
         "torch numpy",
     ),
     "training.resume": (

@@ -672,6 +672,43 @@ def test_validation_loss_not_finite_names_the_clips(corpus, tmp_path, monkeypatc
     assert f"{corpus.val}:3: " in message
 
 
+def allocate_on_the_cpu(*_, **__):
+    torch.empty(2**60, dtype=torch.uint8)  # torch's own words for it
+
+
+def allocate_with_numpy(*_, **__):
+    np.empty(2**60, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("allocate", [allocate_on_the_cpu, allocate_with_numpy])
+def test_too_little_memory_for_a_validations_sound_costs_the_sound_alone(
+    allocate, corpus, whole, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    monkeypatch.setattr(validation, "griffin_lim", allocate)
+    run(out, corpus, **LONG)
+    assert capsys.readouterr().out.count("warning: too little memory to make sound") == 2
+    a, b = load(newest(out)), load(newest(whole))
+    assert_same(a["state_dict"], b["state_dict"])
+    assert_same(a["rng"], b["rng"])
+    assert without_times(metrics(out)) == without_times(metrics(whole))
+    left, heard = curves(out), curves(whole)
+    assert heard.keys() - left.keys() == {"predicted"}
+    assert all(left[tag] == heard[tag] for tag in left)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug")])
+def test_a_fault_in_making_a_validations_sound_keeps_its_traceback(
+    error, corpus, tmp_path, monkeypatch
+):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(validation, "griffin_lim", fail)
+    with pytest.raises(type(error), match="a bug"):
+        run(tmp_path / "out", corpus)
+
+
 def state_of(trainer) -> dict:
     weights = dict(trainer.model.named_parameters())
     return copy.deepcopy({"weights": weights, "adam": trainer.optimizer.state_dict()["state"]})
