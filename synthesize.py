@@ -26,6 +26,7 @@ from model import Tacotron2
 from pictures import draw_alignment
 from text import symbols, text_to_sequence
 from training.checkpoint import load_checkpoint, load_weights
+from training.printing import print_without_failing
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
@@ -183,6 +184,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    print_without_failing()  # what is asked for are the files: `| head` ends none of them
     args = parse_arguments(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -71,7 +71,8 @@ TABLE = {
         "torch",
     ),
     "synthesize": (
-        "environment errors files text audio hparams model pictures training.checkpoint",
+        "environment errors files text audio hparams model pictures training.checkpoint "
+        "training.printing",
         "torch numpy",
     ),
 }

@@ -1,4 +1,4 @@
-"""Training goes on without what cannot be printed, and ends bitwise like a run that could print."""
+"""Programs go on without what cannot be printed; a run ends bitwise like a run that could print."""
 
 import importlib
 import io
@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import Child, act_at, assert_same_run
+import torch
+from helpers import Child, act_at, assert_same_run, fork_server
+from matplotlib.figure import Figure
 
+from hparams import create_hparams
+from model import Tacotron2
 from training.printing import UnfailingFile
 from training.step import Trainer
 
@@ -119,6 +123,29 @@ def test_a_signal_saves_and_keeps_its_exit_code_where_nothing_can_be_printed(cor
 def test_a_mistake_keeps_its_exit_code_where_nothing_can_be_printed(corpus, tmp_path):
     ended = Child(flags(tmp_path / "out", "batch_size=0"), print_into_full_file).end()
     assert ended.code == 1
+
+
+def speak_into_full_file(arguments: list[str]) -> None:
+    print_into_full_file()
+    import synthesize
+
+    synthesize.draw_alignment = lambda _: Figure((1, 1))
+    synthesize.main(arguments)
+
+
+def test_synthesis_goes_on_too(corpus, tmp_path):
+    checkpoint, texts, out = tmp_path / "model.pt", tmp_path / "texts.txt", tmp_path / "out"
+    hparams = corpus.hparams(max_decoder_steps=3)
+    torch.save({"state_dict": Tacotron2(create_hparams(hparams)).state_dict()}, checkpoint)
+    texts.write_text("a\nb\n", encoding="utf-8")
+    arguments = ["--checkpoint", checkpoint, "--text-file", texts, "--hparams", hparams, "-o", out]
+    process = fork_server().Process(
+        target=speak_into_full_file, args=([str(argument) for argument in arguments],)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert [path.name for path in sorted(out.glob("*.wav"))] == ["0001.wav", "0002.wav"]
 
 
 def test_what_was_printed_before_and_after_a_full_disk_is_there(tmp_path):

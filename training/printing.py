@@ -1,7 +1,7 @@
-"""Standard output and error that never stop the training: text that cannot be printed is dropped.
+"""Standard output and error that stop nothing: text that cannot be printed is dropped.
 
 A run of days outlives what shows its text: `| tee` is closed, the terminal hangs up, the disk that
-holds the log file is full. Metrics and checkpoints are written elsewhere and do report failures.
+holds the log file is full. What a program writes into its own files does report failures.
 """
 
 import io
