@@ -6,6 +6,7 @@ run on machines that lack them, and programs start sooner.
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -183,18 +184,16 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
         raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    samples = samples / max(peak, 1.0)
-    soundfile.write(str(path), samples, sampling_rate, subtype="PCM_16", format="WAV")
+    sound = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
+    soundfile.write(sound, samples / max(peak, 1.0), sampling_rate, subtype="PCM_16", format="WAV")
+    Path(path).write_bytes(sound.getbuffer())
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:
     """Write a log-mel [n_mels, frames] as .npy, in one step."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:  # given a path, numpy would add .npy to it
-            np.save(file, mel)
-
-    write_atomically(path, write)
+    array = io.BytesIO()  # numpy, writing to the disk, would not notice that its last bytes fail
+    np.save(array, mel)
+    write_atomically(path, lambda temporary: temporary.write_bytes(array.getbuffer()))
 
 
 @lru_cache(maxsize=8)

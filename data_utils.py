@@ -453,8 +453,10 @@ def end_when_parent_says() -> None:
 
 
 def start_worker(_worker_id: int) -> None:
-    """Ctrl-C and a job system's SIGTERM reach every process; only the trainer answers them."""
+    """Ctrl-C, a job system's SIGTERM and the SIGHUP of a closed terminal reach every process; only
+    the trainer answers them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end_when_parent_says()
     end_with_parent()
 

@@ -37,6 +37,22 @@ class Conv1d(nn.Module):
         return self.conv(x)
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm that also trains on a batch of one value a channel: one clip of one symbol, or of
+    one frame.
+
+    The variance of one value is undefined, and torch refuses it. The running statistics stand in
+    for those of such a batch, as in evaluation, and stay as they are.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
+        if x.shape[0] * x.shape[2] > 1:
+            return super().forward(x)
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+        )
+
+
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """x on `device`. A GPU copies from pinned memory alone while the host goes on: from other
     memory the host may wait until everything queued before the copy is done."""

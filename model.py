@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from hparams import HParams
 from layers import (
     Attention,
+    BatchNorm,
     Conv1d,
     Linear,
     Prenet,
@@ -59,7 +60,7 @@ class Encoder(nn.Module):
         self.convolutions = nn.ModuleList(
             nn.Sequential(
                 Conv1d(in_dim, dim, hparams.encoder_kernel_size, init_gain="relu"),
-                nn.BatchNorm1d(dim),
+                BatchNorm(dim),
             )
             for in_dim in in_dims
         )
@@ -99,7 +100,7 @@ class Postnet(nn.Module):
                     h.postnet_kernel_size,
                     init_gain="tanh" if i < count - 1 else "linear",
                 ),
-                nn.BatchNorm1d(dims[i + 1]),
+                BatchNorm(dims[i + 1]),
             )
             for i in range(count)
         )
@@ -339,7 +340,9 @@ class Tacotron2(nn.Module):
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
         after `max_decoder_steps`. Its result is that of the text alone with the same prenet
-        masks, whatever it shares the batch with; beyond its end mel is 0 and gate 1e3.
+        masks, whatever it shares the batch with, but for rounding: matrix products of other shapes
+        add in another order, which is some 1e-6 of an untrained model's mel, and can be more where
+        a step's own frames lead the next ones astray. Beyond its end mel is 0 and gate 1e3.
 
         Args:
             text: int64 [B, T_in], padded with anything. text_lengths: [B].

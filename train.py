@@ -6,7 +6,8 @@
     python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
     tensorboard --logdir runs                                          # watch
 
-Ctrl-C saves a checkpoint and stops. All settings: hparams.py.
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops; what cannot be printed
+stops nothing. All settings: hparams.py.
 
 This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
 it runs. The folder training/ holds its parts: the clips and their batches (batches.py), one update
@@ -35,6 +36,7 @@ from training import checkpoint
 from training.batches import batching_costs, make_sampler
 from training.measuring import largest_memory
 from training.output import OutputFolder
+from training.printing import print_without_failing
 from training.rehearsal import rehearse
 from training.resume import (
     epoch_seed,
@@ -298,6 +300,7 @@ def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    print_without_failing()
     args = parse_arguments(arguments)
     with messages():
         run = set_up(args)

@@ -1,6 +1,7 @@
 """Sound in and out, the log-mel against golden arrays and a plain numpy version, Griffin-Lim."""
 
 import re
+import resource
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from audio import (
     minimum_samples,
     read_audio,
     read_header,
+    write_mel,
     write_wav,
 )
 from hparams import HParams, create_hparams
@@ -291,6 +293,21 @@ def test_write_wav_refuses_samples_that_are_not_finite(tmp_path):
         with pytest.raises(ValueError, match="nan or infinity"):
             write_wav(tmp_path / "bad.wav", np.array([0.0, bad, 0.5]), 22050)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [0, 100, 127, 30_000, 32_127])
+def test_a_mel_that_the_disk_refuses_to_the_last_byte_is_an_error_and_leaves_nothing(
+    size, tmp_path
+):
+    """Of 32,128 bytes; a limit of file sizes stands for the full disk."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_mel(tmp_path / "a.npy", np.zeros((80, 100), dtype=np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_write_wav_writes_a_silent_and_an_empty_clip(tmp_path):

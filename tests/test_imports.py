@@ -38,6 +38,7 @@ TABLE = {
     ),
     "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
+    "training.printing": ("", ""),
     "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
     "training.step": ("data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": (
@@ -60,7 +61,8 @@ TABLE = {
         "torch numpy",
     ),
     "training.validation": (
-        "errors audio batching data_utils hparams progress training.run training.skipping",
+        "errors audio batching data_utils hparams progress training.measuring training.run "
+        "training.skipping",
         "torch numpy",
     ),
     "training.resume": (
@@ -77,13 +79,14 @@ TABLE = {
     "train": (
         "environment errors files audio data_utils hparams progress training.batches "
         "training.checkpoint "
-        "training.logger training.measuring training.output training.rehearsal training.resume "
-        "training.run training.skipping "
+        "training.logger training.measuring training.output training.printing "
+        "training.rehearsal training.resume training.run training.skipping "
         "training.step training.stopping training.totals training.validation",
         "torch",
     ),
     "synthesize": (
-        "environment errors files text audio hparams model pictures training.checkpoint",
+        "environment errors files text audio hparams model pictures training.checkpoint "
+        "training.printing",
         "torch numpy",
     ),
 }

@@ -8,6 +8,7 @@ import torch
 
 from layers import (
     Attention,
+    BatchNorm,
     Conv1d,
     Linear,
     Prenet,
@@ -39,6 +40,39 @@ def test_weights_begin_xavier_uniform_with_the_gain(non_linearity, gain):
         assert 0.99 * bound < weight.abs().max() <= bound
         assert abs(weight.std() * math.sqrt(3) / bound - 1) < 0.05  # uniform
         assert abs(weight.mean()) < 0.05 * bound
+
+
+def used_batch_norm() -> BatchNorm:
+    norm = BatchNorm(3)
+    norm.weight.data.uniform_(0.5, 2, generator=seeded(1))
+    norm.bias.data.uniform_(-1, 1, generator=seeded(2))
+    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # moves the running statistics
+    return norm
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_several_values_a_channel_is_torchs_own(training):
+    ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
+    torchs.load_state_dict(ours.state_dict())
+    for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):
+        x = torch.randn(shape, generator=seeded())
+        assert torch.equal(ours(x), torchs(x))
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, torchs.state_dict()[name])
+
+
+def test_batch_norm_of_one_value_a_channel_trains_by_the_running_statistics():
+    norm = used_batch_norm()
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    x = torch.randn(1, 3, 1, generator=seeded(), requires_grad=True)
+    y = norm(x)
+    with torch.no_grad():
+        by_hand = (x[0, :, 0] - norm.running_mean) / (norm.running_var + 1e-5).sqrt()
+        by_hand = by_hand * norm.weight + norm.bias
+    torch.testing.assert_close(y[0, :, 0], by_hand)
+    y.sum().backward()
+    assert all((gradient != 0).all() for gradient in (x.grad, norm.weight.grad, norm.bias.grad))
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
 def test_linear_and_convolution_without_bias_have_none():

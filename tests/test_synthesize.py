@@ -1,9 +1,12 @@
 """synthesize.py: what it writes, what it warns of, and that texts do not disturb each other."""
 
+import resource
+
 import numpy as np
 import pytest
 import soundfile
 import torch
+from matplotlib.figure import Figure
 
 import synthesize
 from hparams import create_hparams
@@ -123,22 +126,59 @@ def test_sharpness_is_the_mean_largest_weight():
     assert synthesize.sharpness(np.array([[0.5, 0.5], [0.1, 0.9]])) == pytest.approx(0.7)
 
 
-def test_a_text_sounds_the_same_alone_and_in_company(checkpoint_path):
-    model, hparams = synthesize.load_model(checkpoint_path, "", torch.device("cpu"))
-    texts = ["short", "a somewhat longer text, with a comma.", "mid length one"]
-    sequences = [text_to_sequence(text, hparams.text_cleaners) for text in texts]
-    together = synthesize.speak(model, sequences, seed=3)
-    for sequence, speech in zip(sequences, together, strict=True):
-        (alone,) = synthesize.speak(model, [sequence], seed=3)
-        torch.testing.assert_close(alone.mel, speech.mel, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(alone.alignment, speech.alignment, atol=1e-5)
+def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
+    checkpoint_path, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(synthesize, "draw_alignment", lambda _: Figure((1, 1)))
+    texts = ["short", "a somewhat longer text, with a comma."]
+    arguments = ["--checkpoint", str(checkpoint_path), "--save-mel"]
+    arguments += ["--hparams", "gate_threshold=2"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    synthesize.main([*arguments, "--text-file", str(tmp_path / "texts.txt"), "-o", str(together)])
+    for number, text in enumerate(texts, 1):
+        synthesize.main([*arguments, "--text", text, "-o", str(alone)])
+        for kind in ("wav", "npy"):
+            ours, others = alone / f"0001.{kind}", together / f"{number:04d}.{kind}"
+            assert ours.read_bytes() == others.read_bytes()
 
 
 def test_the_seed_decides_the_dropout(checkpoint_path):
     model, _ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
-    first, again, other = (synthesize.speak(model, [[40, 41, 42]], seed)[0] for seed in (1, 1, 2))
+    first, again, other = (synthesize.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
     assert torch.equal(first.mel, again.mel)
     assert not torch.equal(first.mel, other.mel)
+
+
+@pytest.fixture
+def limit_file_size():
+    """Files may not grow beyond so many bytes, which stands for a full disk."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("size", "written"),
+    [(20, []), (3000, []), (6300, ["0001.wav"]), (30_000, ["0001.png", "0001.wav"])],
+    ids=["a wav's header", "a wav", "a picture", "a mel"],
+)
+def test_a_full_disk_is_one_message_and_leaves_whole_files_alone(
+    size, written, checkpoint_path, tmp_path, limit_file_size, capsys
+):
+    out = tmp_path / "out"
+    arguments = ["--checkpoint", str(checkpoint_path), "--text", "a", "-o", str(out), "--save-mel"]
+    arguments += ["--hparams", "gate_threshold=2"]
+    if size == 30_000:  # 320 bytes a frame of the mel, and 128 of the sound
+        arguments[-1] += ",max_decoder_steps=100,hop_length=64"
+    limit_file_size(size)
+    with pytest.raises(SystemExit) as stop:
+        synthesize.main(arguments)
+    assert str(stop.value).startswith(f"synthesize.py: the files {out / '0001'}.* could not be")
+    assert "make room" in str(stop.value)
+    assert "\n" not in str(stop.value)
+    assert sorted(path.name for path in out.iterdir()) == written
+    assert capsys.readouterr().err == ""
 
 
 def test_files_of_each_text_are_written_and_the_step_limit_is_named(

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from helpers import (
     HOP,
     ROOT,
+    SAMPLING_RATE,
     SECONDS,
     Child,
     act_at,
@@ -69,7 +70,8 @@ LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2}
 def _clean_process(monkeypatch):
     """What `train.main` sets in its process, put back; one thread, and no GPU: the CPU's rules."""
     threads, hook = torch.get_num_threads(), threading.excepthook
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     torch.set_num_threads(1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     draw_quickly(monkeypatch.setattr)
@@ -301,7 +303,7 @@ def session_members(leader: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_whole_group_saves_and_leaves_no_traceback_and_no_orphan(
     number, corpus, whole, tmp_path
 ):
@@ -868,6 +870,43 @@ def test_validation_loss_not_finite_names_the_clips(corpus, tmp_path, monkeypatc
     message = refused(flags(tmp_path / "out", corpus.hparams(epochs_per_validation=1)), capsys)
     assert "validation loss became nan" in message
     assert f"{corpus.val}:3: " in message
+
+
+def allocate_on_the_cpu(*_, **__):
+    torch.empty(2**60, dtype=torch.uint8)  # torch's own words for it
+
+
+def allocate_with_numpy(*_, **__):
+    np.empty(2**60, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("allocate", [allocate_on_the_cpu, allocate_with_numpy])
+def test_too_little_memory_for_a_validations_sound_costs_the_sound_alone(
+    allocate, corpus, whole, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    monkeypatch.setattr(validation, "griffin_lim", allocate)
+    run(out, corpus, **LONG)
+    assert capsys.readouterr().out.count("warning: too little memory to make sound") == 2
+    a, b = load(newest(out)), load(newest(whole))
+    assert_same(a["state_dict"], b["state_dict"])
+    assert_same(a["rng"], b["rng"])
+    assert without_times(metrics(out)) == without_times(metrics(whole))
+    left, heard = curves(out), curves(whole)
+    assert heard.keys() - left.keys() == {"predicted"}
+    assert all(left[tag] == heard[tag] for tag in left)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug")])
+def test_a_fault_in_making_a_validations_sound_keeps_its_traceback(
+    error, corpus, tmp_path, monkeypatch
+):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(validation, "griffin_lim", fail)
+    with pytest.raises(type(error), match="a bug"):
+        run(tmp_path / "out", corpus)
 
 
 def state_of(trainer) -> dict:
@@ -1673,6 +1712,31 @@ def test_settings_train_and_the_loss_falls(settings, corpus, tmp_path):
     losses = [record["train_loss_unpadded"] for record in metrics(out, "epoch")]
     assert losses[-1] < 0.97 * losses[0]
     assert all(t.dtype != torch.bfloat16 for t in load(newest(out))["state_dict"].values())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 1, "dynamic_batch_size": False},
+        {"batch_capacity": 7},  # frames: the longest is a dynamic batch of its own
+        {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2},
+        {"batch_size": 1, "dynamic_batch_size": False, "decoder": "reference"},
+    ],
+)
+def test_batches_of_one_clip_of_one_symbol_or_one_frame_train(settings, tmp_path):
+    """Which clips are alone in a batch is an epoch's chance: none may stop a run at its turn."""
+    one_frame = (HOP - 1) / SAMPLING_RATE
+    corpus = make_corpus(
+        tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
+    )
+    for path in (corpus.train, corpus.val):
+        path.write_text(path.read_text().replace("Ah.", "I").replace("A dog.", "O"))
+    run(tmp_path / "out", corpus, **settings)
+    for record in metrics(tmp_path / "out", "epoch"):
+        assert record["num_batches"] >= 3
+        assert math.isfinite(record["train_loss"])
+    assert len((tmp_path / "out" / "lengths.csv").read_text().split()) == 5
+    assert metrics(tmp_path / "out", "validation")
 
 
 def test_times_in_milliseconds_set_window_and_hop(corpus, tmp_path):

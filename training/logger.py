@@ -119,7 +119,8 @@ class RunLogger:
         """One `validation` line, curves, and pictures and sound of one validation clip.
 
         `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
-        frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`.
+        frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
+        or None if there was too little memory to make it.
         """
         self._write("validation", record)
         iteration = record["iteration"]
@@ -134,8 +135,10 @@ class RunLogger:
         }
         for name, figure in pictures.items():
             self.writer.add_figure(name, figure, iteration, close=False)
-        audio = torch.from_numpy(example["audio"] / max(1.0, np.abs(example["audio"]).max()))
-        self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
+        audio = example["audio"]
+        if audio is not None:
+            audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
+            self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
 
     def _write(self, kind: str, record: dict) -> None:
         line = json.dumps({"kind": kind} | record) + "\n"

@@ -70,11 +70,13 @@ def largest_memory(device: torch.device) -> int:
     return largest if sys.platform == "darwin" else largest * 1024  # macOS counts bytes, not kB
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a step failed for want of memory, which torch, cuBLAS, cuDNN and the driver each
-    say in words of their own."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether something failed for want of memory, of a GPU or of the machine, which Python, torch,
+    cuBLAS, cuDNN and the driver each say in words of their own."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
     words = ("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def proc_bytes(path: str, name: str) -> int | None:

@@ -14,12 +14,16 @@ DEFAULT_LOGS = "logs"  # inside the output folder
 
 
 class StopRequest:
-    """Remembers SIGINT or SIGTERM until the loop can save; a SIGINT after it stops at once."""
+    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after it stops at once.
+
+    A SIGHUP that is ignored already, by nohup, stays ignored.
+    """
 
     def __init__(self):
         self.signal = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._remember)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._remember)
 
     def _remember(self, number: int, _frame) -> None:
         if self.signal is None:
@@ -33,10 +37,7 @@ class StopRequest:
     def leave(self, run: Run) -> None:
         """End the process if a signal came; the caller has saved."""
         if self.signal is not None:
-            try:
-                print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
-            except BrokenPipeError:  # `| tee` ended by the same Ctrl-C
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
             sys.exit(128 + self.signal)
 
 

@@ -12,6 +12,7 @@ from data_utils import Batch, Clip, make_loader
 from errors import UserError
 from hparams import HParams
 from progress import progress_bar
+from training.measuring import is_out_of_memory
 from training.run import Run, clip_names
 from training.skipping import without
 
@@ -90,7 +91,11 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
 
 
 def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
-    """The first clip of a batch: alignment, mels, gate and sound."""
+    """The first clip of a batch: alignment, mels, gate and sound.
+
+    The sound takes far more memory than the rest, of the machine and not of the GPU. Where there is
+    too little it is None, for nothing that is trained depends on it.
+    """
     frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
     steps = -(-frames // hparams.n_frames_per_step)
     predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
@@ -100,9 +105,24 @@ def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
         "predicted_mel": predicted.numpy(),
         "gate": torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
         "gate_target": batch.gate[0, :steps].numpy(),
-        "audio": griffin_lim(predicted, hparams, iterations=30),
+        "audio": sound_of(predicted, hparams),
         "sampling_rate": hparams.sampling_rate,
     }
+
+
+def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
+    """Samples [N] of a log-mel [n_mels, frames], or None and a warning if memory is too small."""
+    try:
+        return griffin_lim(mel, hparams, iterations=30)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(
+            f"warning: too little memory to make sound of a validation clip of {mel.shape[1]} "
+            "frames: training goes on without it",
+            flush=True,
+        )
+        return None
 
 
 def log_validation(run: Run, record: dict, example: dict) -> None:

@@ -1,0 +1,150 @@
+"""environment.py: Ctrl-C while a program imports, and descriptors that the caller closed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+PROGRAMS = [
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "train.py", ROOT / "synthesize.py", *sorted(ROOT.glob("scripts/*.py")))
+    if path.name != "project_root.py"
+]
+# Python imports this at its start. Ctrl-C comes when the so-many-th module after `environment` is
+# looked for.
+INTERRUPTING = """
+import os, signal, sys
+
+class Interrupting:
+    count = None
+    def find_spec(self, name, path=None, target=None):
+        if name == "environment":
+            self.count = 0
+        elif self.count is not None:
+            self.count += 1
+            if self.count == int(os.environ["MODULES_BEFORE_CTRL_C"]):
+                os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
+"""
+
+
+def ended(arguments: list, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "moment"),
+    [*((program, 12) for program in PROGRAMS), ("train.py", 100), ("train.py", 500)],
+)
+def test_ctrl_c_during_imports_is_one_line(program, moment, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING, encoding="utf-8")
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "MODULES_BEFORE_CTRL_C": str(moment),
+        "OMP_NUM_THREADS": "1",
+    }
+    stopped = ended([ROOT / program], env=environment)
+    assert (stopped.returncode, stopped.stdout) == (130, "")
+    assert stopped.stderr == f"{Path(program).name}: interrupted\n"
+
+
+def program(folder: Path, body: str) -> Path:
+    """A program of its own that begins as ours do, in a folder where it finds environment.py."""
+    (folder / "environment.py").write_bytes((ROOT / "environment.py").read_bytes())
+    path = folder / "program.py"
+    ctrl_c = "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
+    before = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    path.write_text(f"{before}import environment\nimport os\n{ctrl_c}{body}", encoding="utf-8")
+    return path
+
+
+SWALLOWING = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("import library", id="in an import that swallows every exception"),
+        pytest.param("ctrl_c()", id="between two imports"),
+        pytest.param("def main(): ctrl_c()\nmain()", id="in the program itself"),
+        pytest.param("def main(): import raising\nmain()", id="in an import of its own"),
+    ],
+)
+def test_ctrl_c_is_one_line_and_exit_code_130_wherever_it_comes(body, tmp_path):
+    (tmp_path / "library.py").write_text(SWALLOWING, encoding="utf-8")
+    (tmp_path / "raising.py").write_text("import __main__; __main__.ctrl_c()", encoding="utf-8")
+    stopped = ended([program(tmp_path, f"{body}\nprint('went on')")])
+    assert (stopped.returncode, stopped.stdout) == (130, "")
+    assert stopped.stderr == "program.py: interrupted\n"
+
+
+def test_a_program_may_answer_ctrl_c_itself(tmp_path):
+    """With what takes away its temporary files, for one, and while it imports late, too."""
+    body = """
+def main():
+    try:
+        import raising
+    finally:
+        print("put in order")
+main()
+"""
+    (tmp_path / "raising.py").write_text("import __main__; __main__.ctrl_c()", encoding="utf-8")
+    stopped = ended([program(tmp_path, body)])
+    assert (stopped.returncode, stopped.stdout) == (130, "put in order\n")
+
+
+def test_ctrl_c_that_a_shell_has_its_background_jobs_ignore_stays_ignored(tmp_path):
+    path = program(tmp_path, "ctrl_c()\nprint('went on')")
+    path.write_text(path.read_text().replace("signal.default_int_handler", "signal.SIG_IGN"))
+    finished = ended([path])
+    assert (finished.returncode, finished.stdout) == (0, "went on\n")
+
+
+def test_other_errors_keep_their_traceback(tmp_path):
+    failed = ended([program(tmp_path, "1 / 0")])
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("Traceback")
+    assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_text_for_a_closed_descriptor_lands_in_no_file(tmp_path):
+    body = """
+import sys
+with open("file", "w") as file:
+    print("for the terminal", flush=True)
+    print("for the terminal", file=sys.stderr, flush=True)
+    for descriptor in (1, 2):
+        os.write(descriptor, b"for the terminal")
+    file.write(f"{sys.stdin.read()!r} {file.fileno() > 2}")
+"""
+    path = program(tmp_path, body)
+    finished = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} {path.name} <&- >&- 2>&-"], cwd=tmp_path, timeout=60
+    )
+    assert finished.returncode == 0
+    assert (tmp_path / "file").read_text() == "'' True"
+
+
+def test_ctrl_c_stays_pytests_own_though_programs_are_imported_here():
+    import train  # noqa: F401
+
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)

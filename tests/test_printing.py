@@ -1,0 +1,174 @@
+"""Programs go on without what cannot be printed; a run ends bitwise like a run that could print."""
+
+import importlib
+import io
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import Child, act_at, assert_same_run, fork_server
+from matplotlib.figure import Figure
+
+from hparams import create_hparams
+from model import Tacotron2
+from training.printing import UnfailingFile
+from training.step import Trainer
+
+SETTINGS = {"epochs": 3, "iters_per_checkpoint": 3, "log_interval": 2}
+STREAMS = {"stdout": (1,), "stderr": (2,), "both": (1, 2)}
+
+
+def flags(out: Path, hparams: str, *more) -> list[str]:
+    return ["-o", str(out), "--hparams", hparams, *map(str, more)]
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory) -> Path:
+    """The run of one that can print."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert Child(flags(out, corpus.hparams(**SETTINGS))).end().code == 0
+    return out
+
+
+def print_to(file: int, descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+
+
+def print_into_pipe(writer, descriptors: tuple[int, ...]) -> None:
+    print_to(writer.fileno(), descriptors)
+    writer.close()
+    print("the first line", file=sys.stdout if 1 in descriptors else sys.stderr, flush=True)
+    act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_pipe_closed_after_its_first_line_stops_nothing(stream, corpus, whole, tmp_path):
+    out, (reader, writer) = tmp_path / "out", multiprocessing.Pipe(duplex=False)
+    hparams = corpus.hparams(**SETTINGS, num_workers=2)
+    child = Child(flags(out, hparams), print_into_pipe, writer, STREAMS[stream])
+    writer.close()
+    assert os.read(reader.fileno(), 1000).startswith(b"the first line\n")
+    reader.close()
+    ended = child.end()
+    assert (ended.code, "Traceback" in ended.output) == (0, False), ended.output
+    assert "Exception ignored" not in ended.output
+    assert_same_run(out, whole)
+
+
+def print_into_full_file() -> None:
+    print_to(os.open("/dev/full", os.O_WRONLY), (1, 2))
+
+
+def print_nowhere() -> None:
+    """As `>&- 2>&-` starts a program."""
+    import environment
+
+    os.close(1)
+    os.close(2)
+    sys.stdout = sys.__stdout__ = sys.stderr = sys.__stderr__ = None
+    importlib.reload(environment)
+
+
+def print_into_terminal(hang_up_at_step: int) -> None:
+    """Of which this process is the session's leader."""
+    terminal, slave = os.openpty()
+    print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
+    os.close(slave)
+    os.set_blocking(terminal, False)
+    act_at(Trainer, "step", lambda: (os.read(terminal, 10**6), os.close(terminal)), hang_up_at_step)
+
+
+def print_into_terminal_with_nohup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    print_into_terminal(4)
+
+
+@pytest.mark.parametrize(
+    "hook", [print_into_full_file, print_nowhere, print_into_terminal_with_nohup]
+)
+def test_what_cannot_be_printed_is_dropped(hook, corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    ended = Child(flags(out, corpus.hparams(**SETTINGS)), hook).end()
+    assert (ended.code, ended.output) == (0, "")
+    assert_same_run(out, whole)
+
+
+def test_a_terminal_that_is_closed_saves_and_stops(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    ended = Child(flags(out, corpus.hparams(**SETTINGS)), print_into_terminal, 5).end()
+    assert (ended.code, ended.output) == (128 + signal.SIGHUP, "")
+    assert (out / "checkpoint_5.pt").exists()  # the very step, though none was due
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+def print_into_full_file_until_terminated() -> None:
+    print_into_full_file()
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 4)
+
+
+def test_a_signal_saves_and_keeps_its_exit_code_where_nothing_can_be_printed(corpus, tmp_path):
+    out = tmp_path / "out"
+    hook = print_into_full_file_until_terminated
+    ended = Child(flags(out, corpus.hparams(**SETTINGS)), hook).end()
+    assert ended.code == 128 + signal.SIGTERM
+    assert (out / "checkpoint_4.pt").exists()
+
+
+def test_a_mistake_keeps_its_exit_code_where_nothing_can_be_printed(corpus, tmp_path):
+    ended = Child(flags(tmp_path / "out", "batch_size=0"), print_into_full_file).end()
+    assert ended.code == 1
+
+
+def speak_into_full_file(arguments: list[str]) -> None:
+    print_into_full_file()
+    import synthesize
+
+    synthesize.draw_alignment = lambda _: Figure((1, 1))
+    synthesize.main(arguments)
+
+
+def test_synthesis_goes_on_too(corpus, tmp_path):
+    checkpoint, texts, out = tmp_path / "model.pt", tmp_path / "texts.txt", tmp_path / "out"
+    hparams = corpus.hparams(max_decoder_steps=3)
+    torch.save({"state_dict": Tacotron2(create_hparams(hparams)).state_dict()}, checkpoint)
+    texts.write_text("a\nb\n", encoding="utf-8")
+    arguments = ["--checkpoint", checkpoint, "--text-file", texts, "--hparams", hparams, "-o", out]
+    process = fork_server().Process(
+        target=speak_into_full_file, args=([str(argument) for argument in arguments],)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert [path.name for path in sorted(out.glob("*.wav"))] == ["0001.wav", "0002.wav"]
+
+
+def test_what_was_printed_before_and_after_a_full_disk_is_there(tmp_path):
+    path = tmp_path / "log"
+    full, log = os.open("/dev/full", os.O_WRONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
+    shown = os.dup(log)
+    stream = io.TextIOWrapper(io.BufferedWriter(UnfailingFile(shown, "w")), line_buffering=True)
+    print("before", file=stream)
+    os.dup2(full, shown)
+    print("lost" * 10_000, file=stream)
+    os.dup2(log, shown)
+    print("after", file=stream)
+    stream.close()
+    os.close(full)
+    os.close(log)
+    assert path.read_text() == "before\nafter\n"
+
+
+def test_a_reader_that_is_slow_and_not_waited_for_stops_nothing():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with UnfailingFile(writer, "w") as file:
+        for _ in range(100):
+            assert file.write(b"x" * 4096) == 4096
+    assert len(os.read(reader, 10**7)) == 65536
+    os.close(reader)
