@@ -133,7 +133,7 @@ def epoch_stats(run: Run) -> PaddingStats:
 
 def skip_from_here(run: Run, ids: Sequence[str]) -> None:
     """Note that the clips are left out from the next batch on, unless they were before."""
-    new = {name: run.state.batches_trained for name in ids}
+    new = dict.fromkeys(ids, run.state.batches_trained)
     run.state.skipped_clips = new | run.state.skipped_clips
     if ids:
         print(f"going on without {len(ids)} clips (--skip-clips): {', '.join(ids)}")
