@@ -174,7 +174,10 @@ def restore(run: Run, found: Checkpoint) -> None:
             raise UserError(f"{path}: {error}") from None
     torch.set_rng_state(saved["rng"]["cpu"])
     if run.device.type == "cuda" and "cuda" in saved["rng"]:
-        torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
+        try:
+            torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
+        except RuntimeError as error:
+            raise UserError(f"{path}: rng: cuda is no state of a generator ({error})") from None
     print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
 
 
