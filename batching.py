@@ -557,35 +557,50 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
+@dataclass(frozen=True)
+class LengthRanks:
+    """How far apart in length any two clips are, for `pair_spread`."""
+
+    doubled: np.ndarray  # [clips] int64, twice the rank; clips of equal length share a mean rank
+    mean_distance: float  # of two clips drawn at random, in doubled ranks
+
+
+def length_ranks(lengths: Sequence[float] | np.ndarray) -> LengthRanks:
+    """The ranks of `lengths`, one positive length per clip. BatchingError as `check_lengths`."""
+    x = check_lengths(lengths)
+    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
+    doubled = (2 * np.cumsum(count) - count - 1)[label]
+    return LengthRanks(doubled, _distances(doubled, EpochPlan(np.arange(len(x)), np.array([0]))))
+
+
 def pair_spread(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+    lengths: Sequence[float] | np.ndarray | LengthRanks,
+    batches: Sequence[Sequence[int] | np.ndarray],
 ) -> float:
     """How far apart in length the clips of a batch are: the mean over pairs that share a batch.
 
     The distance of two clips is that of their ranks by length (equal lengths share their mean
     rank), in units of the mean distance of any two clips: 1 is what random batches have on
     average, and the least is what sorted batches of the same sizes have. 0 where no batch holds
-    two clips, or all clips are of one length.
+    two clips, or all clips are of one length. Of many plans of the same clips, give their
+    `length_ranks` instead of their lengths.
     """
-    x = check_lengths(lengths)
-    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
-    doubled_rank = 2 * np.cumsum(count) - count - 1  # of every length; a mean rank may be a half
-    anywhere = _distances(doubled_rank[label], EpochPlan(np.arange(len(x)), np.array([0])))
-    in_batches = _distances(doubled_rank[label], EpochPlan.from_batches(batches))
-    return in_batches / anywhere if anywhere else 0.0
+    ranks = lengths if isinstance(lengths, LengthRanks) else length_ranks(lengths)
+    in_batches = _distances(ranks.doubled, EpochPlan.from_batches(batches))
+    return in_batches / ranks.mean_distance if ranks.mean_distance else 0.0
 
 
 def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
     """Mean |rank - rank| over the pairs inside batches, without going through the pairs."""
-    # Sorted by batch and rank with one key, as fast as numbers are sorted.
-    before = plan.batch_of_place * (int(rank.max()) + 1)
+    batch, sizes = plan.batch_of_place, plan.sizes
+    # Sorted by batch and rank as one number, which is the fastest way to sort.
+    before = batch * (int(rank.max()) + 1)
     laid_out = np.sort(before + rank[plan.order]) - before
-    size = plan.sizes[plan.batch_of_place]
-    place = np.arange(len(laid_out)) - plan.starts[plan.batch_of_place]
     # Of B sorted values the one at place i (from 0) is the larger in i pairs, the smaller in the
     # other B - 1 - i.
-    total = float(((2 * place - size + 1) * laid_out.astype(np.float64)).sum())
-    pairs = float((plan.sizes * (plan.sizes - 1) / 2).sum())
+    weight = 2 * np.arange(len(batch)) - (2 * plan.starts + sizes - 1)[batch]
+    total = float(weight.astype(np.float64) @ laid_out)
+    pairs = float((sizes * (sizes - 1) / 2).sum())
     return total / pairs if pairs else 0.0
 
 
@@ -602,7 +617,7 @@ def pair_novelty(
         raise ValueError("batches, before: expected two plans of the same clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = earlier.batch_of_place
-    # Clips that share both batches have one key.
+    # Clips that share both batches have the same key.
     keys = np.sort(now.batch_of_place * len(earlier) + batch_before[now.order])
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     together = np.diff(first, append=len(keys))

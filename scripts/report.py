@@ -36,6 +36,7 @@ from analysis.report_runs import (
     deviations,
 )
 from analysis.report_tables import make_tables
+from analysis.survey import Surveyor
 from data_utils import LENGTHS_FILE
 from files import write_atomically
 
@@ -163,7 +164,7 @@ def draw_figures(rows: list[ReportRow], out: Path) -> list[Path]:
     sweep = {name: value for name, value in options.items() if name != "num_buckets"}
     drawn = (
         figures.draw_padded_batches(lengths, dynamic=False),
-        figures.draw_parameter_sweeps(lengths, batch_size, **sweep),
+        figures.draw_parameter_sweeps(Surveyor(lengths), batch_size, **sweep),
         figures.draw_padded_batches(lengths, dynamic=True),
         draw_validation_losses(rows, over_time=False),
         draw_validation_losses(rows, over_time=True),

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from surveys import survey
 
 from analysis import published
 from analysis.lengths import ClipLengths, read_lengths
 from analysis.recommendation import overrides
 from analysis.step_costs import TERMS, MeasuredStep, fit, term_amounts, write_costs
-from analysis.survey import mean_survey, survey
+from analysis.survey import mean_survey
 from batching import STRATEGIES
 from hparams import create_hparams
 from scripts import compare_batching as program
