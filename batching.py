@@ -21,6 +21,7 @@ Sources, cited below by these names:
 """
 
 import difflib
+import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Strategy:
     order: Callable[[ShuffledClips], Order]
     parameter: Parameter | None = None
     larger_values: str = ""  # one sentence: what larger values of the parameter do
+    order_follows_sizes: bool = False  # the order is another with dynamic batch sizes
 
 
 FACTOR = Parameter(
@@ -215,6 +217,7 @@ _ENTRIES = (
         _semi_sorted_exponential,
         FACTOR,
         _MORE,
+        order_follows_sizes=True,
     ),
     Strategy(
         "bucket",
@@ -288,12 +291,12 @@ class EpochPlan(Sequence):
         order = np.concatenate([np.asarray(batch) for batch in batches])
         return cls(order, np.cumsum(sizes) - sizes)
 
-    @property
+    @functools.cached_property
     def sizes(self) -> np.ndarray:
         """[batches] clips of each."""
         return np.diff(self.starts, append=len(self.order))
 
-    @property
+    @functools.cached_property
     def batch_of_place(self) -> np.ndarray:
         """[clips] the number of the batch at every place of `order`."""
         return np.repeat(np.arange(len(self)), self.sizes)
@@ -336,6 +339,7 @@ def plan_epoch(
     dynamic_batch_size: bool = False,
     batch_capacity: float | None = None,
     batch_randomization: bool = False,
+    known_orders: dict | None = None,
 ) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
 
@@ -353,6 +357,8 @@ def plan_epoch(
         batch_capacity: that capacity, in units of length; default batch_size * longest clip.
             Never exceeded.
         batch_randomization: shuffle the finished batches (BR, Ge21).
+        known_orders: the strategies' orders of these very lengths, which are looked up and added:
+            batches of several sizes are planned sooner so, without batch_randomization.
 
     Raises:
         BatchingError: naming the parameter, its value and what is allowed.
@@ -382,8 +388,16 @@ def plan_epoch(
     _check_count("epoch", epoch, 0)
 
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
-    shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-    order, class_starts = REGISTRY[strategy].order(shuffled)
+    sizes = dynamic_batch_size and REGISTRY[strategy].order_follows_sizes
+    key = (strategy, value, seed, epoch, sizes)
+    if known_orders is None or batch_randomization or key not in known_orders:
+        shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
+        found = REGISTRY[strategy].order(shuffled)
+        if known_orders is not None:
+            known_orders[key] = found
+    else:
+        found = known_orders[key]
+    order, class_starts = found
     find_starts = _dynamic_starts if dynamic_batch_size else _fixed_starts
     starts = find_starts(x[order], capacity if dynamic_batch_size else batch_size, class_starts)
     plan = EpochPlan(order, np.array(starts))

@@ -42,6 +42,7 @@ STYLES = {
     "alternated_sort": Style("#E69F00", "X", (0, (2.5, 1.2))),
 }
 GREY = "#555555"
+MOST_DOTS = 50_000  # in a panel
 RING = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
 
 
@@ -284,7 +285,7 @@ def draw_length_against_position(
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
     `options` are those of `plan_epoch`. A strategy that they do not allow on this corpus says so
-    in its panel.
+    in its panel. Of a large corpus, clips at equal distances are drawn, as many as can be seen.
     """
     lengths = np.asarray(lengths)
     figure = Figure(figsize=(11, 8), layout="constrained")
@@ -305,9 +306,10 @@ def draw_length_against_position(
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center").set_in_layout(False)
             continue
         order = np.concatenate(plan)
+        shown = slice(None, None, -(-len(order) // MOST_DOTS))
         axes.plot(
-            np.arange(1, len(order) + 1),
-            lengths[order],
+            np.arange(1, len(order) + 1)[shown],
+            lengths[order][shown],
             linestyle="none",
             marker=".",
             markersize=float(np.clip(400 / len(order), 1.0, 6)),

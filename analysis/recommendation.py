@@ -88,7 +88,16 @@ def _least_random(surveyor, batch_size, strategy, min_novelty, options) -> Surve
     def survey_at(place: int) -> Survey:
         return sweep(surveyor, batch_size, strategy, [values[place]], **options)[0]
 
-    place = first_that(len(values), lambda i: survey_at(i).mixes_enough(min_novelty))
+    def enough(place: int) -> bool:
+        return survey_at(place).mixes_enough(min_novelty)
+
+    # First among the values a doubling apart, of which a sweep may have surveyed most already.
+    apart = set(parameter_values(strategy, len(surveyor.lengths), batch_size, per_octave=1))
+    places = [place for place, value in enumerate(values) if value in apart]
+    passed = first_that(len(places), lambda i: enough(places[i]))
+    least = places[passed - 1] + 1 if passed > 0 else 0
+    most = places[passed] if passed < len(places) else len(values)
+    place = least + first_that(most - least, lambda i: enough(least + i))
     return survey_at(min(place, len(values) - 1))
 
 

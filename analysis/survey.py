@@ -78,7 +78,7 @@ WITH_ERROR = ("zero_padding_rate", "average_batch_length", "decoder_steps", "nov
 
 
 class Surveyor:
-    """Makes surveys of one corpus, each of them once; several threads may ask for them.
+    """Makes surveys of one corpus, each of them once; several threads may ask for different ones.
 
     Args:
         lengths: frames of every clip.
@@ -109,10 +109,19 @@ class Surveyor:
         self._sorted_spreads: dict[tuple, float] = {}
         self._made: dict[tuple, Survey] = {}
 
-    def survey(self, batch_size: int, strategy: str, *, epochs: int = 5, **options) -> Survey:
+    def survey(
+        self,
+        batch_size: int,
+        strategy: str,
+        *,
+        epochs: int = 5,
+        known_orders: dict | None = None,
+        **options,
+    ) -> Survey:
         """Plan `epochs` epochs (1, 2, ...; novelty compares each with the one before) and average.
 
         Args:
+            known_orders: of `plan_epoch`, for surveys that differ in the sizes of batches.
             options: of `plan_epoch`, but for the epoch and the seed.
 
         Raises:
@@ -127,7 +136,8 @@ class Surveyor:
         }
         key = (batch_size, strategy, epochs, *sorted(used.items()))
         if key not in self._made:
-            self._made[key] = self._survey(batch_size, strategy, epochs, used)
+            orders = {"known_orders": known_orders}
+            self._made[key] = self._survey(batch_size, strategy, epochs, used | orders)
         return self._made[key]
 
     def _survey(self, batch_size: int, strategy: str, epochs: int, options: dict) -> Survey:

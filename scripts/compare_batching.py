@@ -139,7 +139,7 @@ class Effort(NamedTuple):
         usual = epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // clips))
         if clips < LARGE_CORPUS:
             return cls(usual, (usual + 1) // 2, usual, 2)
-        return cls(usual, 1, 1, 1)
+        return cls(epochs or 3, 1, 1, 1)
 
     def sentences(self, surveys: Sequence[Survey]) -> list[str]:
         """How far the means of these surveys, of the comparison, may lie from those of very many
@@ -212,29 +212,47 @@ def run_jobs(
 
     `surveyors` are those of the draws of clips.
     """
+    # One thread surveys all batchings that share the order of the clips, and finds it once.
+    groups: dict[tuple, list[Job]] = {}
+    for job in jobs:
+        value = job.options.get(PARAMETERS.get(job.strategy))
+        groups.setdefault((job.strategy, value), []).append(job)
+    with progress_bar("surveying", len(jobs), " batchings") as bar:
+        found = in_threads(lambda group: _run_group(group, surveyors, effort), groups.values())
+        results = {}
+        for group, surveys in zip(groups.values(), found, strict=True):
+            results |= zip(map(id, group), surveys, strict=True)
+            bar.update(len(group))
     tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
     impossible = []
-
-    def run(job: Job) -> Survey | BatchingError:
-        epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
-        try:
-            return mean_survey(
-                [
-                    surveyor.survey(job.batch_size, job.strategy, epochs=epochs, **job.options)
-                    for surveyor in surveyors[: job.draws]
-                ]
-            )
-        except BatchingError as error:  # a corpus too small for the parameter
-            return error
-
-    found = progress_bar("surveying", len(jobs), " batchings", iterable=in_threads(run, jobs))
-    for job, result in zip(jobs, found, strict=True):
+    for job in jobs:
+        result = results[id(job)]
         if isinstance(result, Survey):
             tables[job.table].append(result)
         elif job.table == "comparison":
             name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
             impossible.append(f"{name}: not possible ({result})")
     return tables, impossible
+
+
+def _run_group(
+    group: Sequence[Job], surveyors: Sequence[Surveyor], effort: Effort
+) -> list[Survey | BatchingError]:
+    orders = [{} for _ in surveyors]
+    results = []
+    for job in group:
+        epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
+        try:
+            draws = [
+                surveyor.survey(
+                    job.batch_size, job.strategy, epochs=epochs, known_orders=known, **job.options
+                )
+                for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
+            ]
+            results.append(mean_survey(draws))
+        except BatchingError as error:  # a corpus too small for the parameter
+            results.append(error)
+    return results
 
 
 # ---------------------------------------------------------------------------- tables
