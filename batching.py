@@ -473,26 +473,34 @@ def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: Sequence[int])
     # As many clips fit into any batch as into one of the longest: their maxima are known for
     # every start beforehand, and only the clips beyond are gone through one by one, in Python, for
     # each cut depends on the last one. A memoryview makes no object of a clip before it is needed.
-    sure = max(1, min(int(capacity // x.max()), len(x)))
-    if sure > 1 and sure * x.max() > capacity:  # by the last bit of the division
-        sure -= 1
+    sure = min(_clips_that_fit(capacity, float(x.max())), len(x))
     lengths, longest_from = memoryview(x), memoryview(_sliding_maximum(x, sure))
     starts = []
     for start, end in zip(class_starts, [*class_starts[1:], len(x)], strict=True):
         while end - start > sure:
             starts.append(start)
             longest, i = longest_from[start], start + sure
-            while i < end:
+            limit = min(end, start + _clips_that_fit(capacity, longest))
+            while i < limit:
                 length = lengths[i]
                 if length > longest:
+                    if (i - start + 1) * length > capacity:
+                        break
                     longest = length
-                if (i - start + 1) * longest > capacity:
-                    break
+                    limit = min(end, start + _clips_that_fit(capacity, longest))
                 i += 1
             start = i
         if start < end:
             starts.append(start)
     return starts
+
+
+def _clips_that_fit(capacity: float, longest: float) -> int:
+    """The largest count with count * longest <= capacity, to the last bit of the product."""
+    count = int(capacity // longest)
+    if count * longest > capacity:
+        return count - 1
+    return count + ((count + 1) * longest <= capacity)
 
 
 def _sliding_maximum(x: np.ndarray, width: int) -> np.ndarray:
