@@ -50,13 +50,15 @@ class Parameter:
     is_factor: bool = False  # a real number from 0; else a whole number from 1
     holds_batches: bool = False  # counted in clips, and at least batch_size
     at_most_clips: bool = False  # no more than there are clips
+    at_most: int | None = None  # whatever the clips
     larger_mixes_more: bool = True
 
     def limits(self, num_clips: int, batch_size: int) -> tuple[int, int | None]:
         """The least and the largest value allowed; None where there is no largest."""
         if self.is_factor:
             return 0, None
-        return batch_size if self.holds_batches else 1, num_clips if self.at_most_clips else None
+        most = num_clips if self.at_most_clips else self.at_most
+        return batch_size if self.holds_batches else 1, most
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,14 @@ FACTOR = Parameter(
 BUCKET_SIZE = Parameter("bucket_size", "bucket size (clips)", "buckets of {}", holds_batches=True)
 NUM_BINS = Parameter("num_bins", "number of bins", "{} bins", at_most_clips=True)
 NUM_BUCKETS = Parameter(
-    "num_buckets", "number of length classes", "{} classes", larger_mixes_more=False
+    "num_buckets",
+    "number of length classes",
+    "{} classes",
+    at_most=10**6,  # an array of their edges is made
+    larger_mixes_more=False,
 )
+MOST_COUNTED = 10**15  # a count or a length: sums of them stay exact in float64
+LARGEST_FACTOR = 1e6  # random order long before
 
 
 def _random(clips: ShuffledClips) -> Order:
@@ -369,6 +377,7 @@ def plan_epoch(
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BatchingError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
     _check_count("batch_size", batch_size, 1)
+    batch_size = min(batch_size, MOST_COUNTED)
     values = {
         "local_randomization_factor": local_randomization_factor,
         "bucket_size": bucket_size,
@@ -377,13 +386,15 @@ def plan_epoch(
     }
     parameter = REGISTRY[strategy].parameter
     value = parameter and values[parameter.name]
+    if parameter and parameter.holds_batches and isinstance(value, int):
+        value = min(value, max(len(x), batch_size))  # no bucket holds more
     _check_value(FACTOR, local_randomization_factor, len(x), batch_size)  # whatever the strategy
     if parameter:
         _check_value(parameter, value, len(x), batch_size)
-    capacity = batch_size * x.max()
+    capacity = batch_size * float(x.max())
     if batch_capacity is not None:
         _check_capacity(batch_capacity, x, dynamic_batch_size)
-        capacity = batch_capacity
+        capacity = min(batch_capacity, len(x) * float(x.max()))  # which holds the whole corpus
     _check_count("seed", seed, 0)
     _check_count("epoch", epoch, 0)
 
@@ -416,11 +427,11 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
     if not (np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)):
         raise BatchingError(f"lengths: expected numbers, got {x.dtype}")
     x = x.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(x) & (x > 0)))
+    bad = np.flatnonzero(~((x > 0) & (x <= MOST_COUNTED)))
     if bad.size:
         raise BatchingError(
-            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length "
-            f"({bad.size} of {x.size} are not)"
+            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length of at most "
+            f"{MOST_COUNTED:.0e} ({bad.size} of {x.size} are not)"
         )
     return x
 
@@ -428,10 +439,11 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
 def _check_value(parameter: Parameter, value: float, num_clips: int, batch_size: int) -> None:
     least, most = parameter.limits(num_clips, batch_size)
     if not parameter.is_factor:
-        what = "batch_size" if parameter.holds_batches else "the number of clips" if most else ""
+        what = "batch_size" if parameter.holds_batches else ""
+        what = "the number of clips" if parameter.at_most_clips else what
         _check_count(parameter.name, value, least, most, what)
-    elif not (np.isfinite(value) and value >= least):
-        raise BatchingError(f"{parameter.name}={value}: expected 0 <= factor < inf")
+    elif not least <= value <= LARGEST_FACTOR:
+        raise BatchingError(f"{parameter.name}={value}: expected 0 <= factor <= {LARGEST_FACTOR:g}")
 
 
 def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bool) -> None:
@@ -440,7 +452,7 @@ def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bo
             f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
             "set dynamic_batch_size=True or leave it out"
         )
-    if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
+    if not float(x.max()) <= batch_capacity < np.inf:
         raise BatchingError(
             f"batch_capacity={batch_capacity}: expected a finite number of at least "
             f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "

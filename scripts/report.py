@@ -39,6 +39,7 @@ from analysis.report_tables import make_tables
 from analysis.survey import Surveyor
 from data_utils import LENGTHS_FILE
 from files import write_atomically
+from progress import ended_by_closed_pipe
 
 TITLE = "Ten batchings of Tacotron 2: ours beside the paper's"
 TEMPLATES = ROOT / "scripts" / "templates"
@@ -216,4 +217,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_by_closed_pipe():
+        main()

@@ -458,7 +458,7 @@ def test_the_strategies_are_those_of_batching():
 def test_the_arguments_of_plan_epoch_are_settings_of_the_same_type():
     hints = typing.get_type_hints(HParams)
     parameters = inspect.signature(batching.plan_epoch).parameters
-    for name in set(parameters) - {"lengths", "strategy", "seed", "epoch"}:
+    for name in set(parameters) - {"lengths", "strategy", "seed", "epoch", "known_orders"}:
         assert name in hints
     for name in ("bucket_size", "num_bins", "num_buckets", "local_randomization_factor"):
         assert getattr(HParams(), name) == parameters[name].default
