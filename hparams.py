@@ -449,7 +449,7 @@ def _weights(h: HParams | types.SimpleNamespace) -> dict[str, int]:
     return {
         "n_symbols symbols_embedding_dim": h.n_symbols * h.symbols_embedding_dim,
         "encoder_embedding_dim encoder_n_convolutions encoder_kernel_size": width**2
-        * (h.encoder_n_convolutions * h.encoder_kernel_size + 3),
+        * (h.encoder_n_convolutions * h.encoder_kernel_size + 6),
         "prenet_dim n_mel_channels n_frames_per_step": h.prenet_dim * (out + h.prenet_dim),
         "attention_rnn_dim prenet_dim": 4 * attention * (h.prenet_dim + width + attention),
         "decoder_rnn_dim attention_rnn_dim": 4 * decoder * (attention + width + decoder)

@@ -38,8 +38,10 @@ def ended_by_closed_pipe() -> Iterator[None]:
     Quietly, with the exit code 141 that shells give to a program ended by SIGPIPE.
     """
     try:
-        yield
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes what is left at its end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

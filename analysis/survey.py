@@ -56,7 +56,7 @@ class Survey:
     novelty: float  # of the pairs that share a batch, the share that did not the epoch before
     seconds_per_epoch: float | None = None  # predicted, with costs
     peak_bytes: float | None = None  # predicted, with costs that know memory
-    # Of the means named in WITH_ERROR, over epochs or draws of clips; none of a single epoch.
+    # Of the means named in WITH_ERROR, over epochs or draws of clips.
     standard_errors: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -155,7 +155,15 @@ class Surveyor:
             if self.costs is not None:
                 row |= predict(self.costs, self.lengths, self.symbols, plan)
             rows.append(row)
-            before = plan
+            earlier, before = before, plan
+        found = _combined(rows)
+        if epochs == 1:  # the plan before it tells how much one epoch differs from another
+            other = asdict(padding_stats(self.lengths, earlier, self.frames_per_step))
+            found["standard_errors"] = {
+                name: abs(rows[0][name] - other[name]) / math.sqrt(2)
+                for name in WITH_ERROR
+                if name in other
+            }
         name = PARAMETERS.get(strategy)
         return Survey(
             strategy=strategy,
@@ -163,7 +171,7 @@ class Surveyor:
             dynamic_batch_size=options.get("dynamic_batch_size", False),
             batch_capacity=None if capacity == default_capacity else capacity,
             value=options.get(name, DEFAULTS[name]) if name else None,
-            **_combined(rows),
+            **found,
         )
 
     def _plan(self, batch_size: int, strategy: str, epoch: int, options: dict) -> EpochPlan:

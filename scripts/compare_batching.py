@@ -69,6 +69,7 @@ from progress import ended_by_closed_pipe, progress_bar
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
+RELATIVE_ERRORS = ("average_batch_length", "decoder_steps")  # shown in % of the mean
 LARGE_CORPUS = 100_000  # clips from which an epoch is steady enough for the sweeps
 HOW_TO_MEASURE = "measure them with: python benchmarks/step_cost.py -o COSTS.json"
 
@@ -147,34 +148,43 @@ class Effort(NamedTuple):
             return cls(usual, (usual + 1) // 2, usual, 2)
         return cls(epochs or 3, 1, 1, 1)
 
-    def sentences(self, surveys: Sequence[Survey]) -> list[str]:
-        """How far the means of these surveys, of the comparison, may lie from those of very many
-        epochs, and how far the sweeps'."""
-        if self.epochs == 1:
-            return ["one epoch planned: how far another lies from it is not known (--epochs 5)"]
-        largest = {}
-        for name in ("zero_padding_rate", "average_batch_length", "decoder_steps", "novelty"):
-            relative = name in ("average_batch_length", "decoder_steps")
-            errors = [
-                found.standard_errors[name] / (getattr(found, name) if relative else 1)
-                for found in surveys
-            ]
-            largest[name] = 100 * max([e for e in errors if not math.isnan(e)], default=0)
-        lines = [
-            "largest standard error of these means: "
-            f"ZPR {largest['zero_padding_rate']:.2g} points, "
-            f"ABL {largest['average_batch_length']:.2g} %, "
-            f"decoder steps {largest['decoder_steps']:.2g} %, "
-            f"novelty {largest['novelty'] / 100:.2g}"
+
+def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
+    """How far the mean of any of these surveys may lie from that of very many epochs: four times
+    the largest standard error, for few epochs know theirs but roughly. Relative where it says so
+    in RELATIVE_ERRORS."""
+    largest: dict[str, float] = {}
+    for found in surveys:
+        for name, error in found.standard_errors.items():
+            scale = getattr(found, name) if name in RELATIVE_ERRORS else 1
+            if not math.isnan(error):
+                largest[name] = max(largest.get(name, 0.0), 4 * error / scale)
+    return largest
+
+
+def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
+    """How far the figures lie from those of very many epochs."""
+
+    def within(surveys: Sequence[Survey]) -> str:
+        errors = {name: f"{100 * error:.2g}" for name, error in largest_errors(surveys).items()}
+        shown = [
+            f"ZPR {errors['zero_padding_rate']} points",
+            f"ABL {errors['average_batch_length']} %",
+            f"decoder steps {errors['decoder_steps']} %",
         ]
-        if self.sweep_epochs < (self.epochs + 1) // 2:
-            lines.append(
-                f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
-                f"{self.sweep_epochs} epoch a batching, at half as many values of a parameter; "
-                f"their standard errors are {math.sqrt(self.epochs / self.sweep_epochs):.1f} "
-                "times as large"
-            )
-        return lines
+        if "novelty" in errors:
+            shown.append(f"novelty {errors['novelty']} points")
+        return ", ".join(shown)
+
+    lines = [f"these means lie within 4 standard errors: {within(tables['comparison'])}"]
+    if effort.per_octave == 1:
+        sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
+        lines.append(
+            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
+            f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
+            f"within {within(sweeps)}"
+        )
+    return lines
 
 
 class Job(NamedTuple):
@@ -609,7 +619,11 @@ def main(arguments: list[str] | None = None) -> None:
     notes += [*refused, *same_as_random(hparams, len(clips)), *impossible]
     surveys = tables["comparison"]
     sections = make_sections(tables, hparams, clips.frames, capacities)
-    lines = heading(args, clips.frames, hparams, effort.epochs) + effort.sentences(surveys) + notes
+    lines = (
+        heading(args, clips.frames, hparams, effort.epochs)
+        + error_sentences(tables, effort)
+        + notes
+    )
     closing = []
     if args.match_zpr:
         closing += equal_padding(args.match_zpr, surveys, draws, hparams, effort)
