@@ -21,6 +21,7 @@ Sources, cited below by these names:
 """
 
 import difflib
+import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,13 +50,15 @@ class Parameter:
     is_factor: bool = False  # a real number from 0; else a whole number from 1
     holds_batches: bool = False  # counted in clips, and at least batch_size
     at_most_clips: bool = False  # no more than there are clips
+    at_most: int | None = None  # whatever the clips
     larger_mixes_more: bool = True
 
     def limits(self, num_clips: int, batch_size: int) -> tuple[int, int | None]:
         """The least and the largest value allowed; None where there is no largest."""
         if self.is_factor:
             return 0, None
-        return batch_size if self.holds_batches else 1, num_clips if self.at_most_clips else None
+        most = num_clips if self.at_most_clips else self.at_most
+        return batch_size if self.holds_batches else 1, most
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Strategy:
     order: Callable[[ShuffledClips], Order]
     parameter: Parameter | None = None
     larger_values: str = ""  # one sentence: what larger values of the parameter do
+    order_follows_sizes: bool = False  # the order is another with dynamic batch sizes
 
 
 FACTOR = Parameter(
@@ -92,8 +96,14 @@ FACTOR = Parameter(
 BUCKET_SIZE = Parameter("bucket_size", "bucket size (clips)", "buckets of {}", holds_batches=True)
 NUM_BINS = Parameter("num_bins", "number of bins", "{} bins", at_most_clips=True)
 NUM_BUCKETS = Parameter(
-    "num_buckets", "number of length classes", "{} classes", larger_mixes_more=False
+    "num_buckets",
+    "number of length classes",
+    "{} classes",
+    at_most=10**6,  # an array of their edges is made
+    larger_mixes_more=False,
 )
+MOST_COUNTED = 10**15  # a count or a length: sums of them stay exact in float64
+LARGEST_FACTOR = 1e6  # random order long before
 
 
 def _random(clips: ShuffledClips) -> Order:
@@ -160,16 +170,27 @@ def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
 
 
 def _alternated_sort(clips: ShuffledClips) -> Order:
-    x, order = clips.lengths, clips.order
+    x, order = clips.lengths[clips.order], clips.order
     # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
     bin_index = np.arange(len(x)) * clips.value // len(x)
-    signed = np.where(bin_index % 2 == 0, x[order], -x[order])
-    return order[np.lexsort((signed, bin_index))], [0]
+    by_length = _stable_argsort(np.where(bin_index % 2 == 0, x, -x))
+    return order[by_length[_stable_argsort(bin_index[by_length])]], [0]
 
 
 def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
-    return order[np.argsort(keys[order], kind="stable")]
+    return order[_stable_argsort(keys[order])]
+
+
+def _stable_argsort(keys: np.ndarray) -> np.ndarray:
+    """np.argsort(keys, kind="stable"), several times as fast for frames and other small counts."""
+    least, most = keys.min(), keys.max()
+    if most - least < 1 << 16:  # numpy sorts 16-bit numbers by radix
+        above = keys - least
+        small = above.astype(np.uint16)
+        if np.array_equal(small, above):
+            keys = small
+    return np.argsort(keys, kind="stable")
 
 
 _MORE = "Larger values mix clips more and pad more."
@@ -204,6 +225,7 @@ _ENTRIES = (
         _semi_sorted_exponential,
         FACTOR,
         _MORE,
+        order_follows_sizes=True,
     ),
     Strategy(
         "bucket",
@@ -251,6 +273,66 @@ STRATEGIES = tuple(REGISTRY)
 # ---------------------------------------------------------------------------- planning an epoch
 
 
+class EpochPlan(Sequence):
+    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number.
+
+    Args:
+        order: [clips] the clips, batch after batch.
+        starts: [batches] the places in `order` where the batches begin, 0 first.
+    """
+
+    def __init__(self, order: np.ndarray, starts: np.ndarray):
+        self.order, self.starts = order, starts
+
+    @classmethod
+    def from_batches(cls, batches: Sequence[Sequence[int] | np.ndarray]) -> "EpochPlan":
+        """The plan of these batches, which must not be empty.
+
+        Raises:
+            ValueError: if there is no batch, or an empty one.
+        """
+        if isinstance(batches, cls):
+            return batches
+        sizes = np.array([len(batch) for batch in batches])
+        if sizes.size == 0 or sizes.min() == 0:
+            raise ValueError("batches: expected at least one batch, and no empty one")
+        order = np.concatenate([np.asarray(batch) for batch in batches])
+        return cls(order, np.cumsum(sizes) - sizes)
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        """[batches] clips of each."""
+        return np.diff(self.starts, append=len(self.order))
+
+    @functools.cached_property
+    def batch_of_place(self) -> np.ndarray:
+        """[clips] the number of the batch at every place of `order`."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        start = self.starts[index]
+        following = index % len(self) + 1
+        return self.order[start : self.starts[following] if following < len(self) else None]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        starts = self.starts.tolist()
+        for start, end in zip(starts, [*starts[1:], len(self.order)], strict=True):
+            yield self.order[start:end]
+
+    def shuffled(self, rng: np.random.Generator) -> "EpochPlan":
+        """The same batches in random order."""
+        chosen = rng.permutation(len(self))
+        sizes = self.sizes[chosen]
+        starts = np.cumsum(sizes) - sizes
+        places = np.arange(len(self.order)) + np.repeat(self.starts[chosen] - starts, sizes)
+        return EpochPlan(self.order[places], starts)
+
+
 def plan_epoch(
     lengths: Sequence[float] | np.ndarray,
     batch_size: int,
@@ -265,7 +347,8 @@ def plan_epoch(
     dynamic_batch_size: bool = False,
     batch_capacity: float | None = None,
     batch_randomization: bool = False,
-) -> list[np.ndarray]:
+    known_orders: dict | None = None,
+) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
 
     Every strategy begins with a shuffle, so clips of equal length change places between epochs.
@@ -282,6 +365,8 @@ def plan_epoch(
         batch_capacity: that capacity, in units of length; default batch_size * longest clip.
             Never exceeded.
         batch_randomization: shuffle the finished batches (BR, Ge21).
+        known_orders: the strategies' orders of these very lengths, which are looked up and added:
+            batches of several sizes are planned sooner so, without batch_randomization.
 
     Raises:
         BatchingError: naming the parameter, its value and what is allowed.
@@ -292,6 +377,7 @@ def plan_epoch(
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BatchingError(f"strategy={strategy!r}: expected one of {', '.join(STRATEGIES)}{hint}")
     _check_count("batch_size", batch_size, 1)
+    batch_size = min(batch_size, MOST_COUNTED)
     values = {
         "local_randomization_factor": local_randomization_factor,
         "bucket_size": bucket_size,
@@ -300,30 +386,33 @@ def plan_epoch(
     }
     parameter = REGISTRY[strategy].parameter
     value = parameter and values[parameter.name]
+    if parameter and parameter.holds_batches and isinstance(value, int):
+        value = min(value, max(len(x), batch_size))  # no bucket holds more
     _check_value(FACTOR, local_randomization_factor, len(x), batch_size)  # whatever the strategy
     if parameter:
         _check_value(parameter, value, len(x), batch_size)
-    capacity = batch_size * x.max()
+    capacity = batch_size * float(x.max())
     if batch_capacity is not None:
         _check_capacity(batch_capacity, x, dynamic_batch_size)
-        capacity = batch_capacity
+        capacity = min(batch_capacity, len(x) * float(x.max()))  # which holds the whole corpus
     _check_count("seed", seed, 0)
     _check_count("epoch", epoch, 0)
 
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
-    shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-    order, class_starts = REGISTRY[strategy].order(shuffled)
-    if dynamic_batch_size:
-        starts = _dynamic_starts(x[order], capacity, class_starts)
+    sizes = dynamic_batch_size and REGISTRY[strategy].order_follows_sizes
+    key = (strategy, value, seed, epoch, sizes)
+    if known_orders is None or batch_randomization or key not in known_orders:
+        shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
+        found = REGISTRY[strategy].order(shuffled)
+        if known_orders is not None:
+            known_orders[key] = found
     else:
-        ends = [*class_starts[1:], len(x)]
-        starts = [
-            s for a, b in zip(class_starts, ends, strict=True) for s in range(a, b, batch_size)
-        ]
-    batches = [order[a:b] for a, b in zip(starts, [*starts[1:], len(x)], strict=True)]
-    if batch_randomization:
-        batches = [batches[i] for i in rng.permutation(len(batches)).tolist()]
-    return batches
+        found = known_orders[key]
+    order, class_starts = found
+    find_starts = _dynamic_starts if dynamic_batch_size else _fixed_starts
+    starts = find_starts(x[order], capacity if dynamic_batch_size else batch_size, class_starts)
+    plan = EpochPlan(order, np.array(starts))
+    return plan.shuffled(rng) if batch_randomization else plan
 
 
 def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -338,11 +427,11 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
     if not (np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)):
         raise BatchingError(f"lengths: expected numbers, got {x.dtype}")
     x = x.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(x) & (x > 0)))
+    bad = np.flatnonzero(~((x > 0) & (x <= MOST_COUNTED)))
     if bad.size:
         raise BatchingError(
-            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length "
-            f"({bad.size} of {x.size} are not)"
+            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length of at most "
+            f"{MOST_COUNTED:.0e} ({bad.size} of {x.size} are not)"
         )
     return x
 
@@ -350,10 +439,11 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
 def _check_value(parameter: Parameter, value: float, num_clips: int, batch_size: int) -> None:
     least, most = parameter.limits(num_clips, batch_size)
     if not parameter.is_factor:
-        what = "batch_size" if parameter.holds_batches else "the number of clips" if most else ""
+        what = "batch_size" if parameter.holds_batches else ""
+        what = "the number of clips" if parameter.at_most_clips else what
         _check_count(parameter.name, value, least, most, what)
-    elif not (np.isfinite(value) and value >= least):
-        raise BatchingError(f"{parameter.name}={value}: expected 0 <= factor < inf")
+    elif not least <= value <= LARGEST_FACTOR:
+        raise BatchingError(f"{parameter.name}={value}: expected 0 <= factor <= {LARGEST_FACTOR:g}")
 
 
 def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bool) -> None:
@@ -362,7 +452,7 @@ def _check_capacity(batch_capacity: float, x: np.ndarray, dynamic_batch_size: bo
             f"batch_capacity={batch_capacity}: it bounds dynamic batches only; "
             "set dynamic_batch_size=True or leave it out"
         )
-    if not (np.isfinite(batch_capacity) and batch_capacity >= x.max()):
+    if not float(x.max()) <= batch_capacity < np.inf:
         raise BatchingError(
             f"batch_capacity={batch_capacity}: expected a finite number of at least "
             f"{x.max():.15g}, the length of the longest clip (index {int(x.argmax())}), which "
@@ -384,21 +474,55 @@ def _hashed_seed(seed: int, epoch: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 
-def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: list[int]) -> list[int]:
+def _fixed_starts(x: np.ndarray, batch_size: int, class_starts: Sequence[int]) -> list[int]:
+    """Where batches begin if each takes the next `batch_size` clips of its class."""
+    ends = [*class_starts[1:], len(x)]
+    return [s for a, b in zip(class_starts, ends, strict=True) for s in range(a, b, batch_size)]
+
+
+def _dynamic_starts(x: np.ndarray, capacity: float, class_starts: Sequence[int]) -> list[int]:
     """Where batches begin if each takes the longest run with size * longest <= capacity (DBS)."""
-    # A plain loop over Python floats: each cut depends on the last one, and this costs about
-    # 50 ns a clip where calling numpy for every batch costs microseconds a batch. Converting in
-    # pieces keeps a corpus of millions from becoming that many Python objects at once.
-    starts, forced = [], set(class_starts)
-    start, longest, piece = 0, 0.0, 1 << 16
-    for offset in range(0, len(x), piece):
-        for i, length in enumerate(x[offset : offset + piece].tolist(), offset):
-            if length > longest:
-                longest = length
-            if (i - start + 1) * longest > capacity or i in forced:
-                starts.append(i)
-                start, longest = i, length
+    # As many clips fit into any batch as into one of the longest: their maxima are known for
+    # every start beforehand, and only the clips beyond are gone through one by one, in Python, for
+    # each cut depends on the last one. A memoryview makes no object of a clip before it is needed.
+    sure = min(_clips_that_fit(capacity, float(x.max())), len(x))
+    lengths, longest_from = memoryview(x), memoryview(_sliding_maximum(x, sure))
+    starts = []
+    for start, end in zip(class_starts, [*class_starts[1:], len(x)], strict=True):
+        while end - start > sure:
+            starts.append(start)
+            longest, i = longest_from[start], start + sure
+            limit = min(end, start + _clips_that_fit(capacity, longest))
+            while i < limit:
+                length = lengths[i]
+                if length > longest:
+                    if (i - start + 1) * length > capacity:
+                        break
+                    longest = length
+                    limit = min(end, start + _clips_that_fit(capacity, longest))
+                i += 1
+            start = i
+        if start < end:
+            starts.append(start)
     return starts
+
+
+def _clips_that_fit(capacity: float, longest: float) -> int:
+    """The largest count with count * longest <= capacity, to the last bit of the product."""
+    count = int(capacity // longest)
+    if count * longest > capacity:
+        return count - 1
+    return count + ((count + 1) * longest <= capacity)
+
+
+def _sliding_maximum(x: np.ndarray, width: int) -> np.ndarray:
+    """[clips] the largest of the `width` (or the fewer that are left) numbers from each place."""
+    largest, known = x.copy(), 1
+    while known < width:
+        step = min(known, width - known)
+        np.maximum(largest[:-step], largest[step:], out=largest[:-step])
+        known += step
+    return largest
 
 
 # ---------------------------------------------------------------------------- what a plan costs
@@ -442,13 +566,10 @@ def padding_stats(
     """
     x = check_lengths(lengths)
     _check_count("frames_per_step", frames_per_step, 1)
-    sizes = np.array([len(batch) for batch in batches])
-    if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: expected at least one batch, and no empty one")
-    laid_out = x[np.concatenate([np.asarray(batch) for batch in batches])]
-    starts = np.cumsum(sizes) - sizes
-    longest = np.maximum.reduceat(laid_out, starts)
-    real = np.add.reduceat(laid_out, starts)
+    plan = EpochPlan.from_batches(batches)
+    sizes, laid_out = plan.sizes, x[plan.order]
+    longest = np.maximum.reduceat(laid_out, plan.starts)
+    real = np.add.reduceat(laid_out, plan.starts)
     steps = longest if frames_per_step == 1 else np.ceil(longest / frames_per_step)
     padded = steps * frames_per_step
     clips, real_total = int(sizes.sum()), float(real.sum())
@@ -470,35 +591,50 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
+@dataclass(frozen=True)
+class LengthRanks:
+    """How far apart in length any two clips are, for `pair_spread`."""
+
+    doubled: np.ndarray  # [clips] int64, twice the rank; clips of equal length share a mean rank
+    mean_distance: float  # of two clips drawn at random, in doubled ranks
+
+
+def length_ranks(lengths: Sequence[float] | np.ndarray) -> LengthRanks:
+    """The ranks of `lengths`, one positive length per clip. BatchingError as `check_lengths`."""
+    x = check_lengths(lengths)
+    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
+    doubled = (2 * np.cumsum(count) - count - 1)[label]
+    return LengthRanks(doubled, _distances(doubled, EpochPlan(np.arange(len(x)), np.array([0]))))
+
+
 def pair_spread(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
+    lengths: Sequence[float] | np.ndarray | LengthRanks,
+    batches: Sequence[Sequence[int] | np.ndarray],
 ) -> float:
     """How far apart in length the clips of a batch are: the mean over pairs that share a batch.
 
     The distance of two clips is that of their ranks by length (equal lengths share their mean
     rank), in units of the mean distance of any two clips: 1 is what random batches have on
     average, and the least is what sorted batches of the same sizes have. 0 where no batch holds
-    two clips, or all clips are of one length.
+    two clips, or all clips are of one length. Of many plans of the same clips, give their
+    `length_ranks` instead of their lengths.
     """
-    x = check_lengths(lengths)
-    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(count) - (count + 1) / 2)[label]
-    in_batches = _distances(rank, batches)
-    anywhere = _distances(rank, [np.arange(len(x))])
-    return in_batches / anywhere if anywhere else 0.0
+    ranks = lengths if isinstance(lengths, LengthRanks) else length_ranks(lengths)
+    in_batches = _distances(ranks.doubled, EpochPlan.from_batches(batches))
+    return in_batches / ranks.mean_distance if ranks.mean_distance else 0.0
 
 
-def _distances(rank: np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]) -> float:
+def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
     """Mean |rank - rank| over the pairs inside batches, without going through the pairs."""
-    batch_of = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
-    laid_out = rank[np.concatenate([np.asarray(batch) for batch in batches])]
-    order = np.lexsort((laid_out, batch_of))
-    size = np.bincount(batch_of)
-    place = np.arange(len(batch_of)) - (np.cumsum(size) - size)[batch_of]
+    batch, sizes = plan.batch_of_place, plan.sizes
+    # Sorted by batch and rank as one number, which is the fastest way to sort.
+    before = batch * (int(rank.max()) + 1)
+    laid_out = np.sort(before + rank[plan.order]) - before
     # Of B sorted values the one at place i (from 0) is the larger in i pairs, the smaller in the
     # other B - 1 - i.
-    total = float(((2 * place - size[batch_of] + 1) * laid_out[order]).sum())
-    pairs = float((size * (size - 1) / 2).sum())
+    weight = 2 * np.arange(len(batch)) - (2 * plan.starts + sizes - 1)[batch]
+    total = float(weight.astype(np.float64) @ laid_out)
+    pairs = float((sizes * (sizes - 1) / 2).sum())
     return total / pairs if pairs else 0.0
 
 
@@ -510,16 +646,16 @@ def pair_novelty(
     Both are plans of the same clips, of an epoch and the one before it. 1 where no batch holds
     two clips.
     """
-    clips = np.concatenate([np.asarray(batch) for batch in batches])
-    before_clips = np.concatenate([np.asarray(batch) for batch in before])
-    if not np.array_equal(np.sort(clips), np.sort(before_clips)):
+    now, earlier = EpochPlan.from_batches(batches), EpochPlan.from_batches(before)
+    if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
         raise ValueError("batches, before: expected two plans of the same clips")
-    batch_before = np.empty(clips.max() + 1, dtype=np.int64)
-    batch_before[before_clips] = np.repeat(np.arange(len(before)), [len(b) for b in before])
-    batch_now = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
-    size = np.bincount(batch_now)
-    _, together = np.unique(batch_now * len(before) + batch_before[clips], return_counts=True)
-    pairs = (size * (size - 1) // 2).sum()
+    batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
+    batch_before[earlier.order] = earlier.batch_of_place
+    # Clips that share both batches have the same key.
+    keys = np.sort(now.batch_of_place * len(earlier) + batch_before[now.order])
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    together = np.diff(first, append=len(keys))
+    pairs = (now.sizes * (now.sizes - 1) // 2).sum()
     return 1 - float((together * (together - 1) // 2).sum() / pairs) if pairs else 1.0
 
 

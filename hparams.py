@@ -10,6 +10,7 @@ type written here; unknown names, wrong types and values out of range are refuse
 import difflib
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -136,6 +137,22 @@ _NOT_NEGATIVE = {
     "learning_rate_final",
     "weight_decay",
 }  # every other number must be positive, and a p_*_dropout lies in [0, 1)
+# Far above what anyone uses, and below what breaks arrays, libraries or the machine.
+_AT_MOST = {
+    "seed": 2**64 - 1,  # torch's limit
+    "num_workers": 1000,
+    "sampling_rate": 10**7,
+    "filter_length": 2**24,
+    "hop_length": 2**24,
+    "win_length": 2**24,
+    "win_time": 60_000,
+    "hop_time": 60_000,
+    "n_mel_channels": 10_000,
+    "num_buckets": 10**6,
+}
+_MOST_OF_A_COUNT = 10**12  # of every other whole number
+_MOST_WEIGHTS = 10**10  # of the model: 160 GB with their gradients and Adam's state
+_BYTES_PER_WEIGHT = 16  # in training: the weight, its gradient and Adam's two means, all float32
 
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
@@ -247,6 +264,9 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
             except UserError as error:
                 problems.append(str(error))
                 continue
+            except ValueError:  # a zero byte, say
+                problems.append(f"@{piece[1:]!r}: cannot be the name of a file")
+                continue
             for number, line in lines:
                 if entry := re.sub(r"(^|\s)#.*", "", line).strip():
                     entries.append((f"{piece[1:]}:{number}: ", entry))
@@ -289,7 +309,7 @@ def _resolve_times(values: dict[str, typing.Any], given: Mapping[str, object]) -
     for time, length in (("win_time", "win_length"), ("hop_time", "hop_length")):
         if length in given:
             values[time] = None
-        elif values[time] is not None and 0 < values[time] < math.inf:
+        elif rate <= _AT_MOST["sampling_rate"] and 0 < (values[time] or 0) <= _AT_MOST[time]:
             values[length] = milliseconds_to_samples(values[time], rate)
     window_changed = "win_time" in given or "sampling_rate" in given
     if values["win_time"] is not None and window_changed and "filter_length" not in given:
@@ -333,8 +353,10 @@ def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 problems.append(f"{name}={value}: one of {', '.join(choices[name])}{hint}")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            if not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 problems.append(f"{name}={value}: must be finite")
+            elif abs(value) > (most := _largest(name)):
+                problems.append(f"{name}={_number_text(value)}: must be at most {most:,}")
             elif name.endswith("_dropout"):
                 if not 0 <= value < 1:
                     problems.append(f"{name}={value}: a dropout probability lies in [0, 1)")
@@ -376,9 +398,70 @@ def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
             f"{parameter.name}={getattr(h, parameter.name)}: must be at least "
             f"batch_size={h.batch_size}, or a bucket cannot fill a batch"
         )
+    problems += _size_problems(h)
     if not h.text_cleaners:
         problems.append("text_cleaners=[]: name at least one, for example [english_cleaners]")
     return problems
+
+
+def _largest(name: str) -> float:
+    if name in _AT_MOST:
+        return _AT_MOST[name]
+    kind = typing.get_type_hints(HParams)[name]
+    return sys.float_info.max if float in (kind, *typing.get_args(kind)) else _MOST_OF_A_COUNT
+
+
+def _number_text(value: float) -> str:
+    """A number as it is, or how long it is."""
+    if isinstance(value, float) or abs(value) < 10**30:
+        return str(value)
+    return f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
+
+
+def _size_problems(h: HParams | types.SimpleNamespace) -> list[str]:
+    """What is wrong with the model's size: fewer symbols than texts use, or too many weights."""
+    from text.symbols import symbols
+
+    problems = []
+    if h.n_symbols < len(symbols):
+        problems.append(
+            f"n_symbols={h.n_symbols}: must be at least {len(symbols)}, the symbols that texts "
+            "are made of (text/symbols.py)"
+        )
+    parts = _weights(h)
+    if sum(parts.values()) > _MOST_WEIGHTS:
+        largest = max(parts, key=parts.get)
+        named = ", ".join(f"{name}={getattr(h, name)}" for name in largest.split())
+        gigabytes = sum(parts.values()) * _BYTES_PER_WEIGHT / 10**9
+        problems.append(
+            f"{named}: a model of {sum(parts.values()):.2g} weights would take {gigabytes:,.0f} GB "
+            f"in training; at most {_MOST_WEIGHTS:.0e} weights are allowed, so choose smaller ones"
+        )
+    return problems
+
+
+def _weights(h: HParams | types.SimpleNamespace) -> dict[str, int]:
+    """Weights of the model's parts, biases left out, by the names of the settings that decide."""
+    width, out = h.encoder_embedding_dim, h.n_mel_channels * h.n_frames_per_step
+    attention, decoder, post = h.attention_rnn_dim, h.decoder_rnn_dim, h.postnet_embedding_dim
+    located = 2 * h.attention_location_kernel_size + h.attention_dim
+    post_layers = 2 * h.n_mel_channels * post + (h.postnet_n_convolutions - 2) * post**2
+    return {
+        "n_symbols symbols_embedding_dim": h.n_symbols * h.symbols_embedding_dim,
+        "encoder_embedding_dim encoder_n_convolutions encoder_kernel_size": width**2
+        * (h.encoder_n_convolutions * h.encoder_kernel_size + 6),
+        "prenet_dim n_mel_channels n_frames_per_step": h.prenet_dim * (out + h.prenet_dim),
+        "attention_rnn_dim prenet_dim": 4 * attention * (h.prenet_dim + width + attention),
+        "decoder_rnn_dim attention_rnn_dim": 4 * decoder * (attention + width + decoder)
+        + (decoder + width) * out,
+        "attention_dim attention_rnn_dim": h.attention_dim * (attention + width),
+        "attention_location_n_filters attention_location_kernel_size attention_dim": (
+            h.attention_location_n_filters * located
+        ),
+        "postnet_embedding_dim postnet_n_convolutions postnet_kernel_size": (
+            post_layers * h.postnet_kernel_size
+        ),
+    }
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from analysis.strategies import DEFAULTS, PARAMETERS, batching_name, number_text, value_in_words
-from analysis.survey import Survey, parameter_values, sweep
+from analysis.survey import Survey, Surveyor, parameter_values, sweep
 from batching import REGISTRY, STRATEGIES, BatchingError, padding_stats, plan_epoch
 from files import write_atomically
 
@@ -42,6 +42,7 @@ STYLES = {
     "alternated_sort": Style("#E69F00", "X", (0, (2.5, 1.2))),
 }
 GREY = "#555555"
+MOST_DOTS = 50_000  # in a panel
 RING = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
 
 
@@ -171,25 +172,26 @@ def _draw_batches(axes: Axes, clips: np.ndarray, plan: list[np.ndarray], colour:
 
 
 def draw_parameter_sweeps(
-    lengths: Sequence[int],
+    surveyor: Surveyor,
     batch_size: int,
     *,
     local_randomization_factor: float = DEFAULTS["local_randomization_factor"],
     bucket_size: int = DEFAULTS["bucket_size"],
     num_bins: int = DEFAULTS["num_bins"],
-    seed: int = 0,
+    epochs: int = 3,
+    per_octave: int = 2,
 ) -> Figure:
     """Ge21 Figure 2, a column each for SSB, BKT and ATS with fixed batch sizes.
 
     Upper rows: the parameter against ZPR and against ABL, the value given marked with a ring.
     Lowest row: the longest clip of every batch at that value, in the order planned and sorted.
     The grid follows the corpus: factors to 1.6, buckets of whole batches below the number of
-    clips, bins up to the number of batches; means of three epochs.
+    clips, bins up to the number of batches, `per_octave` of them a doubling; means of `epochs`.
 
     Raises:
         BatchingError: as `plan_epoch`, for more bins than clips, say.
     """
-    lengths = np.asarray(lengths)
+    lengths = surveyor.lengths
     chosen = {
         "semi_sorted": local_randomization_factor,
         "bucket": bucket_size,
@@ -199,8 +201,12 @@ def draw_parameter_sweeps(
     grid = figure.subplots(3, 3, sharey="row")
     for (upper, middle, lower), (strategy, value) in zip(grid.T, chosen.items(), strict=True):
         parameter = REGISTRY[strategy].parameter
-        values = parameter_values(strategy, len(lengths), batch_size, include=[value])
-        surveys = sweep(lengths, batch_size, strategy, values, seed=seed, epochs=3)
+        values = parameter_values(
+            strategy, len(lengths), batch_size, per_octave=per_octave, include=[value]
+        )
+        surveys = sweep(
+            surveyor, batch_size, strategy, values, epochs=epochs, dynamic_batch_size=False
+        )
         marked = next(s for s in surveys if s.value == value)
         _draw_sweep(upper, surveys, marked, lambda s: 100 * s.zero_padding_rate, "{:.2f} %")
         _draw_sweep(middle, surveys, marked, lambda s: s.average_batch_length, "{:.1f}")
@@ -209,7 +215,7 @@ def draw_parameter_sweeps(
         middle.set_xlabel(parameter.label)
         upper.set_title(REGISTRY[strategy].short_name, fontsize=12)
         options = {parameter.name: value}
-        plan = plan_epoch(lengths, batch_size, strategy, seed=seed, epoch=1, **options)
+        plan = plan_epoch(lengths, batch_size, strategy, seed=surveyor.seed, epoch=1, **options)
         _draw_batch_lengths(lower, lengths, plan, STYLES[strategy].colour)
         lower.set_xlabel(f"number of the batch ({value_in_words(strategy, value)})")
     for row, label in enumerate(("ZPR (%)", "ABL (frames)", "batch length (frames)")):
@@ -279,7 +285,7 @@ def draw_length_against_position(
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
     `options` are those of `plan_epoch`. A strategy that they do not allow on this corpus says so
-    in its panel.
+    in its panel. Of a large corpus, clips at equal distances are drawn, as many as can be seen.
     """
     lengths = np.asarray(lengths)
     figure = Figure(figsize=(11, 8), layout="constrained")
@@ -300,9 +306,10 @@ def draw_length_against_position(
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center").set_in_layout(False)
             continue
         order = np.concatenate(plan)
+        shown = slice(None, None, -(-len(order) // MOST_DOTS))
         axes.plot(
-            np.arange(1, len(order) + 1),
-            lengths[order],
+            np.arange(1, len(order) + 1)[shown],
+            lengths[order][shown],
             linestyle="none",
             marker=".",
             markersize=float(np.clip(400 / len(order), 1.0, 6)),

@@ -16,6 +16,7 @@ from text import text_to_sequence
 HEADERS = ("id,samples", "id,frames", "id,samples,symbols", "id,frames,symbols")
 FILELIST = "path|text|seconds"
 FORMATS = (*HEADERS, FILELIST)
+MOST_COUNTED = 10**10  # samples, frames or symbols of a clip: five days of sound
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,17 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
 
 def _csv_clip(line: str, header: str) -> tuple:
     """(id, number, ...) of a line."""
-    name, *counts = (field.strip() for field in next(csv.reader([line])))
-    whole = all(count.isascii() and count.isdecimal() and int(count) > 0 for count in counts)
-    if len(counts) != header.count(",") or not whole:
-        raise ValueError(f"{_shortened(line)!r}, expected {header} in whole numbers from 1")
+    try:
+        name, *counts = (field.strip() for field in next(csv.reader([line])))
+    except csv.Error as error:
+        raise ValueError(f"{_shortened(line)!r}: {error}; expected {header}") from None
+    # Its digits are counted first: Python itself refuses to convert some thousand.
+    whole = all(c.isascii() and c.isdecimal() and len(c.lstrip("0")) <= 11 for c in counts)
+    in_range = whole and all(1 <= int(count) <= MOST_COUNTED for count in counts)
+    if len(counts) != header.count(",") or not in_range:
+        raise ValueError(
+            f"{_shortened(line)!r}, expected {header} in whole numbers from 1 to {MOST_COUNTED:,}"
+        )
     return name, *map(int, counts)
 
 
@@ -135,8 +143,9 @@ def _filelist_clip(line: str, hparams: HParams) -> tuple[str, int, str]:
         raise ValueError(
             "path|text without seconds; scripts/prepare_ljspeech.py makes lists with them"
         )
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"seconds '{seconds:g}', expected a number above 0")
+    if not 0 < seconds * hparams.sampling_rate <= MOST_COUNTED:
+        most = MOST_COUNTED / hparams.sampling_rate
+        raise ValueError(f"seconds '{seconds:g}', expected a number above 0, at most {most:,.0f}")
     samples = round(seconds * hparams.sampling_rate)
     return Path(path).stem, frame_count(samples, hparams), text
 

@@ -46,6 +46,10 @@ class RunRecord:
     started_from: str | None = None  # a checkpoint
     commit: str | None = None  # of this recipe
 
+    def __post_init__(self):
+        if not 1970 < self.time.year < 9999:  # others have no time of day in every time zone
+            raise ValueError(f"time={self.time}, expected a year from 1971 to 9998")
+
 
 @dataclass(frozen=True)
 class EpochRecord:

@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from analysis.step_costs import StepCosts
 from analysis.strategies import PARAMETERS, batching_name, value_in_words
-from analysis.survey import Survey, first_that, parameter_values, sweep
+from analysis.survey import Survey, Surveyor, first_that, in_threads, parameter_values, sweep
 from batching import STRATEGIES
 from hparams import HParams
 
@@ -39,14 +39,14 @@ class Recommendation:
 
 
 def recommend(
-    lengths: np.ndarray,
+    surveyor: Surveyor,
     batch_size: int,
     *,
     min_novelty: float,
     max_bytes: float | None = None,
     batch_capacity: int | None = None,
-    progress: Callable = lambda jobs: jobs,
-    **options,
+    epochs: int = 5,
+    progress: Callable[[Iterable, int], Iterable] = lambda found, total: found,
 ) -> Recommendation:
     """The batching whose epoch is cheapest, of those that mix and fit enough.
 
@@ -56,54 +56,67 @@ def recommend(
     stay below it; else `batch_capacity`, or batch_size * longest clip.
 
     Args:
-        max_bytes: of predicted peak memory; needs `costs` that know memory.
-        progress: wraps the list of jobs, for a bar.
-        options: epochs, seed, frames_per_step, costs, symbols, as `survey` takes them.
+        max_bytes: of predicted peak memory; needs a surveyor with `costs` that know memory.
+        epochs: planned for every survey.
+        progress: wraps the batchings found, given how many there will be, for a bar.
     """
     result = Recommendation(min_novelty, max_bytes, [])
-    for strategy, dynamic in progress(list(itertools.product(STRATEGIES, (False, True)))):
+
+    def search(job: tuple[str, bool]) -> Survey:
+        strategy, dynamic = job
         choices = [{"dynamic_batch_size": dynamic}]
         if dynamic and max_bytes is not None:
-            choices = _capacities(lengths, batch_size, strategy, max_bytes, options)
+            choices = _capacities(surveyor, batch_size, strategy, max_bytes)
         elif dynamic and batch_capacity:
             choices[0]["batch_capacity"] = batch_capacity
         for sizes in choices:
-            found = _least_random(lengths, batch_size, strategy, min_novelty, options | sizes)
+            options = sizes | {"epochs": epochs}
+            found = _least_random(surveyor, batch_size, strategy, min_novelty, options)
             if result.fits(found):
                 break  # the next smaller capacity only if memory runs over after all
-        result.tried.append(found)
+        return found
+
+    jobs = list(itertools.product(STRATEGIES, (False, True)))
+    result.tried.extend(progress(in_threads(search, jobs), len(jobs)))
     return result
 
 
-def _least_random(lengths, batch_size, strategy, min_novelty, options) -> Survey:
+def _least_random(surveyor, batch_size, strategy, min_novelty, options) -> Survey:
     """The least random value that mixes enough, else the most random one."""
-    values = parameter_values(strategy, len(lengths), batch_size, per_octave=8)
-    known: dict[int, Survey] = {}
+    values = parameter_values(strategy, len(surveyor.lengths), batch_size, per_octave=8)
+
+    def survey_at(place: int) -> Survey:
+        return sweep(surveyor, batch_size, strategy, [values[place]], **options)[0]
 
     def enough(place: int) -> bool:
-        known[place] = sweep(lengths, batch_size, strategy, [values[place]], **options)[0]
-        return known[place].mixes_enough(min_novelty)
+        return survey_at(place).mixes_enough(min_novelty)
 
-    place = min(first_that(len(values), enough), len(values) - 1)
-    return known[place]
+    # First among the values a doubling apart, of which a sweep may have surveyed most already.
+    apart = set(parameter_values(strategy, len(surveyor.lengths), batch_size, per_octave=1))
+    places = [place for place, value in enumerate(values) if value in apart]
+    passed = first_that(len(places), lambda i: enough(places[i]))
+    least = places[passed - 1] + 1 if passed > 0 else 0
+    most = places[passed] if passed < len(places) else len(values)
+    place = least + first_that(most - least, lambda i: enough(least + i))
+    return survey_at(min(place, len(values) - 1))
 
 
-def _capacities(lengths, batch_size, strategy, max_bytes, options) -> list[dict]:
+def _capacities(surveyor, batch_size, strategy, max_bytes) -> list[dict]:
     """Options of dynamic sizes: the largest capacity that fits, and some smaller ones after it.
 
     Eight a doubling, from one longest clip to 64 times batch_size of them, but never more than the
     whole corpus. Where even one clip does not fit, that smallest capacity alone.
     """
-    longest = int(lengths.max())
-    most = min(64 * batch_size, len(lengths))
+    longest, num_clips = surveyor.longest, len(surveyor.lengths)
+    most = min(64 * batch_size, num_clips)
     steps = range(int(8 * math.log2(most)) + 1)
     capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
     sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
-    fullest = parameter_values(strategy, len(lengths), batch_size)[:1]
+    fullest = parameter_values(strategy, num_clips, batch_size)[:1]
 
     def too_large(place: int) -> bool:
-        tried = options | sizes[place] | {"epochs": 1}
-        return sweep(lengths, batch_size, strategy, fullest, **tried)[0].peak_bytes > max_bytes
+        tried = sweep(surveyor, batch_size, strategy, fullest, epochs=1, **sizes[place])[0]
+        return tried.peak_bytes > max_bytes
 
     place = max(first_that(len(sizes), too_large) - 1, 0)
     return sizes[max(0, place - 4) : place + 1][::-1]

@@ -1,4 +1,4 @@
-"""Which batching suits a corpus, from its lengths alone: no audio, no GPU, under a minute.
+"""Which batching suits a corpus, from its lengths alone: no audio and no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
     python scripts/compare_batching.py lengths.csv --clips 10480          # as Ge et al. count
@@ -9,6 +9,12 @@ Reads a filelist (path|text|seconds; the sound files are not opened) or a CSV of
 id,samples or id,frames). Compares every strategy with fixed and dynamic batch sizes: padding,
 steps, and how well it mixes the clips. Writes tables and pictures; --recommend names the cheapest
 batching that mixes enough, as overrides for train.py. benchmarks/step_cost.py makes COSTS.json.
+
+Everything is computed from plans of the whole corpus, for padding does not scale with its size:
+a sorted corpus of a million clips pads almost nothing. So time grows with the number of clips: on
+two cores some 10 s for 10,000 clips, and less than 2 minutes for a million, with --recommend. From
+100,000 clips on fewer epochs are planned, for one is a large sample by itself. The standard errors
+of the means are printed.
 """
 
 import project_root
@@ -46,10 +52,11 @@ from analysis.step_costs import StepCosts, read_costs
 from analysis.strategies import PARAMETERS, batching_name, strategy_table
 from analysis.survey import (
     Survey,
+    Surveyor,
+    in_threads,
     match_zero_padding,
     mean_survey,
     parameter_values,
-    survey,
     survey_row,
 )
 from analysis.tables import markdown_table, text_table
@@ -57,11 +64,13 @@ from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams
-from progress import progress_bar
+from progress import ended_by_closed_pipe, progress_bar
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
+RELATIVE_ERRORS = ("average_batch_length", "decoder_steps")  # shown in % of the mean
+LARGE_CORPUS = 100_000  # clips from which an epoch is steady enough for the sweeps
 HOW_TO_MEASURE = "measure them with: python benchmarks/step_cost.py -o COSTS.json"
 
 
@@ -123,6 +132,61 @@ def common_options(hparams: HParams, dynamic: bool) -> dict:
     return options
 
 
+class Effort(NamedTuple):
+    """How much is planned: epochs a batching, and values of a parameter."""
+
+    epochs: int  # of the comparison
+    sweep_epochs: int  # of the tables and pictures with many batchings
+    search_epochs: int  # of --recommend and --match-zpr
+    per_octave: int  # values of a strategy's parameter a doubling
+
+    @classmethod
+    def fitting(cls, clips: int, epochs: int | None) -> "Effort":
+        """For so many clips, with the epochs asked for, if any."""
+        usual = epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // clips))
+        if clips < LARGE_CORPUS:
+            return cls(usual, (usual + 1) // 2, usual, 2)
+        return cls(epochs or 3, 1, 1, 1)
+
+
+def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
+    """How far the mean of any of these surveys may lie from that of very many epochs: four times
+    the largest standard error, for few epochs know theirs but roughly. Relative where it says so
+    in RELATIVE_ERRORS."""
+    largest: dict[str, float] = {}
+    for found in surveys:
+        for name, error in found.standard_errors.items():
+            scale = getattr(found, name) if name in RELATIVE_ERRORS else 1
+            if not math.isnan(error):
+                largest[name] = max(largest.get(name, 0.0), 4 * error / scale)
+    return largest
+
+
+def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
+    """How far the figures lie from those of very many epochs."""
+
+    def within(surveys: Sequence[Survey]) -> str:
+        errors = {name: f"{100 * error:.2g}" for name, error in largest_errors(surveys).items()}
+        shown = [
+            f"ZPR {errors['zero_padding_rate']} points",
+            f"ABL {errors['average_batch_length']} %",
+            f"decoder steps {errors['decoder_steps']} %",
+        ]
+        if "novelty" in errors:
+            shown.append(f"novelty {errors['novelty']} points")
+        return ", ".join(shown)
+
+    lines = [f"these means lie within 4 standard errors: {within(tables['comparison'])}"]
+    if effort.per_octave == 1:
+        sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
+        lines.append(
+            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
+            f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
+            f"within {within(sweeps)}"
+        )
+    return lines
+
+
 class Job(NamedTuple):
     """A batching to survey, for one of the tables."""
 
@@ -133,7 +197,9 @@ class Job(NamedTuple):
     draws: int = 1
 
 
-def plan_jobs(clips: int, hparams: HParams, draws: int, capacities: Sequence[int]) -> list[Job]:
+def plan_jobs(
+    clips: int, hparams: HParams, draws: int, capacities: Sequence[int], per_octave: int
+) -> list[Job]:
     """Every batching that goes into the tables and pictures."""
     jobs, size = [], hparams.batch_size
     for strategy in STRATEGIES:
@@ -142,7 +208,7 @@ def plan_jobs(clips: int, hparams: HParams, draws: int, capacities: Sequence[int
             options = common_options(hparams, dynamic)
             jobs.append(Job("comparison", strategy, size, options, draws))
             include = [options[name]] if name else []
-            for value in parameter_values(strategy, clips, size, include=include):
+            for value in parameter_values(strategy, clips, size, per_octave, include):
                 varied = options | ({name: value} if name else {})
                 jobs.append(Job("parameter", strategy, size, varied))
         options = common_options(hparams, dynamic=False)
@@ -156,33 +222,53 @@ def plan_jobs(clips: int, hparams: HParams, draws: int, capacities: Sequence[int
 
 
 def run_jobs(
-    jobs: Sequence[Job], draws: Sequence[ClipLengths], epochs: int, **known
+    jobs: Sequence[Job], surveyors: Sequence[Surveyor], effort: Effort
 ) -> tuple[dict[str, list[Survey]], list[str]]:
     """The surveys of each table, and which batchings of the comparison are impossible, and why.
 
-    The many points of the sweeps are means of about half as many epochs. `known` are arguments of
-    `survey`: frames_per_step, costs.
+    `surveyors` are those of the draws of clips.
     """
+    # One thread surveys all batchings that share the order of the clips, and finds it once.
+    groups: dict[tuple, list[Job]] = {}
+    for job in jobs:
+        value = job.options.get(PARAMETERS.get(job.strategy))
+        groups.setdefault((job.strategy, value), []).append(job)
+    with progress_bar("surveying", len(jobs), " batchings") as bar:
+        found = in_threads(lambda group: _run_group(group, surveyors, effort), groups.values())
+        results = {}
+        for group, surveys in zip(groups.values(), found, strict=True):
+            results |= zip(map(id, group), surveys, strict=True)
+            bar.update(len(group))
     tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
     impossible = []
-    with progress_bar("surveying", len(jobs), " batchings") as bar:
-        for job in jobs:
-            known["epochs"] = epochs if job.table == "comparison" else (epochs + 1) // 2
-            try:
-                surveys = [
-                    survey(
-                        clips.frames, job.batch_size, job.strategy, seed=seed,
-                        symbols=clips.symbols, **known, **job.options,
-                    )
-                    for seed, clips in enumerate(draws[: job.draws])
-                ]  # fmt: skip
-                tables[job.table].append(mean_survey(surveys))
-            except BatchingError as error:  # a corpus too small for the parameter
-                if job.table == "comparison":
-                    name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
-                    impossible.append(f"{name}: not possible ({error})")
-            bar.update()
+    for job in jobs:
+        result = results[id(job)]
+        if isinstance(result, Survey):
+            tables[job.table].append(result)
+        elif job.table == "comparison":
+            name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
+            impossible.append(f"{name}: not possible ({result})")
     return tables, impossible
+
+
+def _run_group(
+    group: Sequence[Job], surveyors: Sequence[Surveyor], effort: Effort
+) -> list[Survey | BatchingError]:
+    orders = [{} for _ in surveyors]
+    results = []
+    for job in group:
+        epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
+        try:
+            draws = [
+                surveyor.survey(
+                    job.batch_size, job.strategy, epochs=epochs, known_orders=known, **job.options
+                )
+                for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
+            ]
+            results.append(mean_survey(draws))
+        except BatchingError as error:  # a corpus too small for the parameter
+            results.append(error)
+    return results
 
 
 # ---------------------------------------------------------------------------- tables
@@ -266,32 +352,30 @@ def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> 
 
 
 def recommended(
-    args, clips: ClipLengths, surveys: Sequence[Survey], hparams: HParams, **known
+    args, surveyor: Surveyor, surveys: Sequence[Survey], hparams: HParams, epochs: int
 ) -> list[str]:
     """The lines that --recommend prints; they say so where no batching keeps the limits."""
     size = hparams.batch_size
     min_novelty, limit = args.min_novelty, f"{args.min_novelty}, as asked"
     if min_novelty is None:
-        epochs = known["epochs"]
-        paper = survey(clips.frames, size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
+        paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
         min_novelty = 0.0 if math.isnan(paper.novelty) else paper.novelty
         limit = f"{min_novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
     result = recommend(
-        clips.frames,
+        surveyor,
         size,
         min_novelty=min_novelty,
         max_bytes=None if args.max_memory is None else args.max_memory * 1e9,
         batch_capacity=hparams.batch_capacity,
-        progress=lambda jobs: progress_bar("searching", len(jobs), " batchings", iterable=jobs),
-        symbols=clips.symbols,
-        **known,
+        epochs=epochs,
+        progress=lambda found, n: progress_bar("searching", n, " batchings", iterable=found),
     )
     if not result.ranked:
         return [f"Nothing to recommend: {what_is_not_met(result)}"]
     best = result.ranked[0]
     lines = [f"Recommended: {described(best)}", *reasons(result, surveys, limit)]
-    if known["costs"] is not None:
-        lines += extrapolation(best, known["costs"])
+    if surveyor.costs is not None:
+        lines += extrapolation(best, surveyor.costs)
     usual = next(found for found in surveys if found.strategy == "random")
     if best.num_batches < 0.5 * usual.num_batches:
         lines.append(
@@ -309,7 +393,11 @@ def recommended(
 
 
 def equal_padding(
-    strategy: str, surveys: Sequence[Survey], draws: Sequence[ClipLengths], hparams: HParams, epochs
+    strategy: str,
+    surveys: Sequence[Survey],
+    draws: Sequence[ClipLengths],
+    hparams: HParams,
+    effort: Effort,
 ) -> list[str]:
     """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
     wanted = next((s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size), None)
@@ -320,7 +408,9 @@ def equal_padding(
     frames = [clips.frames for clips in draws]
     for other in ("bucket", "alternated_sort"):
         name = f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}"
-        found = match_zero_padding(frames, hparams.batch_size, other, target, epochs=epochs)
+        found = match_zero_padding(
+            frames, hparams.batch_size, other, target, epochs=effort.search_epochs
+        )
         if found:
             lines.append(f"{name}={found[0]}: {100 * found[1]:.2f} %")
         else:
@@ -428,7 +518,9 @@ def make_sections(
     return sections
 
 
-def draw_all(out: Path, frames: np.ndarray, hparams: HParams, tables: dict) -> list[Path]:
+def draw_all(
+    out: Path, surveyor: Surveyor, hparams: HParams, tables: dict, effort: Effort
+) -> list[Path]:
     curves: dict[tuple[str, bool], list[Survey]] = {}
     marked = {}
     for found in tables["parameter"]:
@@ -436,13 +528,15 @@ def draw_all(out: Path, frames: np.ndarray, hparams: HParams, tables: dict) -> l
         curves.setdefault(key, []).append(found)
         if found.parameter and found.value == getattr(hparams, found.parameter):
             marked[key] = found
-    size = hparams.batch_size
+    size, frames = hparams.batch_size, surveyor.lengths
     sweeps = figures.draw_parameter_sweeps(
-        frames,
+        surveyor,
         size,
         local_randomization_factor=hparams.local_randomization_factor,
         bucket_size=max(hparams.bucket_size, size),
         num_bins=min(hparams.num_bins, len(frames)),
+        epochs=effort.sweep_epochs,
+        per_octave=effort.per_octave,
     )
     options = common_options(hparams, dynamic=False)
     drawn = {
@@ -512,26 +606,42 @@ def main(arguments: list[str] | None = None) -> None:
         orders = (np.random.default_rng(seed).permutation(len(clips)) for seed in range(args.draws))
         draws = [clips.take(order[: args.clips]) for order in orders]
     clips = draws[0]
-    epochs = args.epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // len(clips)))
+    effort = Effort.fitting(len(clips), args.epochs)
     known = {"frames_per_step": hparams.n_frames_per_step, "costs": costs}
+    surveyors = [
+        Surveyor(draw.frames, seed=seed, symbols=draw.symbols, **known)
+        for seed, draw in enumerate(draws)
+    ]
     capacities, refused = capacities_in_frames(args.seconds, clips, hparams)
-    jobs = plan_jobs(len(clips), hparams, len(draws), list(capacities.values()))
-    tables, impossible = run_jobs(jobs, draws, epochs, **known)
+    frames_held = list(capacities.values())
+    jobs = plan_jobs(len(clips), hparams, len(draws), frames_held, effort.per_octave)
+    tables, impossible = run_jobs(jobs, surveyors, effort)
     notes += [*refused, *same_as_random(hparams, len(clips)), *impossible]
     surveys = tables["comparison"]
     sections = make_sections(tables, hparams, clips.frames, capacities)
-    lines = heading(args, clips.frames, hparams, epochs) + notes
+    lines = (
+        heading(args, clips.frames, hparams, effort.epochs)
+        + error_sentences(tables, effort)
+        + notes
+    )
     closing = []
     if args.match_zpr:
-        closing += equal_padding(args.match_zpr, surveys, draws, hparams, epochs)
+        closing += equal_padding(args.match_zpr, surveys, draws, hparams, effort)
     if args.recommend:
-        closing += recommended(args, clips, surveys, hparams, epochs=epochs, **known)
+        closing += recommended(args, surveyors[0], surveys, hparams, effort.search_epochs)
     show(lines, sections, closing)
-    pictures = draw_all(args.out, clips.frames, hparams, tables)
-    written = write_all(args.out, lines, sections, closing, tables, pictures)
+    try:
+        pictures = draw_all(args.out, surveyors[0], hparams, tables, effort)
+        written = write_all(args.out, lines, sections, closing, tables, pictures)
+    except OSError as error:
+        sys.exit(
+            f"compare_batching: {args.out} cannot be written: {error}; make room, or choose "
+            "another folder with -o"
+        )
     print("\nwritten:", *written, sep="\n  ")
     print(f"took {time.monotonic() - began:.1f} s")
 
 
 if __name__ == "__main__":
-    main()
+    with ended_by_closed_pipe():
+        main()

@@ -36,8 +36,10 @@ from analysis.report_runs import (
     deviations,
 )
 from analysis.report_tables import make_tables
+from analysis.survey import Surveyor
 from data_utils import LENGTHS_FILE
 from files import write_atomically
+from progress import ended_by_closed_pipe
 
 TITLE = "Ten batchings of Tacotron 2: ours beside the paper's"
 TEMPLATES = ROOT / "scripts" / "templates"
@@ -163,7 +165,7 @@ def draw_figures(rows: list[ReportRow], out: Path) -> list[Path]:
     sweep = {name: value for name, value in options.items() if name != "num_buckets"}
     drawn = (
         figures.draw_padded_batches(lengths, dynamic=False),
-        figures.draw_parameter_sweeps(lengths, batch_size, **sweep),
+        figures.draw_parameter_sweeps(Surveyor(lengths), batch_size, **sweep),
         figures.draw_padded_batches(lengths, dynamic=True),
         draw_validation_losses(rows, over_time=False),
         draw_validation_losses(rows, over_time=True),
@@ -215,4 +217,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_by_closed_pipe():
+        main()

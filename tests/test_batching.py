@@ -29,6 +29,7 @@ from batching import (
     REGISTRY,
     STRATEGIES,
     BatchingError,
+    EpochPlan,
     LengthBatchSampler,
     padding_stats,
     pair_novelty,
@@ -742,7 +743,7 @@ def test_every_parameter_of_the_registry_is_an_argument_of_plan_epoch_with_limit
     found = {p.name: p.limits(num_clips=100, batch_size=8) for p in parameters}
     assert found["bucket_size"] == (8, None)
     assert found["num_bins"] == (1, 100)
-    assert found["num_buckets"] == (1, None)
+    assert found["num_buckets"] == (1, 10**6)
 
 
 @pytest.mark.parametrize("entry", REGISTRY.values(), ids=STRATEGIES)
@@ -768,11 +769,11 @@ def sampler_at(lengths, batch_size, strategy, epoch=0, **options):
         ({"strategy": "bucket", "bucket_size": 3}, ["bucket_size=3", "at least 4", "batch_size"]),
         ({"strategy": "alternated_sort", "num_bins": 0}, ["num_bins=0", "1 to 10"]),
         ({"strategy": "alternated_sort", "num_bins": 11}, ["num_bins=11", "1 to 10", "clips"]),
-        ({"strategy": "bucket_by_width", "num_buckets": 0}, ["num_buckets=0", "at least 1"]),
+        ({"strategy": "bucket_by_width", "num_buckets": 0}, ["num_buckets=0", "1 to 1000000"]),
         ({"strategy": "bucket_by_quantile", "num_buckets": 1.5}, ["num_buckets=1.5"]),
         ({"local_randomization_factor": -0.1}, ["local_randomization_factor=-0.1", "0 <= "]),
-        ({"local_randomization_factor": math.inf}, ["local_randomization_factor=inf", "< inf"]),
-        ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan", "< inf"]),
+        ({"local_randomization_factor": math.inf}, ["local_randomization_factor=inf", "<= 1e+06"]),
+        ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan", "<= 1e+06"]),
         (
             {"dynamic_batch_size": True, "batch_capacity": 99},
             ["batch_capacity=99", "at least 100", "longest clip (index 9)"],
@@ -1233,7 +1234,7 @@ def test_hyper_parameters_offer_the_same_strategies_and_defaults():
     theirs = {
         name: parameter.default
         for name, parameter in inspect.signature(plan_epoch).parameters.items()
-        if name not in ("lengths", "strategy", "epoch")
+        if name not in ("lengths", "strategy", "epoch", "known_orders")
     }
     assert theirs.keys() <= ours.keys()
     for name in ("local_randomization_factor", "bucket_size", "num_bins", "num_buckets"):
@@ -1250,3 +1251,75 @@ def test_a_second_iter_is_refused_at_once_and_so_is_drawing_from_two_at_a_time()
         next(second)
     with pytest.raises(RuntimeError, match="set_epoch"):
         iter(sampler)
+
+
+# ---------------------------------------------------------------------------- absurd values
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"lengths": [5, 10**17]}, "lengths[1]=1e+17"),
+        ({"lengths": [5, 1e30]}, "lengths[1]=1e+30"),
+        ({"strategy": "bucket_by_width", "num_buckets": 10**15}, "num_buckets=1000000000000000"),
+        ({"strategy": "bucket_by_quantile", "num_buckets": 10**300}, "num_buckets=1"),
+        ({"local_randomization_factor": 1e300}, "local_randomization_factor=1e+300"),
+        ({"strategy": "alternated_sort", "num_bins": 10**300}, "num_bins=1"),
+    ],
+)
+def test_absurd_values_are_refused_before_arrays_are_made(changed, named):
+    arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
+    with pytest.raises(BatchingError, match=re.escape(named)):
+        plan_epoch(**arguments | changed)
+
+
+def test_batches_and_buckets_larger_than_the_corpus_hold_all_of_it():
+    for options in (
+        {"batch_size": 10**300, "strategy": "random"},
+        {"batch_size": 2, "strategy": "bucket", "bucket_size": 10**300},
+        {
+            "batch_size": 2,
+            "strategy": "sorted",
+            "dynamic_batch_size": True,
+            "batch_capacity": 1e300,
+        },
+    ):
+        plan = plan_epoch([4, 9, 5], **options)
+        assert sorted(np.concatenate(list(plan)).tolist()) == [0, 1, 2]
+        assert len(plan) == (2 if options["strategy"] == "bucket" else 1)
+
+
+# ---------------------------------------------------------------------------- plans as two arrays
+
+
+@every_strategy
+def test_known_orders_give_the_same_batches_of_every_size(strategy):
+    lengths = np.random.default_rng(0).integers(10, 400, 90)
+    known = {}
+    for sizes in ({}, {"dynamic_batch_size": True}, {"batch_randomization": True}):
+        for batch_size in (3, 5):
+            options = {"bucket_size": 20, "num_bins": 4, "epoch": 2} | sizes
+            plan = plan_epoch(lengths, batch_size, strategy, known_orders=known, **options)
+            alone = plan_epoch(lengths, batch_size, strategy, **options)
+            assert np.array_equal(plan.order, alone.order)
+            assert np.array_equal(plan.starts, alone.starts)
+    assert len(known) <= 2
+
+
+def test_a_plan_is_a_sequence_of_its_batches():
+    plan = EpochPlan(np.array([3, 1, 4, 0, 2]), np.array([0, 2, 3]))
+    batches = [[3, 1], [4], [0, 2]]
+    assert [batch.tolist() for batch in plan] == batches
+    assert [plan[i].tolist() for i in (0, 1, 2, -1, -2, -3)] == [*batches, *batches[::-1]]
+    assert [batch.tolist() for batch in plan[1:]] == batches[1:]
+    for beyond in (3, -4):
+        with pytest.raises(IndexError):
+            plan[beyond]
+    assert EpochPlan.from_batches(batches).order.tolist() == [3, 1, 4, 0, 2]
+
+
+@pytest.mark.parametrize("most", [200, 70_000, 0.5])
+def test_keys_of_every_size_are_sorted_stably(most):
+    keys = np.random.default_rng(0).integers(1, 200, 500) * most / 200
+    assert np.array_equal(batching._stable_argsort(keys), np.argsort(keys, kind="stable"))
+    assert np.array_equal(batching._stable_argsort(-keys), np.argsort(-keys, kind="stable"))

@@ -1,19 +1,22 @@
 """scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
 
 import csv
+import errno
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from surveys import survey
 
 from analysis import published
 from analysis.lengths import ClipLengths, read_lengths
 from analysis.recommendation import overrides
 from analysis.step_costs import TERMS, MeasuredStep, fit, term_amounts, write_costs
-from analysis.survey import mean_survey, survey
-from batching import STRATEGIES
+from analysis.survey import Surveyor, match_zero_padding, mean_survey
+from batching import STRATEGIES, plan_epoch
 from hparams import create_hparams
 from scripts import compare_batching as program
 
@@ -334,3 +337,74 @@ def test_all_strategies_are_printed_without_a_file(capsys):
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert [line.split("`")[1] for line in shown.splitlines()[2:]] == list(STRATEGIES)
+
+
+# ---------------------------------------------------------------------------- large corpora
+
+
+def test_a_large_corpus_errors_hold_the_full_computation(monkeypatch):
+    frames = np.random.default_rng(1).integers(80, 800, 2000)
+    hparams = create_hparams("bucket_size=64,num_bins=20", base=HPARAMS)
+    monkeypatch.setattr(program, "LARGE_CORPUS", len(frames))
+    quick = program.Effort.fitting(len(frames), None)
+    assert (quick.epochs, quick.sweep_epochs, quick.per_octave) == (3, 1, 1)
+    jobs = program.plan_jobs(len(frames), hparams, 1, [], quick.per_octave)
+    found, _ = program.run_jobs(jobs, [Surveyor(frames)], quick)
+    full = program.Effort(24, 12, 12, 1)
+    # Other plans of the same corpus, several times as many.
+    means, _ = program.run_jobs(jobs, [Surveyor(frames, seed=1)], full)
+    sweeps = [*found["parameter"], *found["batch_size"]]
+    sets = {"comparison": found["comparison"], "parameter": sweeps, "batch_size": sweeps}
+    for table, surveys in sets.items():
+        errors = program.largest_errors(surveys)
+        assert errors.keys() >= {"zero_padding_rate", "average_batch_length", "decoder_steps"}
+        for ours, theirs in zip(found[table], means[table], strict=True):
+            assert ours.value == theirs.value
+            for name, error in errors.items():
+                scale = getattr(theirs, name) if name in program.RELATIVE_ERRORS else 1
+                difference = (getattr(ours, name) - getattr(theirs, name)) / scale
+                assert np.isnan(difference) or abs(difference) <= error, (ours, name)
+    first, second = program.error_sentences(found, quick)
+    assert f"ZPR {100 * program.largest_errors(sweeps)['zero_padding_rate']:.2g} points" in second
+    assert "within 4 standard errors" in first
+    assert "1 epoch a batching" in second
+
+
+def test_a_search_among_very_many_values_tries_a_few_of_them():
+    lengths = np.random.default_rng(2).integers(80, 800, 6000)
+    tried = []
+
+    def counted(*arguments, **options):
+        tried.append(options["num_bins"])
+        return plan_epoch(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.survey.plan_epoch", counted)
+        _, rate = match_zero_padding([lengths], 2, "alternated_sort", 0.15, epochs=1)
+    assert len(set(tried)) < 60
+    assert 0.14 < rate <= 0.15
+
+
+# ---------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_full_disk_ends_with_one_message_that_names_the_folder(
+    tmp_path, capsys, monkeypatch, fails
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path, out = write_csv(tmp_path / "lengths.csv", SAMPLES[:6]), tmp_path / "out"
+    monkeypatch.setattr(os, fails, full)
+    message = refused(capsys, path, "-o", out, "--epochs", 1)
+    assert message.startswith(f"compare_batching: {out} cannot be written: ")
+    assert "No space left on device; make room" in message
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick_pictures")
+def test_capacities_beyond_the_corpus_are_surveyed(tmp_path, capsys):
+    path = write_csv(tmp_path / "lengths.csv", SAMPLES[:6])
+    shown = run(capsys, path, "-o", tmp_path / "out", "--epochs", 1, "--seconds", "1e300")
+    assert "1e+300 s" in shown

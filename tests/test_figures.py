@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from surveys import survey
 
 from analysis.figures import (
     STYLES,
@@ -14,7 +15,7 @@ from analysis.figures import (
     draw_parameter_sweeps,
     write_figure,
 )
-from analysis.survey import survey, sweep
+from analysis.survey import Surveyor, sweep
 from batching import REGISTRY, STRATEGIES, padding_stats, plan_epoch
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
@@ -61,12 +62,12 @@ def test_the_excerpt_shows_the_first_whole_batches_and_the_title_tells_the_whole
 
 def test_the_value_in_use_is_ringed_in_the_sweeps():
     figure = draw_parameter_sweeps(
-        LENGTHS, 4, local_randomization_factor=0.2, bucket_size=20, num_bins=6
+        Surveyor(LENGTHS), 4, local_randomization_factor=0.2, bucket_size=20, num_bins=6
     )
     upper, middle = figure.axes[:3], figure.axes[3:6]
     chosen = {"semi_sorted": 0.2, "bucket": 20, "alternated_sort": 6}
     for zpr, abl, (strategy, value) in zip(upper, middle, chosen.items(), strict=True):
-        one = sweep(LENGTHS, 4, strategy, [value], epochs=3)[0]
+        one = sweep(Surveyor(LENGTHS), 4, strategy, [value], epochs=3)[0]
         for axes, expected in ((zpr, 100 * one.zero_padding_rate), (abl, one.average_batch_length)):
             curve, ring = axes.lines
             assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (value, pytest.approx(expected))
@@ -96,8 +97,8 @@ def test_a_fault_of_a_strategy_is_no_panel_that_the_corpus_does_not_allow():
 
 
 def test_the_trade_off_shows_each_curve_among_its_own_sizes():
-    fixed = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5])
-    dynamic = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)
+    fixed = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1, 0.5])
+    dynamic = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)
     curves = {("semi_sorted", False): fixed, ("semi_sorted", True): dynamic}
     figure = draw_padding_against_randomness(curves, {("semi_sorted", True): dynamic[0]})
     assert [len(axes.lines) for axes in figure.axes] == [1, 2, 1, 2]
@@ -113,7 +114,7 @@ def test_odd_corpora_are_drawn_without_a_warning(lengths):
         warnings.simplefilter("error")
         for figure in (
             draw_padded_batches(lengths, dynamic=True),
-            draw_parameter_sweeps(lengths, 4, num_bins=1),
+            draw_parameter_sweeps(Surveyor(lengths), 4, num_bins=1),
             draw_length_against_position(lengths, 4),
             draw_padding_against_randomness(curves),
         ):

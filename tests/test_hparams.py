@@ -4,13 +4,18 @@ import ast
 import dataclasses
 import inspect
 import typing
+from dataclasses import asdict, fields
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 import batching
 import hparams
+from errors import UserError
 from hparams import HParams, create_hparams, describe, hparams_from_dict
+from model import Tacotron2
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
 REFERENCE_DEFAULTS = {
@@ -458,7 +463,7 @@ def test_the_strategies_are_those_of_batching():
 def test_the_arguments_of_plan_epoch_are_settings_of_the_same_type():
     hints = typing.get_type_hints(HParams)
     parameters = inspect.signature(batching.plan_epoch).parameters
-    for name in set(parameters) - {"lengths", "strategy", "seed", "epoch"}:
+    for name in set(parameters) - {"lengths", "strategy", "seed", "epoch", "known_orders"}:
         assert name in hints
     for name in ("bucket_size", "num_bins", "num_buckets", "local_randomization_factor"):
         assert getattr(HParams(), name) == parameters[name].default
@@ -479,3 +484,88 @@ def test_every_hyper_parameter_is_one_line_with_a_comment():
         comment = lines[node.lineno - 1][node.end_col_offset :].strip()
         assert comment.startswith("# "), f"{node.target.id} has no comment"
         assert len(comment) > 8, f"{node.target.id}: {comment!r} says nothing"
+
+
+# ---------------------------------------------------------------------------- absurd values
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "batch_capacity=1e300",
+        "batch_size=1e300",
+        "bucket_size=1e300",
+        "num_buckets=1e15",
+        "seed=" + "9" * 30,
+        "seed=" + "9" * 400,
+        "win_time=1e308",
+        "hop_time=1e300",
+        "sampling_rate=1e300",
+        "hop_length=1e30",
+        "filter_length=1e12",
+        "n_mel_channels=1e12",
+        "epochs=1e30",
+    ],
+)
+def test_absurd_values_are_refused_by_name_before_anything_is_computed_with_them(override):
+    name = override.partition("=")[0]
+    with pytest.raises(UserError, match=rf"(?m)^  {name}=.*(at most|whole number)") as refusal:
+        create_hparams(override)
+    assert len(str(refusal.value).splitlines()[1].removeprefix(f"  {override}")) < 120
+
+
+@pytest.mark.parametrize("name", ["seed", "epochs", "mel_fmax", "win_time"])
+def test_saved_settings_with_numbers_of_400_digits_are_refused(name):
+    with pytest.raises(UserError, match=rf"{name}=\(a number of some 400 digits\)"):
+        hparams_from_dict({name: 10**400 - 1})
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("decoder_rnn_dim=1e9", "decoder_rnn_dim=1000000000, attention_rnn_dim=1024"),
+        ("symbols_embedding_dim=1e9", "n_symbols=148, symbols_embedding_dim=1000000000"),
+        ("postnet_n_convolutions=1e6", "postnet_n_convolutions=1000000"),
+        ("attention_location_kernel_size=99999999999", "attention_location_kernel_size="),
+    ],
+)
+def test_a_model_of_terabytes_is_refused_with_its_settings_and_memory(override, named):
+    with pytest.raises(UserError, match=r"GB in training; at most 1e\+10 weights") as refusal:
+        create_hparams(override)
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize("override", ["", "decoder_rnn_dim=300,prenet_dim=64,n_frames_per_step=3"])
+def test_weights_are_those_of_the_model_but_for_biases(override):
+    chosen = create_hparams(override)
+    model = Tacotron2(chosen)
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    # The reference's gate and attention have a few rows more.
+    assert sum(hparams._weights(chosen).values()) == pytest.approx(matrices, rel=0.001)
+
+
+def test_fewer_symbols_than_texts_are_made_of_are_refused():
+    with pytest.raises(UserError, match="n_symbols=147: must be at least 148"):
+        create_hparams("n_symbols=147")
+
+
+VALUES = st.one_of(
+    st.text(max_size=20),
+    st.integers().map(str),
+    st.integers(0, 10**4).map(lambda digits: "7" * digits),
+    st.floats().map(str),
+    st.sampled_from(["None", "True", "[", "[]", "[a,b", "1e400", "-0", "1_0", "\0", "@x", "٣"]),
+)
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.given(name=st.sampled_from([f.name for f in fields(HParams)]), text=VALUES)
+def test_any_text_is_a_value_or_refused_by_the_name_of_its_setting(name, text):
+    text = text.replace(",", "").replace("\n", "")
+    accepted, message = None, ""
+    try:
+        accepted = create_hparams(f"{name}={text}")
+    except UserError as refusal:
+        message = str(refusal)
+    assert accepted is None or hparams_from_dict(asdict(accepted)) == accepted
+    assert accepted is not None or name.removesuffix("_time").removesuffix("_length") in message

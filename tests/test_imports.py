@@ -21,7 +21,7 @@ TABLE = {
     "files": ("errors", ""),
     "progress": ("", "tqdm"),
     "batching": ("", "numpy torch"),
-    "hparams": ("errors files batching", ""),  # batching when a setting is checked, not before
+    "hparams": ("errors files batching text", ""),  # the last two when a setting is checked
     "text": ("errors", "unidecode inflect"),
     "layers": ("", "torch"),
     "pictures": ("", "numpy matplotlib"),

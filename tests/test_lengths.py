@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis import ljspeech
 from analysis.clips import clips_of_lengths_file, made_up_clips
-from analysis.lengths import FORMATS, count_symbols, read_lengths, read_run_lengths
+from analysis.lengths import FORMATS, HEADERS, count_symbols, read_lengths, read_run_lengths
 from errors import UserError
-from hparams import create_hparams
+from hparams import HParams, create_hparams
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "ljspeech"
 HPARAMS = create_hparams("win_time=50,hop_time=12.5")  # hop 276 samples
@@ -152,3 +154,42 @@ def test_made_up_lengths_and_symbols_are_those_of_ljspeech():
         ours, theirs = getattr(made_up, name), getattr(real, name)
         assert np.quantile(ours, shares) == pytest.approx(np.quantile(theirs, shares), rel=0.1)
         assert ours.mean() == pytest.approx(theirs.mean(), rel=0.02)
+
+
+# ---------------------------------------------------------------------------- absurd lengths
+
+
+@pytest.mark.parametrize("count", ["100000000000000000", "1" + 30 * "0", 400 * "9", 5000 * "9"])
+@pytest.mark.parametrize("header", ["id,frames", "id,samples"])
+def test_lengths_that_no_clip_has_are_refused_with_their_line(tmp_path, header, count):
+    path = tmp_path / "lengths.csv"
+    path.write_text(f"{header}\na,100\nb,{count}\n")
+    with pytest.raises(UserError, match=r":3: 'b,.*from 1 to 10,000,000,000") as refusal:
+        read_lengths(path, HParams())
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("seconds", ["1e17", "1e30", "1e308", "inf", "nan", "-1"])
+def test_seconds_that_no_clip_lasts_are_refused_with_their_line(tmp_path, seconds):
+    path = tmp_path / "list.txt"
+    path.write_text(f"a.wav|Go on.|1.5\nb.wav|Go on.|{seconds}\n")
+    with pytest.raises(UserError, match=r":2: seconds .*expected a number above 0, at most"):
+        read_lengths(path, HParams())
+
+
+FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.just('"'))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
+def test_any_line_of_a_csv_is_read_or_refused_with_its_file(tmp_path_factory, header, parts):
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    text = f"{header}\n{','.join(parts)}\n"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    clips, message = None, ""
+    try:
+        clips = read_lengths(path, HParams())
+    except UserError as refusal:
+        message = str(refusal)
+    assert clips is None or ((clips.frames > 0).all() and clips.frames.dtype == np.int64)
+    assert clips is not None or str(path) in message

@@ -1,6 +1,10 @@
 """The reader of metrics.jsonl."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from records import epoch_line, run_line, validation_line, write_lines
 
 from analysis.metrics import read_metrics
@@ -87,3 +91,47 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b"\xff")
     with pytest.raises(UserError, match="not readable as UTF-8"):
         read_metrics(tmp_path)
+
+
+# ---------------------------------------------------------------------------- absurd values
+
+
+@pytest.mark.parametrize("name", ["num_batches", "minutes", "epoch", "zero_padding_rate"])
+@pytest.mark.parametrize("number", [400 * "9", 5000 * "9", "1e300", "1e999"])
+def test_numbers_that_nothing_can_be_computed_with_are_refused_by_line(tmp_path, name, number):
+    line = json.dumps(epoch_line(1) | {name: "HERE"}).replace('"HERE"', number)
+    write_lines(tmp_path, [run_line(), line, epoch_line(2)])
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: ") as refusal:
+        read_metrics(tmp_path)
+    assert len(str(refusal.value)) < 600
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+00:00", "9999-12-31"])
+def test_a_time_that_some_time_zones_do_not_have_is_refused(tmp_path, time):
+    write_lines(tmp_path, [run_line(time=time)])
+    with pytest.raises(UserError, match=r"metrics.jsonl:1: .*time"):
+        read_metrics(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_line_of_metrics_is_read_or_refused_with_its_file(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp()
+    valid = data.draw(st.sampled_from([run_line(), epoch_line(1), validation_line(1)]))
+    name = data.draw(st.sampled_from(sorted(valid)))
+    line = json.dumps(valid | {name: data.draw(JSON)})
+    line = data.draw(st.sampled_from([line, line[:40], "[" * 5000, "7" * 5000, "\0", "{}"]))
+    write_lines(folder, [run_line(), line])
+    metrics, message = None, ""
+    try:
+        metrics = read_metrics(folder)
+    except UserError as refusal:
+        message = str(refusal)
+    assert metrics is not None or "metrics.jsonl" in message

@@ -708,3 +708,24 @@ def test_small_minutes_keep_three_digits():
     assert minutes_decimals([result(32.8), result(17.6)]) == 2
     assert minutes_decimals([result(0.15), result(3.0)]) == 3
     assert minutes_decimals([result(0.0999)]) == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"minutes": 3.0', f'"minutes": {400 * "9"}'),
+        ('"minutes": 3.0', '"minutes": 1e300'),
+        ('"num_batches": 12', f'"num_batches": {400 * "9"}'),
+        ('"time": "2026-11-20T10:00:00+0000"', '"time": "0001-01-01T00:00:00"'),
+    ],
+)
+def test_a_run_with_absurd_values_is_named_and_left_out(tmp_path, capsys, before, after):
+    folder = write_run(tmp_path / "run") / "metrics.jsonl"
+    text = folder.read_text(encoding="utf-8")
+    assert before in text
+    folder.write_text(text.replace(before, after), encoding="utf-8")
+    with pytest.raises(SystemExit, match="no finished run"):
+        report.main([str(tmp_path / "run"), "-o", str(tmp_path / "out")])
+    shown = capsys.readouterr().err
+    assert "metrics.jsonl:" in shown
+    assert len(shown) < 6000

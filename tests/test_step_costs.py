@@ -257,3 +257,14 @@ def test_a_file_that_is_no_json_is_refused(content, tmp_path):
         read_costs(tmp_path / "none.json")
     with pytest.raises(UserError, match="cannot be read"):
         read_costs(tmp_path)
+
+
+@pytest.mark.parametrize("number", [400 * "9", 5000 * "9", "1e300"])
+def test_numbers_that_nothing_can_be_computed_with_are_refused(number, tmp_path):
+    path = tmp_path / "costs.json"
+    write_costs(fitted(), path)
+    text = path.read_text(encoding="utf-8").replace('"repeats": ', f'"repeats": {number}', 1)
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="not a file of step costs") as refusal:
+        read_costs(path)
+    assert len(str(refusal.value)) < 600

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from surveys import survey
 
 from analysis.recommendation import recommend
 from analysis.strategies import PARAMETERS
 from analysis.survey import (
+    Surveyor,
     match_zero_padding,
     mean_survey,
     parameter_values,
     relative_spread,
-    survey,
     sweep,
 )
 from batching import STRATEGIES, plan_epoch
@@ -170,14 +171,14 @@ def test_several_draws_average_but_keep_the_largest():
 def test_every_value_of_a_sweep_is_allowed_on_its_corpus(strategy, num_clips, batch_size):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
-    surveys = sweep(distinct_lengths(num_clips), batch_size, strategy, values, epochs=1)
+    surveys = sweep(Surveyor(distinct_lengths(num_clips)), batch_size, strategy, values, epochs=1)
     assert [one.value for one in surveys] == values
 
 
 @pytest.mark.parametrize("strategy", PARAMETERS)
 def test_a_sweep_goes_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
-    least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
+    least, most = sweep(Surveyor(distinct_lengths(400)), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
     assert least.spread < 0.05 < 0.5 < most.spread
 
@@ -212,13 +213,13 @@ def test_equal_padding_says_when_nothing_pads_so_little():
 
 def test_the_recommendation_is_as_cheap_as_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
-    result = recommend(lengths, 8, min_novelty=0.8, epochs=3)
+    result = recommend(Surveyor(lengths), 8, min_novelty=0.8, epochs=3)
     allowed = [
         one
         for strategy in STRATEGIES
         for dynamic in (False, True)
         for one in sweep(
-            lengths,
+            Surveyor(lengths),
             8,
             strategy,
             parameter_values(strategy, 160, 8, per_octave=8),
@@ -233,21 +234,21 @@ def test_the_recommendation_is_as_cheap_as_an_exhaustive_search():
 
 def test_more_memory_makes_larger_batches_and_none_beyond_the_limit():
     lengths = np.random.default_rng(2).integers(80, 800, 300)
-    known = {"costs": FlatCosts(), "symbols": lengths // 6, "epochs": 3}
-    usual = recommend(lengths, 8, min_novelty=0.8, **known).ranked[0]
+    surveyor = Surveyor(lengths, costs=FlatCosts(), symbols=lengths // 6)
+    usual = recommend(surveyor, 8, min_novelty=0.8, epochs=3).ranked[0]
     limit = 2.5 * 8 * lengths.max()
-    roomy = recommend(lengths, 8, min_novelty=0.8, max_bytes=limit, **known).ranked[0]
+    roomy = recommend(surveyor, 8, min_novelty=0.8, max_bytes=limit, epochs=3).ranked[0]
     assert usual.batch_capacity is None
     assert roomy.batch_capacity > 2 * 8 * lengths.max()
     assert roomy.peak_bytes <= limit
     assert roomy.seconds_per_epoch < 0.6 * usual.seconds_per_epoch
-    tight = recommend(lengths, 8, min_novelty=0.5, max_bytes=3 * lengths.max(), **known)
+    tight = recommend(surveyor, 8, min_novelty=0.5, max_bytes=3 * lengths.max(), epochs=3)
     assert all(one.dynamic_batch_size for one in tight.ranked)  # fixed batches do not fit
     assert tight.ranked[0].peak_bytes <= 3 * lengths.max()
 
 
 def test_limits_that_nothing_keeps_leave_the_most_random_and_no_recommendation():
     lengths = np.random.default_rng(2).integers(80, 800, 60)
-    result = recommend(lengths, 8, min_novelty=1.0, epochs=3)
+    result = recommend(Surveyor(lengths), 8, min_novelty=1.0, epochs=3)
     assert result.ranked == []
     assert max(one.novelty for one in result.tried) > 0.8
