@@ -418,16 +418,20 @@ def _number_text(value: float) -> str:
     return f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
 
 
-def _size_problems(h: HParams | types.SimpleNamespace) -> list[str]:
-    """What is wrong with the model's size: fewer symbols than texts use, or too many weights."""
+def check_symbols(hparams: HParams) -> None:
+    """Raise UserError if the model has fewer symbols than texts are made of."""
     from text.symbols import symbols
 
-    problems = []
-    if h.n_symbols < len(symbols):
-        problems.append(
-            f"n_symbols={h.n_symbols}: must be at least {len(symbols)}, the symbols that texts "
-            "are made of (text/symbols.py)"
+    if hparams.n_symbols < len(symbols):
+        raise UserError(
+            f"n_symbols={hparams.n_symbols}: must be at least {len(symbols)}, the symbols that "
+            "texts are made of (text/symbols.py)"
         )
+
+
+def _size_problems(h: HParams | types.SimpleNamespace) -> list[str]:
+    """What is wrong with the model's size: too many weights."""
+    problems = []
     parts = _weights(h)
     if sum(parts.values()) > _MOST_WEIGHTS:
         largest = max(parts, key=parts.get)

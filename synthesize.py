@@ -21,7 +21,7 @@ import torch
 from audio import griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
-from hparams import HParams, create_hparams, hparams_from_dict
+from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2
 from pictures import draw_alignment
 from text import can_be_spoken, symbols, text_to_sequence
@@ -48,6 +48,7 @@ def load_model(path: str | Path, overrides: str, device: torch.device) -> tuple[
     """
     saved = load_checkpoint(path)
     hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
+    check_symbols(hparams)
     model = Tacotron2(hparams)
     load_weights(model, saved, path)
     return model.to(device).eval(), hparams

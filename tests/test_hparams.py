@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import batching
 import hparams
 from errors import UserError
-from hparams import HParams, create_hparams, describe, hparams_from_dict
+from hparams import HParams, check_symbols, create_hparams, describe, hparams_from_dict
 from model import Tacotron2
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
@@ -546,7 +546,8 @@ def test_weights_are_those_of_the_model_but_for_biases(override):
 
 def test_fewer_symbols_than_texts_are_made_of_are_refused():
     with pytest.raises(UserError, match="n_symbols=147: must be at least 148"):
-        create_hparams("n_symbols=147")
+        check_symbols(create_hparams("n_symbols=147"))
+    check_symbols(create_hparams("n_symbols=148"))
 
 
 VALUES = st.one_of(

@@ -23,7 +23,7 @@ needs_golden = pytest.mark.skipif(
 )
 MELS = 6
 TINY = HParams(
-    n_symbols=148,
+    n_symbols=20,
     symbols_embedding_dim=7,
     encoder_embedding_dim=8,
     encoder_kernel_size=3,

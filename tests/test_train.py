@@ -1988,6 +1988,7 @@ def test_tensorboard_holds_curves_pictures_and_sound(whole):
         ([], {"training_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
         ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
         ([], {"batch_capacity": 20}, "batch_capacity=20: expected a finite number of at least 23"),
+        ([], {"n_symbols": 100}, "n_symbols=100: must be at least 148"),
         ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from data_utils import Clip, read_filelist, warn_of_long_clips, was_checked
 from errors import UserError
-from hparams import HParams, batching_options
+from hparams import HParams, batching_options, check_symbols
 from progress import progress_bar
 
 
@@ -18,6 +18,7 @@ def read_clips(
     or that changed since; a run that goes on read them when it began. `skipped`: as
     `read_filelist` takes it.
     """
+    check_symbols(hparams)
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
 
