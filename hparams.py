@@ -8,6 +8,7 @@ type written here; unknown names, wrong types and values out of range are refuse
 """
 
 import difflib
+import functools
 import math
 import re
 import sys
@@ -173,7 +174,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     given: dict[str, typing.Any] = {}
     places: dict[str, str] = {}
     entries, problems = _split_overrides(overrides or "")
-    hints = typing.get_type_hints(HParams)
+    hints = _types()
     for place, entry in entries:
         name, equals, text = (part.strip() for part in entry.partition("="))
         if not equals:
@@ -324,7 +325,7 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
 
 def _type_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
     problems = []
-    for name, kind in typing.get_type_hints(HParams).items():
+    for name, kind in _types().items():
         value = getattr(hparams, name)
         if typing.get_origin(kind) is tuple:
             good = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
@@ -404,10 +405,16 @@ def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
     return problems
 
 
+@functools.cache
+def _types() -> dict[str, typing.Any]:
+    """The type of every hyper-parameter by its name."""
+    return typing.get_type_hints(HParams)
+
+
 def _largest(name: str) -> float:
     if name in _AT_MOST:
         return _AT_MOST[name]
-    kind = typing.get_type_hints(HParams)[name]
+    kind = _types()[name]
     return sys.float_info.max if float in (kind, *typing.get_args(kind)) else _MOST_OF_A_COUNT
 
 

@@ -1058,13 +1058,6 @@ def test_output_folder_that_cannot_be_made_is_a_clear_error(corpus, tmp_path, ca
     assert str(tmp_path / "file") in message
 
 
-def test_output_that_names_a_file_is_refused_before_anything_is_read(tmp_path, capsys):
-    (tmp_path / "file").write_text("mine")
-    message = refused(flags(tmp_path / "file", "training_files=nowhere.txt"), capsys)
-    assert f"-o {tmp_path / 'file'}: a file, expected a folder" in message
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
 def test_unwritable_output_folder_is_a_clear_error(corpus, tmp_path, capsys):
     out = tmp_path / "out"
