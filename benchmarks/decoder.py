@@ -34,8 +34,9 @@ from analysis import fast_path
 from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
 from analysis.tables import markdown_table
 from data_utils import Batch
+from errors import UserError
 from files import write_json
-from hparams import HParams
+from hparams import HParams, create_hparams
 from training.measuring import largest_memory, measured_on, reset_peak_memory, seconds_of
 from training.step import AUTOCAST_DTYPES, DECODERS, Trainer
 
@@ -51,7 +52,7 @@ class Workload:
     """The full-size model, its optimiser and one batch."""
 
     def __init__(self, args: argparse.Namespace):
-        hparams = HParams(precision=args.precision)
+        hparams = args.hparams
         self.trainer = Trainer(hparams, args.device)
         self.decoder = self.trainer.model.train().decoder
         clips, frames = args.batch_size, args.frames
@@ -316,9 +317,9 @@ def summarize(
     }
     ratios = {part: median["reference"] / median["fast"] for part, median in medians.items()}
     frames = args.batch_size * args.frames
-    flop = step_flop(HParams(), args.batch_size, args.frames, args.symbols)
+    flop = step_flop(args.hparams, args.batch_size, args.frames, args.symbols)
     operand = (AUTOCAST_DTYPES[args.precision] or torch.float32).itemsize
-    parts = bytes_per_step(HParams(), args.batch_size, args.symbols, operand)
+    parts = bytes_per_step(args.hparams, args.batch_size, args.symbols, operand)
     result = {
         "speedup": ratios["step"],
         "decoder_alone_speedup": ratios["decoder_alone"],
@@ -415,7 +416,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--repeats", type=at_least_one, help="default: 5, on a GPU 10")
     add("--warm-ups", type=whole_number(0), help="default: 1, on a GPU 2")
     add("--no-memory", action="store_true", help="leave peak memory out")
+    add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
     args = parser.parse_args(arguments)
+    try:
+        args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
+    except UserError as error:
+        parser.error(str(error))
     on_gpu = args.device.type == "cuda"
     args.repeats = (10 if on_gpu else 5) if args.repeats is None else args.repeats
     args.warm_ups = (2 if on_gpu else 1) if args.warm_ups is None else args.warm_ups

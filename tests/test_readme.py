@@ -43,7 +43,8 @@ SMALLER = {
     "scripts/compare_batching.py": "--epochs 1",
     "benchmarks/planning.py": "--quick",
     "benchmarks/decoder.py": (
-        "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory"
+        "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
+        f"--hparams {TINY}"
     ),
     "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
     "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
