@@ -55,7 +55,7 @@ KINDS = (*(number.name for number in SIGNALS), FULL_DISK, UNREADABLE)
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MOST_SECONDS = 4.0  # of training, or of set-up, before a stop
-STUCK_SECONDS = 300
+STUCK_SECONDS = 60
 # Parts of a checkpoint that two equal runs share, and what in `loop` they do not.
 PARTS = (
     "iteration",
@@ -154,7 +154,9 @@ def start(arguments: list[str], log: Path, most_bytes: int | None = None) -> sub
     What it prints comes through a pipe, so that it still can be read when its disk is full.
     """
 
-    def limit_files() -> None:
+    def prepare() -> None:
+        for number in SIGNALS[1:]:  # a shell may have had this program ignore some
+            signal.signal(number, signal.SIG_DFL)
         if most_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
@@ -165,7 +167,7 @@ def start(arguments: list[str], log: Path, most_bytes: int | None = None) -> sub
         stderr=subprocess.STDOUT,
         bufsize=0,
         start_new_session=True,
-        preexec_fn=limit_files,
+        preexec_fn=prepare,
     )
 
     def copy() -> None:
@@ -198,7 +200,11 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
     if not by_itself:
         number = signal.Signals[kind] if kind in signal.Signals.__members__ else signal.SIGTERM
         (os.killpg if whole_group else os.kill)(process.pid, number)
-    code = process.wait(STUCK_SECONDS)
+    try:
+        code = process.wait(STUCK_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s; see {log}") from None
     end_what_is_left(process.pid)
     process.copying.join()
     fault = fault_of(kind, by_itself, code, read(log))
@@ -213,7 +219,8 @@ def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
     """What is wrong with how a start ended; None if nothing is."""
     if "Traceback" in printed:
         return "a traceback:\n" + printed[printed.index("Traceback") :][-2000:]
-    if kind == UNREADABLE and not (by_itself and code == 1 and "cannot be read" in printed):
+    refused = by_itself and code == 1 and "expected a checkpoint" in printed
+    if kind == UNREADABLE and not refused:
         return f"an unreadable checkpoint did not stop it (exit code {code}): {printed[-500:]}"
     if kind in signal.Signals.__members__ and by_itself:
         return f"it ended by itself (exit code {code}): {printed[-500:]}"

@@ -51,7 +51,7 @@ def test_a_changed_bit_a_lost_line_and_a_lost_file_are_seen(trained, tmp_path):
         ("SIGTERM", False, 143, "stopped and saved", None),
         ("SIGTERM", False, 1, "Traceback (most recent call last):\n  ...", "a traceback"),
         ("SIGINT", True, 1, "train.py: no such file", "it ended by itself (exit code 1)"),
-        (soak.UNREADABLE, True, 1, "train.py: x cannot be read (Is a directory)", None),
+        (soak.UNREADABLE, True, 1, "train.py: x: no file, expected a checkpoint", None),
         (soak.UNREADABLE, False, 143, "epoch 1", "an unreadable checkpoint did not stop it"),
         (soak.FULL_DISK, True, 1, "could not be written: make room", None),
         (soak.FULL_DISK, False, 143, "stopped and saved", None),
