@@ -356,7 +356,8 @@ def test_ctrl_c_on_a_terminal_command_piped_into_another(corpus, tmp_path):
     assert "SIGINT: saving after this step" in errors
     assert "Traceback" not in errors
     assert "BrokenPipe" not in errors
-    assert load(newest(out))["loop"]["iteration"] > 3
+    # The step of the signal is saved: the third, if it came while that was being written.
+    assert load(newest(out))["loop"]["iteration"] >= 3
 
 
 # ---------------------------------------------------------------------------- going on
