@@ -32,6 +32,13 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=available_device, default=default, help=shown)
 
 
+def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int) -> None:
+    """--batch-size, --frames and --symbols of one made-up batch, with these defaults."""
+    for name, default in (("batch-size", 16), ("frames", frames), ("symbols", symbols)):
+        shown = "default: %(default)s"
+        parser.add_argument(f"--{name}", type=at_least_one, default=default, help=shown)
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """--json, a file to write or None."""
     shown = "write the results to this file too"

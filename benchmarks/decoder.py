@@ -31,7 +31,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from analysis import fast_path
-from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
+from analysis.arguments import (
+    add_measuring_options,
+    add_size_options,
+    at_least_one,
+    make_parser,
+    whole_number,
+)
 from analysis.tables import markdown_table
 from data_utils import Batch
 from errors import UserError
@@ -410,9 +416,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add_measuring_options(parser)
-    add("--batch-size", type=at_least_one, default=16)
-    add("--frames", type=at_least_one, default=400)
-    add("--symbols", type=at_least_one, default=80)
+    add_size_options(parser, frames=400, symbols=80)
     add("--repeats", type=at_least_one, help="default: 5, on a GPU 10")
     add("--warm-ups", type=whole_number(0), help="default: 1, on a GPU 2")
     add("--no-memory", action="store_true", help="leave peak memory out")

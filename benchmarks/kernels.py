@@ -18,7 +18,13 @@ from collections.abc import Callable
 import torch
 
 from analysis import fast_path
-from analysis.arguments import add_device_option, add_json_option, at_least_one, make_parser
+from analysis.arguments import (
+    add_device_option,
+    add_json_option,
+    add_size_options,
+    at_least_one,
+    make_parser,
+)
 from analysis.tables import markdown_table
 from files import write_json
 from hparams import HParams
@@ -138,9 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add_device_option(parser)
-    add("--batch-size", type=at_least_one, default=16)
-    add("--frames", type=at_least_one, default=774)
-    add("--symbols", type=at_least_one, default=120)
+    add_size_options(parser, frames=774, symbols=120)
     add("--precisions", default="bf16,tf32,fp32", help="default %(default)s")
     add("--repeats", type=at_least_one, default=10)
     add_json_option(parser)

@@ -119,6 +119,8 @@ def test_odd_corpora_are_drawn_without_a_warning(lengths):
             draw_padding_against_randomness(curves),
         ):
             figure.draw_without_rendering()
+            assert figure.axes
+            assert all(axes.has_data() or axes.texts for axes in figure.axes)
 
 
 def test_the_same_data_writes_the_same_bytes_with_text_as_text(tmp_path):
