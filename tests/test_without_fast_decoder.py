@@ -25,7 +25,7 @@ def project(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(project, corpus) -> tuple[Path, str]:
     """The output folder of an epoch's training there, and what it printed."""
-    settings = corpus.hparams(epochs=1, epochs_per_validation=1)
+    settings = corpus.hparams(epochs=1, epochs_per_validation=1, decoder="fast")
     printed = run(project, "train.py", "-o", "runs/tiny", "--hparams", settings)
     return project / "runs" / "tiny", printed
 
@@ -79,6 +79,6 @@ def test_compiled_files_that_were_left_over_are_no_fast_decoder(trained, project
     (project / "fast_decoder" / "__pycache__" / "graphs.cpython-311.pyc").write_bytes(b"")
     printed = run(
         *(project, "train.py", "-o", str(directory), "--resume"),
-        *("--hparams", corpus.hparams(epochs=2, epochs_per_validation=1)),
+        *("--hparams", corpus.hparams(epochs=2, epochs_per_validation=1, decoder="fast")),
     )
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
