@@ -8,22 +8,29 @@ Ctrl-C ends a program with one line and exit code 130, at any moment from here o
 are being imported, which takes seconds, KeyboardInterrupt would not do: raised inside a library's
 initialisation in C, it may be lost or become another error.
 
+A program whose output nobody reads any more (`| head`) ends as other tools do: quietly, with exit
+code 141. A full disk is one line.
+
 A descriptor that the caller closed (`>&-`) leads to /dev/null. Left free, the next file opened
 would get its number, and text meant for the terminal would land in that file.
 """
 
+import atexit
 import contextlib
+import errno
 import os
+import select
 import signal
 import sys
 from types import FrameType
 
 EXIT_CODE_OF_CTRL_C = 128 + signal.SIGINT
+EXIT_CODE_OF_CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
-def _say_interrupted() -> None:
+def _say(message: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, f"{os.path.basename(sys.argv[0])}: interrupted\n".encode())
+        os.write(2, f"{os.path.basename(sys.argv[0])}: {message}\n".encode())
 
 
 def _imports(frame: FrameType) -> bool:
@@ -41,16 +48,38 @@ def _imports(frame: FrameType) -> bool:
 
 def _ctrl_c(number: int, frame: FrameType) -> None:
     if _imports(frame):
-        _say_interrupted()
+        _say("interrupted")
         os._exit(EXIT_CODE_OF_CTRL_C)  # nothing is written yet, so nothing needs to be put in order
     raise KeyboardInterrupt
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, traceback) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        _say_interrupted()
+        _say("interrupted")
         sys.exit(EXIT_CODE_OF_CTRL_C)
+    if issubclass(kind, BrokenPipeError) and _has_no_reader(1):
+        sys.exit(EXIT_CODE_OF_CLOSED_PIPE)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _say(f"{error}; make room")  # on the disk of a file, or of what is printed
+        sys.exit(1)
     sys.__excepthook__(kind, error, traceback)
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    """Whether it is a pipe that nobody reads any more."""
+    waiting = select.poll()
+    waiting.register(descriptor, 0)  # errors are reported always
+    return any(event & select.POLLERR for _, event in waiting.poll(0))
+
+
+def _print_rest() -> None:
+    """Print the rest of the output, of which Python would complain at its very end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (OSError, ValueError):  # a full disk, say: Python's complaint is right
+        pass
 
 
 def _open_closed_descriptors() -> None:
@@ -64,6 +93,7 @@ def _open_closed_descriptors() -> None:
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # unless the user has set it
 _open_closed_descriptors()
 sys.excepthook = _uncaught
+atexit.register(_print_rest)
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
     with contextlib.suppress(ValueError):  # imported in another thread, which may not set it
         signal.signal(signal.SIGINT, _ctrl_c)

@@ -1,9 +1,6 @@
-"""What programs print: how far a long job is, and no complaint when nobody reads it any more."""
+"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere."""
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator
 
 from tqdm import tqdm
 
@@ -29,23 +26,6 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options)
         "maxinterval": 2 * SECONDS_BETWEEN_LINES,
     }
     return ProgressLines(desc=title, total=total, unit=unit, leave=False, **options)
-
-
-@contextlib.contextmanager
-def ended_by_closed_pipe() -> Iterator[None]:
-    """End the program as `head` and other tools do when the reader of its output has gone.
-
-    Quietly, with the exit code 141 that shells give to a program ended by SIGPIPE.
-    """
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes what is left at its end, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
 
 
 def duration(seconds: float) -> str:

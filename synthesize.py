@@ -20,7 +20,7 @@ import torch
 
 from audio import griffin_lim, write_mel, write_wav
 from errors import UserError
-from files import write_atomically
+from files import numbered_lines, write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2
 from pictures import draw_alignment
@@ -131,12 +131,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     if args.text is not None:
         lines = [("--text", args.text.replace("\n", " "))]
     else:
-        try:
-            content = args.text_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{args.text_file}: not readable as UTF-8 text ({error})") from None
-        numbered = enumerate(content.splitlines(), 1)
-        lines = [(f"{args.text_file}:{n}", line) for n, line in numbered if line.strip()]
+        numbered = numbered_lines(args.text_file, "no such file; check its path")
+        lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
         if not lines:
             raise UserError(f"{args.text_file}: no text in it; write one a line")
     texts, problems = [], []

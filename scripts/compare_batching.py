@@ -64,7 +64,7 @@ from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams
-from progress import ended_by_closed_pipe, progress_bar
+from progress import progress_bar
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
@@ -643,5 +643,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with ended_by_closed_pipe():
-        main()
+    main()

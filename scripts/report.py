@@ -39,7 +39,6 @@ from analysis.report_tables import make_tables
 from analysis.survey import Surveyor
 from data_utils import LENGTHS_FILE
 from files import write_atomically
-from progress import ended_by_closed_pipe
 
 TITLE = "Ten batchings of Tacotron 2: ours beside the paper's"
 TEMPLATES = ROOT / "scripts" / "templates"
@@ -217,5 +216,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with ended_by_closed_pipe():
-        main()
+    main()

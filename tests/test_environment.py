@@ -1,4 +1,4 @@
-"""environment.py: Ctrl-C while a program imports, and descriptors that the caller closed."""
+"""environment.py: Ctrl-C while a program imports, output that nobody reads, closed descriptors."""
 
 import os
 import signal
@@ -123,6 +123,60 @@ def test_other_errors_keep_their_traceback(tmp_path):
     assert failed.returncode == 1
     assert failed.stderr.startswith("Traceback")
     assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+PRINTING = "print('x' * {length})\nprint('went on', file=__import__('sys').stderr)"
+
+
+def ended_without_reader(arguments: list) -> subprocess.CompletedProcess:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+
+
+def test_a_closed_pipe_ends_a_program_as_it_ends_unix_tools(tmp_path):
+    stopped = ended_without_reader([program(tmp_path, PRINTING.format(length=100_000))])
+    assert (stopped.returncode, stopped.stderr) == (141, "")
+
+
+def test_the_last_lines_of_a_program_may_go_unread(tmp_path):
+    finished = ended_without_reader([program(tmp_path, PRINTING.format(length=10))])
+    assert (finished.returncode, finished.stderr) == (0, "went on\n")
+
+
+@pytest.mark.parametrize("name", ["compare_batching.py", "report.py"])
+def test_a_program_of_ours_ends_quietly_when_nobody_reads_it(name):
+    stopped = ended_without_reader([ROOT / "scripts" / name, "--help"])
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+
+
+def test_another_pipe_that_breaks_keeps_its_traceback(tmp_path):
+    failed = ended([program(tmp_path, "raise BrokenPipeError(32, 'of a process')")])
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("BrokenPipeError: [Errno 32] of a process\n")
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    path = program(tmp_path, PRINTING.format(length=100_000))
+    failed = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} {path.name} > /dev/full"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert failed.returncode == 1
+    assert failed.stderr == "program.py: [Errno 28] No space left on device; make room\n"
 
 
 def test_text_for_a_closed_descriptor_lands_in_no_file(tmp_path):

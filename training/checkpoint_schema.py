@@ -157,12 +157,7 @@ def _optimizer(value: Any) -> Iterator[str]:
             continue
         for name, tensor in entry.items():
             problem = _tensor_problem(tensor)
-            if (
-                not problem
-                and name in ("step", "exp_avg_sq")
-                and tensor.numel()
-                and tensor.min() < 0
-            ):
+            if not problem and name in ("step", "exp_avg_sq") and _has_negatives(tensor):
                 problem = "negative values"
             if problem:
                 yield f"{_shown(name)} of parameter {_shown(number)}: {problem}"
@@ -236,15 +231,14 @@ def _hparams(value: Any) -> Iterator[str]:
 
 
 def _loop(value: Any) -> Iterator[str]:
-    checks = {field.name: _is_whole if field.type is int else _is_number for field in LOOP_FIELDS}
+    checks = {
+        field.name: _is_whole if field.type is int else _is_number for field in fields(LoopState)
+    }
     checks["epoch"] = lambda v: _is_whole(v, 1)
     checks["best_iteration"] = lambda v: _is_whole(v, -1)
     checks["best_validation_loss"] = lambda v: v == math.inf or _is_number(v)
     checks["skipped_clips"] = _is_sizes
     return _fields(value, checks, optional=("skipped_clips",))  # newer than the first release
-
-
-LOOP_FIELDS = fields(LoopState)
 
 
 def _is_sizes(value: Any) -> bool:
