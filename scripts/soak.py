@@ -1,6 +1,6 @@
-"""Stop one training run a hundred times at random, and compare it with a run never stopped.
+"""Stop one training run 150 times at random, and compare it with a run never stopped.
 
-    python scripts/soak.py                        # about 20 minutes on two CPU cores
+    python scripts/soak.py                        # about 25 minutes on two CPU cores
     python scripts/soak.py --stops 20 --seed 1 --out soak_1
 
 Makes a corpus of tones and trains a tiny model on it with `train.py --resume`. Each start has a
@@ -393,7 +393,12 @@ def soak(out: Path, stops: int, seed: int, report: Callable[[str], None]) -> lis
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("soak"), help="default: soak")
-    parser.add_argument("--stops", type=whole_number(1), default=100)
+    parser.add_argument(
+        "--stops",
+        type=whole_number(1),
+        default=150,
+        help="default: 150, of which 100 are signals",
+    )
     parser.add_argument("--seed", type=whole_number(0), default=0)
     args = parser.parse_args(arguments)
     if args.out.exists():
