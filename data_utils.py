@@ -60,7 +60,7 @@ def read_filelist(
     skipped: Mapping[str, int | None] | None = None,
     *,
     new_run: bool = False,
-    read_contents: bool = False,
+    read_since: int | None = None,
 ) -> list[Clip]:
     """Read and check a filelist: a clip a line, `path|text|seconds` or the reference's `path|text`.
 
@@ -73,8 +73,8 @@ def read_filelist(
         skipped: lengths in frames of clips whose files are not looked at, by the name of the file
             without folder and ending; None is the length that the list's seconds give.
         new_run: refuse texts with nothing to say too. A run that began with some goes on.
-        read_contents: read all samples, or all values of the mels, and refuse those that are not
-            fit for training.
+        read_since: read all samples, or all values of the mels, of the files that changed after
+            this time (nanoseconds; 0: of all), and refuse those that are not fit for training.
 
     Raises:
         UserError: one message listing every bad line with its number, what is wrong with the
@@ -87,7 +87,7 @@ def read_filelist(
         "--hparams training_files=...,validation_files=...",
     )
     clips, problems = [], []
-    measure = partial(_frames_or_problem, hparams, skipped or {}, read_contents, {})
+    measure = partial(_frames_or_problem, hparams, skipped or {}, read_since, {})
     lengths = map_in_threads(measure, (line for _, line in numbered))
     for (number, line), num_frames in zip(progress(numbered), lengths, strict=True):
         where = f"{filelist}:{number}"
@@ -141,7 +141,7 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
 def _frames_or_problem(
     hparams: HParams,
     skipped: Mapping[str, int | None],
-    read_contents: bool,
+    read_since: int | None,
     checked_folders: dict,
     line: str,
 ) -> int | UserError:
@@ -150,12 +150,20 @@ def _frames_or_problem(
         path, _, seconds = split_filelist_line(line)
         if Path(path).stem in skipped:
             return skipped[Path(path).stem] or _frames_listed(path, seconds, hparams)
+        read_contents = read_since is not None and _changed_after(path, read_since)
         if not hparams.load_mel_from_disk:
             return _frames_of_sound(path, seconds, hparams, read_contents)
         _check_mel_settings(Path(path).parent, hparams, checked_folders)
         return _frames_of_mel(path, seconds, hparams, read_contents)
     except UserError as error:
         return error
+
+
+def _changed_after(path: str, time: int) -> bool:
+    try:
+        return os.stat(path).st_mtime_ns > time
+    except (OSError, ValueError):  # whoever reads it says what is wrong
+        return True
 
 
 def _frames_listed(path: str, seconds: float | None, hparams: HParams) -> int:
@@ -261,16 +269,17 @@ def record_of_checked(filelists: dict[str, bytes]) -> bytes:
     return (json.dumps(hashes, indent=2) + "\n").encode()
 
 
-def was_checked(filelist: str | Path) -> bool:
-    """Whether the `checked.json` beside a filelist is about this very list."""
+def time_checked(filelist: str | Path) -> int | None:
+    """When all clips of this very list were read, in nanoseconds; None if they were not."""
     filelist = Path(filelist)
     try:
         with open_file(filelist.with_name(CHECKED_FILE)) as file:
-            hashes = json.load(file)
+            hashes, time = json.load(file), os.fstat(file.fileno()).st_mtime_ns
         with open_file(filelist) as file:
-            return hashes.get(filelist.name) == hashlib.sha256(file.read()).hexdigest()
+            same = hashes.get(filelist.name) == hashlib.sha256(file.read()).hexdigest()
     except (OSError, ValueError, AttributeError):
-        return False
+        return None
+    return time if same else None
 
 
 def warn_of_long_clips(names: Sequence[str], seconds: Sequence[float] | np.ndarray) -> str | None:

@@ -28,8 +28,8 @@ from data_utils import (
     make_loader,
     read_filelist,
     record_of_checked,
+    time_checked,
     warn_of_long_clips,
-    was_checked,
 )
 from hparams import HParams, create_hparams
 from text import text_to_sequence
@@ -255,7 +255,7 @@ def test_contents_that_cannot_be_trained_on_are_listed_with_all_else(corpus):
     assert len(read_filelist(write_list(corpus, *lines), H)) == 6  # headers do not tell
     lines += [f"{corpus}/a.wav|Good.|1.0", f"{corpus}/gone.wav|Text.", f"{corpus}/a.wav|...|1.0"]
     filelist = write_list(corpus, *lines)
-    refused = refusal(filelist, new_run=True, read_contents=True).splitlines()
+    refused = refusal(filelist, new_run=True, read_since=0).splitlines()
     assert refused[0] == f"{filelist}: 8 of 9 lines refused:"
     expected = [
         (1, "nan.wav: sample 5000 (at 0.23 s) is nan"),
@@ -282,7 +282,7 @@ def test_a_new_run_refuses_texts_with_nothing_to_say_and_an_old_one_goes_on(corp
 
 def test_good_clips_are_the_same_whether_their_contents_are_read(corpus, cache):
     filelist = write_list(corpus, f"{corpus}/a.wav|One.|1.0", f"{corpus}/b.flac|Two.")
-    options = {"new_run": True, "read_contents": True}
+    options = {"new_run": True, "read_since": 0}
     assert read_filelist(filelist, H, **options) == read_filelist(filelist, H)
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
     assert read_filelist(filelist, CACHED, **options) == read_filelist(filelist, CACHED)
@@ -290,17 +290,30 @@ def test_good_clips_are_the_same_whether_their_contents_are_read(corpus, cache):
 
 def test_a_list_counts_as_checked_only_as_it_was(tmp_path):
     filelist = write_list(tmp_path, "a.wav|Text.")
-    assert not was_checked(filelist)
+    assert time_checked(filelist) is None
     record = tmp_path / "checked.json"
     record.write_bytes(record_of_checked({"list.txt": filelist.read_bytes(), "b.txt": b"b"}))
-    assert was_checked(filelist)
-    assert was_checked(str(filelist))
-    assert not was_checked(tmp_path / "b.txt")  # gone
+    assert time_checked(filelist) == time_checked(str(filelist)) == record.stat().st_mtime_ns
+    assert time_checked(tmp_path / "b.txt") is None  # gone
     write_list(tmp_path, "a.wav|Text.", "b.wav|Text.")
-    assert not was_checked(filelist)
+    assert time_checked(filelist) is None
     for content in (b"", b"no json", b"[1]", b'{"list.txt": 1}', b"\xff"):
         record.write_bytes(content)
-        assert not was_checked(filelist)
+        assert time_checked(filelist) is None
+
+
+def test_of_a_checked_list_the_clips_that_changed_since_are_read(corpus, cache):
+    mel = np.load(cache / "x.npy")
+    mel[3, 17] = np.nan
+    np.save(cache / "x.npy", mel)
+    soundfile.write(corpus / "mute.wav", np.zeros(22050), 22050)
+    sounds = write_list(corpus, f"{corpus}/a.wav|One.", f"{corpus}/mute.wav|Two.")
+    mels = write_list(cache, f"{cache}/x.npy|Text.")
+    changed = (cache / "x.npy").stat().st_mtime_ns, (corpus / "mute.wav").stat().st_mtime_ns
+    assert len(read_filelist(sounds, H, new_run=True, read_since=changed[1])) == 2
+    assert "1 of 2 lines" in refusal(sounds, new_run=True, read_since=changed[1] - 1)
+    assert len(read_filelist(mels, CACHED, new_run=True, read_since=changed[0])) == 1
+    assert "frame 17" in refusal(mels, CACHED, new_run=True, read_since=changed[0] - 1)
 
 
 def test_clips_many_times_longer_than_the_median_are_named_the_longest_first():
@@ -359,7 +372,7 @@ def test_cached_mels_that_are_not_finite_are_refused_with_the_frame(cache, bad):
     np.save(cache / "x.npy", mel)
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
     assert len(read_filelist(filelist, CACHED, new_run=True)) == 1
-    message = refusal(filelist, CACHED, new_run=True, read_contents=True)
+    message = refusal(filelist, CACHED, new_run=True, read_since=0)
     assert f"{filelist}:1: {cache}/x.npy: frame 17 holds nan or infinity" in message
 
 

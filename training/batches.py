@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from data_utils import Clip, read_filelist, warn_of_long_clips, was_checked
+from data_utils import Clip, read_filelist, time_checked, warn_of_long_clips
 from errors import UserError
 from hparams import HParams, batching_options, check_symbols
 from progress import progress_bar
@@ -15,22 +15,25 @@ def read_clips(
     """The training and the validation clips; UserError names all that is wrong with either.
 
     A new run reads every sample, or cached mel, of a list that prepare_ljspeech.py did not write
-    or that changed since; a run that goes on read them when it began. `skipped`: as
-    `read_filelist` takes it.
+    or that changed since, and of the files that changed since; a run that goes on read them when it
+    began. `skipped`: as `read_filelist` takes it.
     """
     check_symbols(hparams)
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
+        checked = time_checked(filelist)
 
-        def shown(lines: list, filelist: str = filelist) -> Iterable:
+        def shown(
+            lines: list, filelist: str = filelist, all_new: bool = new_run and checked is None
+        ) -> Iterable:
+            if all_new:
+                print(f"{filelist}: not as prepare_ljspeech.py checked it: reading every clip once")
             return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
 
-        read_contents = new_run and not was_checked(filelist)
-        if read_contents:
-            print(f"{filelist}: not as prepare_ljspeech.py checked it: reading every clip once")
         try:
+            read_since = (checked or 0) if new_run else None
             clips = read_filelist(
-                filelist, hparams, shown, skipped, new_run=new_run, read_contents=read_contents
+                filelist, hparams, shown, skipped, new_run=new_run, read_since=read_since
             )
             lists.append(clips)
         except UserError as error:
