@@ -1,6 +1,7 @@
 """environment.py: Ctrl-C while a program imports, output that nobody reads, closed descriptors."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -169,7 +170,7 @@ def test_another_pipe_that_breaks_keeps_its_traceback(tmp_path):
 def test_a_full_disk_is_one_line(tmp_path):
     path = program(tmp_path, PRINTING.format(length=100_000))
     failed = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} {path.name} > /dev/full"],
+        ["sh", "-c", f"exec {shlex.quote(sys.executable)} {path.name} > /dev/full"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
@@ -191,7 +192,9 @@ with open("file", "w") as file:
 """
     path = program(tmp_path, body)
     finished = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} {path.name} <&- >&- 2>&-"], cwd=tmp_path, timeout=60
+        ["sh", "-c", f"exec {shlex.quote(sys.executable)} {path.name} <&- >&- 2>&-"],
+        cwd=tmp_path,
+        timeout=60,
     )
     assert finished.returncode == 0
     assert (tmp_path / "file").read_text() == "'' True"

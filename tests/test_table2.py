@@ -179,7 +179,7 @@ def test_another_corpus_in_the_same_output_is_refused(run):
 @pytest.mark.parametrize("script", ["rand.sh", "all.sh"])
 def test_a_missing_or_bare_python_is_refused_with_the_way_out(run, script, tmp_path):
     bare = tmp_path / "bare"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n', encoding="utf-8")
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
     for python in (tmp_path / "no-such", bare, "no-such-python"):
         status, output = run(script, PYTHON=python)

@@ -63,7 +63,7 @@ from training.step import StepLosses, Trainer, learning_rate_at
 
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
 # inside epochs and between them, validation after the second and the fourth.
-LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 2}
+LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -776,7 +776,7 @@ def test_changed_model_is_refused_naming_tensors_and_nothing_is_touched(copied, 
     before = snapshot(copied)
     message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
     assert (
-        "decoder.prenet.layers.0.linear_layer.weight is [8, 20], the model's is [9, 20]" in message
+        "decoder.prenet.layers.0.linear_layer.weight is [8, 40], the model's is [9, 40]" in message
     )
     assert snapshot(copied) == before
 
