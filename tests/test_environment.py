@@ -155,12 +155,6 @@ def test_the_last_lines_of_a_program_may_go_unread(tmp_path):
     assert (finished.returncode, finished.stderr) == (0, "went on\n")
 
 
-@pytest.mark.parametrize("name", ["compare_batching.py", "report.py"])
-def test_a_program_of_ours_ends_quietly_when_nobody_reads_it(name):
-    stopped = ended_without_reader([ROOT / "scripts" / name, "--help"])
-    assert (stopped.returncode, stopped.stderr) == (0, "")
-
-
 def test_another_pipe_that_breaks_keeps_its_traceback(tmp_path):
     failed = ended([program(tmp_path, "raise BrokenPipeError(32, 'of a process')")])
     assert failed.returncode == 1
