@@ -233,13 +233,17 @@ def _draw_sweep(
     style = STYLES[marked.strategy]
     values, place = [s.value for s in surveys], (marked.value, quantity(marked))
     look = {"color": style.colour, "marker": style.marker, "markersize": 4, "linewidth": 1.4}
-    axes.plot(values, [quantity(s) for s in surveys], **look)
+    heights = [quantity(s) for s in surveys]
+    axes.plot(values, heights, **look)
     axes.plot(*place, color="black", **RING)
-    left = values.index(marked.value) >= len(values) / 2  # beside a rising curve, inside the axes
+    # Beside a rising curve and inside the axes: above it in its right half, below it in its left
+    # half, unless there is no room.
+    left = values.index(marked.value) >= len(values) / 2
+    share = (place[1] - min(heights)) / (max(heights) - min(heights) or 1)
     note = axes.annotate(
         f"{number_text(marked.value)}: {unit.format(place[1])}",
         place,
-        xytext=(-8, 8) if left else (8, -14),
+        xytext=(-8, -3 if share > 0.85 else 8) if left else (8, 8 if share < 0.15 else -14),
         ha="right" if left else "left",
         textcoords="offset points",
         fontsize=9,
@@ -387,6 +391,8 @@ def _novelty_axis(axes: Axes, repeated: Sequence[float]) -> None:
     ticks = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999]
     if min(known) > 0.03:  # a small corpus, where many pairs meet again
         ticks = [0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
+    elif min(known) < 3e-4:  # a large one, with more decades than all labels have room on
+        ticks = [0, 0.5, 0.9, 0.99, 0.999, 0.9999]
     axes.set_xscale("log")
     axes.set_xlim(max(1.15, 1.15 * max(known)), max(min(known) / 1.3, 1e-5))
     _fixed_ticks(axes.xaxis, [1 - tick for tick in ticks], lambda value: f"{1 - value:.4g}")

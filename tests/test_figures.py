@@ -1,6 +1,8 @@
 """analysis/figures.py: what is drawn, counted from the drawing itself."""
 
+import itertools
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +77,41 @@ def test_the_value_in_use_is_ringed_in_the_sweeps():
     for axes in figure.axes[6:]:
         planned, ordered = (line.get_ydata() for line in axes.lines)
         assert sorted(planned) == list(ordered)
+
+
+@pytest.mark.parametrize("least", [True, False])
+def test_the_note_of_the_value_in_use_lies_inside_its_axes(least):
+    """Where a value adds no padding, a note below it would lie on the labels of the axis."""
+    values = {"local_randomization_factor": 0.0, "bucket_size": 4, "num_bins": 1}
+    if not least:
+        values = {"local_randomization_factor": 1.6, "bucket_size": 116, "num_bins": 30}
+    figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, **values, epochs=1)
+    figure.draw_without_rendering()
+    for axes in figure.axes[:6]:
+        (note,) = axes.texts
+        frame, box = axes.get_window_extent(), note.get_window_extent()
+        assert frame.contains(*box.min), note.get_text()
+        assert frame.contains(*box.max), note.get_text()
+
+
+@pytest.mark.parametrize("repeated", [1e-5, 1e-4, 1e-3, 1e-2, 0.2])
+def test_the_labels_of_novelty_do_not_touch(repeated):
+    found = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1])[0]
+    few = replace(found, novelty=1 - repeated)
+    figure = draw_padding_against_randomness(
+        {("semi_sorted", d): [few, found] for d in (False, True)}
+    )
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    least, most = sorted(axes.get_xlim())
+    boxes = [
+        label.get_window_extent()
+        for label in axes.get_xticklabels()
+        if least <= label.get_position()[0] <= most
+    ]
+    boxes.sort(key=lambda box: box.x0)
+    assert len(boxes) >= 2
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
 def test_every_strategy_has_its_panel_with_every_clip_in_it():
