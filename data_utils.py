@@ -371,6 +371,10 @@ class Batch:
 
     _MOVED = ("text", "mel", "gate")  # not annotated, so no field
 
+    def num_steps(self, frames_per_step: int) -> torch.Tensor:
+        """[B] int64, decoder steps of each clip."""
+        return -(-self.mel_lengths // frames_per_step)
+
     def to(self, device: torch.device | str) -> "Batch":
         """Text, mel and gate on `device`. Lengths and indices stay on the CPU, where packing and
         messages need them: reading them back would stall.

@@ -76,6 +76,9 @@ class HParams:
     weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
     grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
     loss: str = "padded"  # padded: the reference's mean, over padding too; unpadded: without it
+    guided_attention_weight: float = 0.0  # of a loss that pulls attention to the diagonal; 5 helps
+    guided_attention_sigma: float = 0.2  # how far from the diagonal, in shares of the text, is free
+    guided_attention_steps: int = 10_000  # steps over which its weight falls to 0, in a line
     mask_padding: bool = True  # outputs beyond a clip's end become their targets: no loss there
 
     # --- validation
@@ -137,6 +140,7 @@ _NOT_NEGATIVE = {
     "learning_rate_decay_start",
     "learning_rate_final",
     "weight_decay",
+    "guided_attention_weight",
 }  # every other number must be positive, and a p_*_dropout lies in [0, 1)
 # Far above what anyone uses, and below what breaks arrays, libraries or the machine.
 _AT_MOST = {

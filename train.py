@@ -58,7 +58,7 @@ from training.skipping import (
     skip_from_here,
     skipped_indices,
 )
-from training.step import Trainer, learning_rate_at
+from training.step import Trainer, guided_attention_weight_at, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
 from training.totals import count_step, log_epoch, read_pending
 from training.validation import log_validation, make_validation_loader, validate
@@ -249,6 +249,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.data_wait_seconds += time.perf_counter() - waiting
             if batch is None:
                 break
+            weight = guided_attention_weight_at(state.iteration, hparams)
+            run.trainer.guided_attention_weight = weight
             losses = run.trainer.step(batch, learning_rate_at(state.iteration, hparams))
             count_step(run, batch, losses)
             if (state.iteration - 1) % hparams.log_interval == 0:

@@ -24,6 +24,7 @@ TABLE = {
     "hparams": ("errors files batching text", ""),  # the last two when a setting is checked
     "text": ("errors", "unidecode inflect"),
     "layers": ("", "torch"),
+    "alignment": ("layers", "torch"),
     "pictures": ("", "numpy matplotlib"),
     "audio": ("errors files hparams", "torch numpy librosa soundfile"),
     "data_utils": ("errors text audio hparams files", "torch numpy"),
@@ -40,7 +41,7 @@ TABLE = {
     "training.measuring": ("", "torch numpy"),
     "training.printing": ("", ""),
     "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
-    "training.step": ("data_utils hparams model fast_decoder", "torch"),
+    "training.step": ("alignment data_utils hparams model fast_decoder", "torch"),
     "training.rehearsal": (
         "errors data_utils hparams training.measuring training.step",
         "torch numpy",
@@ -61,8 +62,8 @@ TABLE = {
         "torch numpy",
     ),
     "training.validation": (
-        "errors audio batching data_utils hparams progress training.measuring training.run "
-        "training.skipping",
+        "errors alignment audio batching data_utils hparams progress training.measuring "
+        "training.run training.skipping",
         "torch numpy",
     ),
     "training.resume": (

@@ -1,5 +1,6 @@
 """The training step: precision's switches, the decoder chosen, and what a step returns."""
 
+import math
 import os
 
 import pytest
@@ -9,7 +10,7 @@ from test_model import MELS, tiny_batch
 
 from hparams import create_hparams
 from model import teacher_forced
-from training.step import PRECISIONS, Trainer, choose_decoder
+from training.step import PRECISIONS, Trainer, choose_decoder, guided_attention_weight_at
 
 CPU = torch.device("cpu")
 
@@ -64,9 +65,10 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
     batch = tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     losses = trainer.step(batch, learning_rate=0.25)
-    loss, unpadded, norm, skipped = losses.values.tolist()
+    loss, unpadded, norm, skipped, guided = losses.values.tolist()
     assert losses.copied is None
     assert 0 < loss < unpadded
+    assert math.isnan(guided)  # its weight is 0
     assert norm > 0 or skipped  # fp16's first scale may overflow
     moved = [
         bool((old != new).any())
@@ -74,6 +76,37 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
     ]
     assert any(moved) == (not skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
+
+
+@pytest.mark.parametrize("decoder", ["reference", "fast"])
+@pytest.mark.parametrize("loss", ["padded", "unpadded"])
+def test_the_guided_attention_loss_adds_its_weight_times_its_gradient(decoder, loss):
+    gradients, guided = {}, None
+    for weight in (0.0, 1.0, 5.0):
+        settings = {"decoder": decoder, "loss": loss, "p_prenet_dropout": 0.0}
+        settings |= {"p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
+        trainer = Trainer(
+            tiny(guided_attention_weight=weight, n_mel_channels=MELS, **settings), CPU
+        )
+        losses = trainer.compute_gradients(tiny_batch())
+        gradients[weight] = torch.cat(
+            [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
+        )
+        if weight:
+            assert guided is None or torch.equal(losses.guided_attention, guided)
+            guided = losses.guided_attention
+        else:
+            assert losses.guided_attention is None
+    share = gradients[1.0] - gradients[0.0]
+    assert share.norm() > 1e-4
+    torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=1e-3, atol=1e-5)
+
+
+def test_its_weight_falls_to_0_in_a_line():
+    hparams = tiny(guided_attention_weight=5, guided_attention_steps=100)
+    weights = [guided_attention_weight_at(i, hparams) for i in (0, 1, 50, 99, 100, 10**6)]
+    assert weights == pytest.approx([5, 4.95, 2.5, 0.05, 0, 0])
+    assert guided_attention_weight_at(0, tiny()) == 0
 
 
 @pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])

@@ -238,7 +238,16 @@ def _loop(value: Any) -> Iterator[str]:
     checks["best_iteration"] = lambda v: _is_whole(v, -1)
     checks["best_validation_loss"] = lambda v: v == math.inf or _is_number(v)
     checks["skipped_clips"] = _is_sizes
-    return _fields(value, checks, optional=("skipped_clips",))  # newer than the first release
+    return _fields(value, checks, optional=NEWER_IN_LOOP)
+
+
+# than the first release
+NEWER_IN_LOOP = (
+    "skipped_clips",
+    "guided_attention_sum",
+    "guided_attention_frames",
+    "alignment_warned",
+)
 
 
 def _is_sizes(value: Any) -> bool:

@@ -15,6 +15,8 @@ class LoopState:
     frames: int = 0  # real ones
     loss_sum: float = 0.0  # over clips
     loss_unpadded_sum: float = 0.0  # over real frames
+    guided_attention_sum: float = 0.0  # over real frames, as long as the loss has a weight
+    guided_attention_frames: int = 0  # those frames
     gradient_norm_sum: float = 0.0  # over steps that updated
     updates: int = 0
     seconds: float = 0.0  # planning, waiting for data and training
@@ -24,12 +26,16 @@ class LoopState:
     skips_running: int = 0  # updates skipped since the last one made
     best_validation_loss: float = math.inf  # unpadded
     best_iteration: int = -1
+    alignment_warned: int = 0  # 1 once it was said that the alignment has not formed
     # Clips left out by --skip-clips: id, and the first batch of this epoch without the clip.
     skipped_clips: dict[str, int] = field(default_factory=dict)
 
     def next_epoch(self) -> "LoopState":
         """The state before the first batch of the next epoch."""
-        kept = ("iteration", "skips_running", "best_validation_loss", "best_iteration")
+        kept = (
+            *("iteration", "skips_running", "best_validation_loss", "best_iteration"),
+            "alignment_warned",
+        )
         return LoopState(
             epoch=self.epoch + 1,
             skipped_clips=dict.fromkeys(self.skipped_clips, 0),

@@ -4,12 +4,14 @@
 """
 
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
+from alignment import guided_attention_loss
 from data_utils import Batch
 from hparams import HParams
 from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
@@ -32,7 +34,8 @@ ENVIRONMENT = {
 class StepLosses(NamedTuple):
     """The losses of an update that the device may still be working at."""
 
-    # [4] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped
+    # [5] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, and guided
+    # attention loss, not a number where its weight is 0
     values: torch.Tensor
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
 
@@ -62,6 +65,7 @@ class Trainer:
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss()
+        self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from here on."""
@@ -77,6 +81,12 @@ class Trainer:
             outputs = self.model(batch)
         losses = self.loss(outputs, batch)
         trained = losses.total if self.hparams.loss == "padded" else losses.total_unpadded
+        if self.guided_attention_weight > 0:
+            steps = batch.num_steps(self.hparams.n_frames_per_step)
+            sigma = self.hparams.guided_attention_sigma
+            guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
+            losses = losses._replace(guided_attention=guided)
+            trained = trained + self.guided_attention_weight * guided
         self.scaler.scale(trained).backward()
         return losses
 
@@ -99,7 +109,10 @@ class Trainer:
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         self.scaler.update()
-        values = (losses.total, losses.total_unpadded, gradient_norm, skip)
+        guided = losses.guided_attention
+        if guided is None:
+            guided = torch.full_like(losses.total, math.nan)
+        values = (losses.total, losses.total_unpadded, gradient_norm, skip, guided)
         values = torch.stack([value.detach().float() for value in values])
         values, copied = values.to("cpu", non_blocking=True), None  # from a GPU to pinned memory
         if self.device.type == "cuda":
@@ -133,3 +146,12 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
     if iteration < hparams.learning_rate_warmup_steps:
         rate *= (iteration + 1) / hparams.learning_rate_warmup_steps
     return rate
+
+
+def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
+    """The weight of the guided attention loss in the step that follows `iteration` finished ones.
+
+    It falls to 0 in a line: kept up, the loss would hold back texts that are not read evenly.
+    """
+    left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
+    return hparams.guided_attention_weight * left

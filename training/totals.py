@@ -56,7 +56,15 @@ def read_pending(run: Run, but: int = 0) -> None:
     run.recent_loss = float(np.mean([row[0] for row in rows]))
 
 
-def _add(run: Run, step: PendingStep, loss: float, unpadded: float, norm: float, skipped) -> None:
+def _add(
+    run: Run,
+    step: PendingStep,
+    loss: float,
+    unpadded: float,
+    norm: float,
+    skipped: float,
+    guided_attention: float,
+) -> None:
     state, clips = run.state, run.training_clips
     if not math.isfinite(loss):
         raise UserError(
@@ -80,9 +88,15 @@ def _add(run: Run, step: PendingStep, loss: float, unpadded: float, norm: float,
     state.frames += num_frames
     state.loss_sum += loss * num_clips
     state.loss_unpadded_sum += unpadded * num_frames
+    is_guided = not math.isnan(guided_attention)
+    if is_guided:
+        state.guided_attention_sum += guided_attention * num_frames
+        state.guided_attention_frames += num_frames
     if step.number % run.hparams.log_interval == 0:
         rate = learning_rate_at(step.number - 1, run.hparams)
         shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
+        if is_guided:
+            shown["guided_attention"] = guided_attention
         run.logger.log_steps(step.number, shown | {"learning_rate": rate})
 
 
@@ -113,6 +127,9 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         "data_wait_seconds": state.data_wait_seconds,
         "peak_memory_bytes": state.peak_memory_bytes,
     }
+    if state.guided_attention_frames:
+        guided = state.guided_attention_sum / state.guided_attention_frames
+        record["train_guided_attention"] = guided
     run.logger.log_epoch(record)
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "

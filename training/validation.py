@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from alignment import FORMED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
 from data_utils import Batch, Clip, make_loader
@@ -16,6 +17,7 @@ from training.measuring import is_out_of_memory
 from training.run import Run, clip_names
 from training.skipping import without
 
+STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
@@ -34,7 +36,9 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it.
 
     Prenet masks come from a constant seed. The padded loss weights batches by clips, the unpadded
-    one by real frames, and sharpness is the mean over real steps of the largest attention weight.
+    one by real frames. Of the alignments, sharpness is the mean over real steps of the largest
+    weight, diagonality the mean over real steps of the share near the diagonal, and coverage the
+    share of symbols that get attention: see alignment.py.
 
     Args:
         batches: an iterable of the validation set's batches.
@@ -59,12 +63,9 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
             with trainer.autocast():
                 outputs = model(moved, masks)
             losses = trainer.loss(outputs, moved)
-            steps = -(-batch.mel_lengths // model.n_frames_per_step)
-            real = (
-                torch.arange(num_steps, device=trainer.device) < steps.to(trainer.device)[:, None]
-            )
-            sharpest = outputs.alignments.amax(dim=2).float() * real
-            sums.append(torch.stack([losses.total, losses.total_unpadded, sharpest.sum()]))
+            steps = batch.num_steps(model.n_frames_per_step)
+            aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
+            sums.append(torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]))
             seen.append(batch)
             if example is None:
                 example = example_of(batch, outputs, run.hparams)
@@ -79,13 +80,16 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
             raise UserError(f"the validation loss became {row[0]} on these clips:\n{names}")
     clips = np.array([len(batch.mel_lengths) for batch in seen])
     frames = np.array([int(batch.mel_lengths.sum()) for batch in seen])
-    steps = sum(int((-(-batch.mel_lengths // model.n_frames_per_step)).sum()) for batch in seen)
+    steps = sum(int(batch.num_steps(model.n_frames_per_step).sum()) for batch in seen)
+    symbols = sum(int(batch.text_lengths.sum()) for batch in seen)
     record = {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
         "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
         "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
         "alignment_sharpness": float(rows[:, 2].sum() / steps),
+        "alignment_coverage": float(rows[:, 4].sum() / symbols),
+        "alignment_diagonality": float(rows[:, 3].sum() / steps),
     }
     return record, example
 
@@ -131,8 +135,39 @@ def log_validation(run: Run, record: dict, example: dict) -> None:
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
         f"unpadded {record['validation_loss_unpadded']:.4f}, "
-        f"alignment sharpness {record['alignment_sharpness']:.3f}"
+        f"alignment sharpness {record['alignment_sharpness']:.3f}, "
+        f"coverage {record['alignment_coverage']:.2f}, "
+        f"diagonality {record['alignment_diagonality']:.2f}"
     )
+    if (
+        not run.state.alignment_warned
+        and record["iteration"] >= STEPS_TO_ALIGN
+        and record["alignment_sharpness"] < FORMED
+    ):
+        run.state.alignment_warned = 1
+        print(advice_on_alignment(record, run.hparams), flush=True)
     if record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
+
+
+def advice_on_alignment(record: dict, hparams: HParams) -> str:
+    """What to do about an alignment that has not formed, which training longer seldom mends."""
+    settings = []
+    if hparams.n_frames_per_step == 1:
+        settings.append("n_frames_per_step=2 (or 3), which makes the way through a text shorter")
+    if hparams.guided_attention_weight == 0:
+        settings.append("guided_attention_weight=5")
+    tries = [
+        "cut silence off the clips' ends (prepare_ljspeech.py names them, --trim-silence cuts)",
+        *(f"begin a new run with {setting}" for setting in settings),
+        "train on, if sharpness has been rising: smaller batches take more updates",
+    ]
+    return "\n".join(
+        [
+            f"warning: the alignment has not formed after {record['iteration']:,} updates: "
+            f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
+            f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:",
+            *(f"  {number}. {text}" for number, text in enumerate(tries, 1)),
+        ]
+    )

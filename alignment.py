@@ -1,0 +1,80 @@
+"""Alignments in numbers: whether attention goes through a text, and a loss that helps it to.
+
+An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text;
+each step's weights add up to 1. Steps and symbols beyond a clip's own count nowhere here.
+"""
+
+import torch
+
+from layers import padding_mask, without_waiting
+
+SIGMA = 0.2  # how wide the diagonal is, in shares of the text
+NOTICED = 0.1  # a symbol is covered if some step gives it at least this weight
+FORMED = 0.3  # sharpness from which an alignment has formed; below, attention is blurred
+
+
+def off_diagonal(
+    steps: torch.Tensor,
+    symbols: torch.Tensor,
+    shape: torch.Size,
+    sigma: float,
+    device: torch.device,
+) -> torch.Tensor:
+    """How far every pair of step and symbol is from the diagonal: 0 on it, near 1 far from it.
+
+    W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)) with a clip's own T steps and N symbols, counted
+    from 0, and g = `sigma`: Tachibana et al., "Efficiently trainable text-to-speech system based on
+    deep convolutional networks with guided attention", 2018, section 4.1.
+
+    Args:
+        steps, symbols: int64 [B] of each clip, on the CPU.
+        shape: [B, T, N] of the alignments.
+
+    Returns:
+        float32 [B, T, N] on `device`.
+    """
+    t, n = (
+        torch.arange(size, device=device) / without_waiting(counts, device)[:, None]
+        for size, counts in ((shape[1], steps), (shape[2], symbols))
+    )
+    return 1 - torch.exp(-((n[:, None, :] - t[:, :, None]) ** 2) / (2 * sigma**2))
+
+
+def real_weights(
+    alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
+) -> torch.Tensor:
+    """The weights, float32 at least, with 0 beyond the steps and symbols of each clip."""
+    _, num_steps, num_symbols = alignments.shape
+    beyond = padding_mask(steps, num_steps, alignments.device)[:, :, None]
+    beyond = beyond | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
+    alignments = alignments.to(torch.promote_types(alignments.dtype, torch.float32))
+    return alignments.masked_fill(beyond, 0.0)
+
+
+def guided_attention_loss(
+    alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float = SIGMA
+) -> torch.Tensor:
+    """Attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n].
+
+    0 where all attention is on the diagonal, below 1 always. `off_diagonal` gives W and the source.
+
+    Args:
+        alignments: [B, T, N]. steps, symbols: int64 [B] of each clip, on the CPU.
+    """
+    weights = off_diagonal(steps, symbols, alignments.shape, sigma, alignments.device)
+    return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())
+
+
+def alignment_sums(
+    alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
+) -> torch.Tensor:
+    """[3] sums of a batch: over real steps the largest weight and the share near the diagonal, and
+    the number of symbols that are covered.
+
+    Divided by the numbers of steps and of symbols they are sharpness, diagonality and coverage.
+    Diagonality is 1 minus the guided attention loss; even attention everywhere has some 0.4.
+    """
+    weights = real_weights(alignments, steps, symbols)
+    near = 1 - off_diagonal(steps, symbols, alignments.shape, SIGMA, alignments.device)
+    covered = weights.amax(dim=1) >= NOTICED
+    return torch.stack([weights.amax(dim=2).sum(), (weights * near).sum(), covered.sum().float()])
