@@ -8,14 +8,42 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(8, height), dpi=100, layout="constrained")
 
 
-def draw_alignment(alignment: np.ndarray) -> Figure:
-    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment."""
-    figure = _figure(4)
+def draw_alignment(*alignments: np.ndarray) -> Figure:
+    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
+
+    Those of several parts of a text follow one another, so that the line goes on, with a mark
+    where they join; the picture grows with them, up to four times.
+    """
+    size = min(1 + 0.25 * (len(alignments) - 1), 4)
+    figure = Figure(figsize=(8 * size, 4 * size), dpi=100, layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(
-        alignment.T, aspect="auto", origin="lower", interpolation="none", cmap="viridis", vmin=0
+    highest = max(float(np.nan_to_num(alignment).max()) for alignment in alignments)
+    step = symbol = -0.5  # the edge of the first pixel
+    for number, alignment in enumerate(alignments):
+        if number > 0:
+            axes.axvline(step, color="white", linewidth=0.8, linestyle=":")
+            axes.axhline(symbol, color="white", linewidth=0.8, linestyle=":")
+        last_step, last_symbol = step + alignment.shape[0], symbol + alignment.shape[1]
+        image = axes.imshow(
+            alignment.T,
+            aspect="auto",
+            origin="lower",
+            interpolation="none",
+            cmap="viridis",
+            vmin=0,
+            vmax=highest,
+            extent=(step, last_step, symbol, last_symbol),
+        )
+        step, symbol = last_step, last_symbol
+    axes.set(
+        xlabel="decoder step",
+        ylabel="symbol",
+        title="alignment" if len(alignments) == 1 else f"alignment, {len(alignments)} parts",
+        xlim=(-0.5, step),
+        ylim=(-0.5, symbol),
     )
-    axes.set(xlabel="decoder step", ylabel="symbol", title="alignment")
+    if len(alignments) > 1:
+        axes.set_facecolor(image.cmap(0.0))  # no weight from one part to another
     figure.colorbar(image, label="attention weight")
     return figure
 

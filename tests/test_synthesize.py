@@ -144,7 +144,7 @@ def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
 
 
 def test_the_seed_decides_the_dropout(checkpoint_path):
-    model, _ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    model, *_ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
     first, again, other = (synthesize.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
     assert torch.equal(first.mel, again.mel)
     assert not torch.equal(first.mel, other.mel)
@@ -222,7 +222,7 @@ def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp
     path = tmp_path / "reference.pt"
     wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
     torch.save({"state_dict": wrapped}, path)
-    model, _ = synthesize.load_model(path, TINY, torch.device("cpu"))
+    model, *_ = synthesize.load_model(path, TINY, torch.device("cpu"))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training
