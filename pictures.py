@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 
 def _figure(height: float) -> Figure:
@@ -11,19 +12,16 @@ def _figure(height: float) -> Figure:
 def draw_alignment(*alignments: np.ndarray) -> Figure:
     """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
 
-    Those of several parts of a text follow one another, so that the line goes on, with a mark
-    where they join; the picture grows with them, up to four times.
+    Those of several parts of a text follow one another, each in a box, so that the line goes on
+    from one to the next; the picture grows with them, up to four times.
     """
     size = min(1 + 0.25 * (len(alignments) - 1), 4)
     figure = Figure(figsize=(8 * size, 4 * size), dpi=100, layout="constrained")
     axes = figure.add_subplot()
     highest = max(float(np.nan_to_num(alignment).max()) for alignment in alignments)
     step = symbol = -0.5  # the edge of the first pixel
-    for number, alignment in enumerate(alignments):
-        if number > 0:
-            axes.axvline(step, color="white", linewidth=0.8, linestyle=":")
-            axes.axhline(symbol, color="white", linewidth=0.8, linestyle=":")
-        last_step, last_symbol = step + alignment.shape[0], symbol + alignment.shape[1]
+    for alignment in alignments:
+        steps, symbols = alignment.shape
         image = axes.imshow(
             alignment.T,
             aspect="auto",
@@ -32,9 +30,12 @@ def draw_alignment(*alignments: np.ndarray) -> Figure:
             cmap="viridis",
             vmin=0,
             vmax=highest,
-            extent=(step, last_step, symbol, last_symbol),
+            extent=(step, step + steps, symbol, symbol + symbols),
         )
-        step, symbol = last_step, last_symbol
+        if len(alignments) > 1:
+            box = Rectangle((step, symbol), steps, symbols, fill=False, edgecolor="white")
+            axes.add_patch(box).set_linewidth(0.5)
+        step, symbol = step + steps, symbol + symbols
     axes.set(
         xlabel="decoder step",
         ylabel="symbol",

@@ -85,7 +85,7 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
         warnings.append(
             f"no stop within {model.max_decoder_steps} steps, cut there: raise "
-            "max_decoder_steps for a long text, split it with --max-symbols, or train on"
+            "max_decoder_steps for a long text, split it with a lower --max-symbols, or train on"
         )
     return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
 

@@ -47,9 +47,10 @@ _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
 )
-# "one million, two hundred" and "three dollars, fifty cents" hold a comma that the cleaners make.
+# And of amounts: "three dollars, fifty cents" is from "$3.50", comma and all.
 _NUMBER_WORD = re.compile(
-    r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|dollars?|ten|eleven|twelve|twelf"
+    r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
+    r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"
     r"|(?:thir|four|fif|six|seven|eigh|nine)teen"
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)"
     r"|one|two|three|four|five|six|seven|eight|nine|first|second|third|fif|eigh|nin)(?:th)?"
