@@ -36,7 +36,8 @@ from training.printing import print_without_failing
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-CLAUSE_PAUSE = 0.4  # of the pause after a sentence; between two words of a clause there is none
+# Pauses after the parts of a text, as shares of the pause after a sentence.
+PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 LONGEST_PAUSE = 60  # seconds
 
 
@@ -95,11 +96,9 @@ def speak_parts(
 ) -> Speech:
     """Speak the parts of a text, each as if it were alone, and join their mels by silence.
 
-    `pause_frames` frames of it follow a sentence, `CLAUSE_PAUSE` of them a clause, none a word.
+    `pause_frames` frames of it follow a sentence, and the share that PAUSES names another ending.
     The mels are joined, not the sounds: a vocoder then makes the same pauses, and Griffin-Lim's
-    windows reach across the joins. Worked on one by one, parts that end in a loud sound join with
-    a jump: a second difference of 0.22 where two such halves of recordings met without a pause,
-    and 0.14 in one piece (means of six pairs of clips of LJSpeech).
+    windows reach across the joins, where parts that end in a loud sound would else meet in a jump.
     """
     mels, alignments, warnings = [], [], []
     for number, part in enumerate(parts, 1):
@@ -107,18 +106,13 @@ def speak_parts(
         speech = speak(model, words, seed)
         mels.append(speech.mel)
         alignments += speech.alignments
-        if len(parts) == 1:
-            warnings = speech.warnings
-            break
-        where = f"part {number} of {len(parts)} ({shortened(sequence_to_text(words), 30)!r})"
-        warnings += [f"{where}: {warning}" for warning in speech.warnings]
+        shown = shortened(sequence_to_text(words), 30)
+        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
+        warnings += [where + warning for warning in speech.warnings]
         if number < len(parts):
-            frames = round(pause_frames * PAUSE_AFTER[part.ending])
+            frames = round(pause_frames * PAUSES[part.ending])
             mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
     return Speech(torch.cat(mels, dim=1), alignments, warnings)
-
-
-PAUSE_AFTER = {Ending.SENTENCE: 1, Ending.CLAUSE: CLAUSE_PAUSE, Ending.WORD: 0, Ending.INSIDE: 0}
 
 
 def shortened(text: str, length: int) -> str:
@@ -242,7 +236,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         default=0.3,
         metavar="SECONDS",
         help="after a part that ends a sentence, %(default)s by default; after a clause "
-        f"{CLAUSE_PAUSE:g} of it, between words none",
+        f"{PAUSES[Ending.CLAUSE]:g} of it, between words none",
     )
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")

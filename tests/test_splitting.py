@@ -156,6 +156,11 @@ def test_a_number_longer_than_the_limit_is_split_between_its_words():
     assert endings("1,234,567", 30)[:2] == [Ending.INSIDE] * 2
 
 
+def test_a_comma_between_two_numbers_ends_a_clause():
+    assert split("Of fifty-three, two came", 16) == ["of fifty-three,", "two came"]
+    assert endings("Of fifty-three, two came", 16)[0] == Ending.CLAUSE
+
+
 LONGEST = (  # of LJSpeech
     "and had told Mrs. Paine that when he got the money he was going to take an apartment, "
     "when the baby was old enough, he was going to take an apartment, and the family would live "
@@ -187,8 +192,11 @@ def test_two_long_texts_of_ljspeech():
     reason="LJSpeech's metadata.csv (../shared/ljspeech) is not on this machine",
 )
 def test_a_page_of_ljspeech_is_split_after_sentences_and_clauses_alone():
-    lines = METADATA.read_text(encoding="utf-8").splitlines()[:60]
-    sequence = text_to_sequence(" ".join(line.split("|")[2] for line in lines), COMPATIBLE)
+    lines = METADATA.read_text(encoding="utf-8").splitlines()
+    texts = [line.split("|")[2] for line in lines]
+    longest = sorted(texts, key=len)[-50:]
+    assert max(len(text_to_sequence(text, COMPATIBLE)) for text in longest) == 188
+    sequence = text_to_sequence(" ".join(texts[:60]), COMPATIBLE)
     parts = split_sequence(sequence, 188)
     assert {part.ending for part in parts[:-1]} <= {Ending.SENTENCE, Ending.CLAUSE}
     lengths = [part.end - part.start for part in parts]
