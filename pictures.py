@@ -2,20 +2,49 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 
 def _figure(height: float) -> Figure:
     return Figure(figsize=(8, height), dpi=100, layout="constrained")
 
 
-def draw_alignment(alignment: np.ndarray) -> Figure:
-    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment."""
-    figure = _figure(4)
+def draw_alignment(*alignments: np.ndarray) -> Figure:
+    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
+
+    Those of several parts of a text follow one another, each in a box, so that the line goes on
+    from one to the next; the picture grows with them, up to four times.
+    """
+    size = min(1 + 0.25 * (len(alignments) - 1), 4)
+    figure = Figure(figsize=(8 * size, 4 * size), dpi=100, layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(
-        alignment.T, aspect="auto", origin="lower", interpolation="none", cmap="viridis", vmin=0
+    highest = max(float(np.nan_to_num(alignment).max()) for alignment in alignments)
+    step = symbol = -0.5  # the edge of the first pixel
+    for alignment in alignments:
+        steps, symbols = alignment.shape
+        image = axes.imshow(
+            alignment.T,
+            aspect="auto",
+            origin="lower",
+            interpolation="none",
+            cmap="viridis",
+            vmin=0,
+            vmax=highest,
+            extent=(step, step + steps, symbol, symbol + symbols),
+        )
+        if len(alignments) > 1:
+            box = Rectangle((step, symbol), steps, symbols, fill=False, edgecolor="white")
+            axes.add_patch(box).set_linewidth(0.5)
+        step, symbol = step + steps, symbol + symbols
+    axes.set(
+        xlabel="decoder step",
+        ylabel="symbol",
+        title="alignment" if len(alignments) == 1 else f"alignment, {len(alignments)} parts",
+        xlim=(-0.5, step),
+        ylim=(-0.5, symbol),
     )
-    axes.set(xlabel="decoder step", ylabel="symbol", title="alignment")
+    if len(alignments) > 1:
+        axes.set_facecolor(image.cmap(0.0))  # no weight from one part to another
     figure.colorbar(image, label="attention weight")
     return figure
 

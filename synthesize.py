@@ -6,11 +6,16 @@
 Writes a wav by Griffin-Lim and a picture of the alignment for each text; with --save-mel the
 log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. Texts are spoken one after
 another: each has bitwise the sound that it has alone, on the same machine with as many threads.
+
+A text longer than the longest that the model was trained on is spoken in parts, which end after
+sentences where they can, and joined with pauses. --max-symbols sets another limit, and is needed
+for checkpoints that do not say how long that text was: NVIDIA's, and our first release's.
 """
 
 import environment
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,29 +23,38 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from audio import griffin_lim, write_mel, write_wav
+from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import numbered_lines, write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2
 from pictures import draw_alignment
-from text import can_be_spoken, symbols, text_to_sequence
+from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from text.splitting import Ending, Part, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 from training.printing import print_without_failing
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
+# Pauses after the parts of a text, as shares of the pause after a sentence.
+PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
+LONGEST_PAUSE = 60  # seconds
 
 
 @dataclass(frozen=True)
 class Speech:
     mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
-    alignment: np.ndarray  # [steps, symbols]
+    alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
 
 
-def load_model(path: str | Path, overrides: str, device: torch.device) -> tuple[Tacotron2, HParams]:
-    """The model of a checkpoint, ready to speak. The reference's hold no settings: defaults then.
+def load_model(
+    path: str | Path, overrides: str, device: torch.device
+) -> tuple[Tacotron2, HParams, int | None]:
+    """The model of a checkpoint, ready to speak, its settings, and its longest training text.
+
+    The reference's checkpoints hold no settings: defaults then. The longest text is in symbols,
+    None where the checkpoint does not say.
 
     Raises:
         UserError: if it cannot be read or does not fit its settings, or on overrides that are
@@ -51,7 +65,7 @@ def load_model(path: str | Path, overrides: str, device: torch.device) -> tuple[
     check_symbols(hparams)
     model = Tacotron2(hparams)
     load_weights(model, saved, path)
-    return model.to(device).eval(), hparams
+    return model.to(device).eval(), hparams, saved.get("longest_text")
 
 
 def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
@@ -72,9 +86,37 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
         warnings.append(
             f"no stop within {model.max_decoder_steps} steps, cut there: raise "
-            "max_decoder_steps for a long text, or train on"
+            "max_decoder_steps for a long text, split it with a lower --max-symbols, or train on"
         )
-    return Speech(outputs.mel_postnet[0].float().cpu(), alignment, warnings)
+    return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
+
+
+def speak_parts(
+    model: Tacotron2, sequence: list[int], parts: list[Part], seed: int, pause_frames: int
+) -> Speech:
+    """Speak the parts of a text, each as if it were alone, and join their mels by silence.
+
+    `pause_frames` frames of it follow a sentence, and the share that PAUSES names another ending.
+    The mels are joined, not the sounds: a vocoder then makes the same pauses, and Griffin-Lim's
+    windows reach across the joins, where parts that end in a loud sound would else meet in a jump.
+    """
+    mels, alignments, warnings = [], [], []
+    for number, part in enumerate(parts, 1):
+        words = sequence[part.start : part.end]
+        speech = speak(model, words, seed)
+        mels.append(speech.mel)
+        alignments += speech.alignments
+        shown = shortened(sequence_to_text(words), 30)
+        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
+        warnings += [where + warning for warning in speech.warnings]
+        if number < len(parts):
+            frames = round(pause_frames * PAUSES[part.ending])
+            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
+    return Speech(torch.cat(mels, dim=1), alignments, warnings)
+
+
+def shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def sharpness(alignment: np.ndarray) -> float:
@@ -149,7 +191,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
 def write_speech(name: str, speech: Speech, args: argparse.Namespace, hparams: HParams) -> float:
     """The files of one text; returns its seconds of sound. UserError if the disk refuses one."""
     samples = griffin_lim(speech.mel, hparams)
-    picture = draw_alignment(speech.alignment)
+    picture = draw_alignment(*speech.alignments)
     base = args.output_directory / name
     rate = hparams.sampling_rate
     try:
@@ -165,6 +207,13 @@ def write_speech(name: str, speech: Speech, args: argparse.Namespace, hparams: H
     return len(samples) / rate
 
 
+def describe_parts(parts: list[Part], args: argparse.Namespace, longest_text: int | None) -> str:
+    lengths = [part.end - part.start for part in parts]
+    given = args.max_symbols is not None
+    limit = f"--max-symbols {args.max_symbols}" if given else f"longest in training: {longest_text}"
+    return f"in {len(parts)} parts of {min(lengths)} to {max(lengths)} symbols ({limit})"
+
+
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -175,9 +224,28 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     source.add_argument("--text-file", type=Path, help="a text a line, UTF-8")
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
     parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
+    parser.add_argument(
+        "--max-symbols",
+        type=int,
+        metavar="N",
+        help="speak longer texts in parts; default: the longest training text",
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.3,
+        metavar="SECONDS",
+        help="after a part that ends a sentence, %(default)s by default; after a clause "
+        f"{PAUSES[Ending.CLAUSE]:g} of it, between words none",
+    )
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.max_symbols is not None and args.max_symbols < 1:
+        parser.error(f"--max-symbols {args.max_symbols}: expected a whole number from 1")
+    if not 0 <= args.pause <= LONGEST_PAUSE:  # nan too
+        parser.error(f"--pause {args.pause:g}: expected seconds from 0 to {LONGEST_PAUSE}")
+    return args
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -185,15 +253,19 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        model, hparams = load_model(args.checkpoint, args.hparams, device)
+        model, hparams, longest_text = load_model(args.checkpoint, args.hparams, device)
+        limit = args.max_symbols or longest_text or math.inf
+        pause_frames = round(args.pause * hparams.sampling_rate / hparams.hop_length)
         texts = read_texts(args, hparams)
         args.output_directory.mkdir(parents=True, exist_ok=True)
         for number, (text, sequence) in enumerate(texts, 1):
             name = f"{number:04d}"
-            speech = speak(model, sequence, args.seed)
+            parts = split_sequence(sequence, limit)
+            speech = speak_parts(model, sequence, parts, args.seed, pause_frames)
             seconds = write_speech(name, speech, args, hparams)
-            shown = text if len(text) <= 60 else text[:57] + "..."
-            print(f"{name}.wav  {seconds:5.2f} s  {shown}", flush=True)
+            print(f"{name}.wav  {seconds:5.2f} s  {shortened(text, 60)}", flush=True)
+            if len(parts) > 1:
+                print(f"  {describe_parts(parts, args, longest_text)}", flush=True)
             for warning in speech.warnings:
                 print(f"  warning: {warning}", flush=True)
     except (UserError, OSError) as error:

@@ -142,6 +142,7 @@ OF_ALL = {  # whoever reads it
     "sampler elsewhere than the loop": ("sampler: 3", put("sampler", "batches_trained", 3)),
     "sampler is none inside an epoch": ("sampler: none", put("sampler", None)),
     "corpus is a number": ("corpus", put("corpus", 5)),
+    "longest text of no symbols": ("longest_text", put("longest_text", 0)),
     "random state of a wrong size": (
         "rng: cpu",
         put("rng", "cpu", torch.zeros(9, dtype=torch.uint8)),

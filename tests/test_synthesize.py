@@ -9,8 +9,10 @@ import torch
 from matplotlib.figure import Figure
 
 import synthesize
+from audio import SILENCE
 from hparams import create_hparams
 from model import Tacotron2
+from pictures import draw_alignment
 from text import symbols, text_to_sequence
 
 TINY = (
@@ -144,10 +146,132 @@ def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
 
 
 def test_the_seed_decides_the_dropout(checkpoint_path):
-    model, _ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    model, *_ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
     first, again, other = (synthesize.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
     assert torch.equal(first.mel, again.mel)
     assert not torch.equal(first.mel, other.mel)
+
+
+# ---------------------------------------------------------------------------- in parts
+
+LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
+
+
+def speak_text(checkpoint_path, out, *more, text=LONG_TEXT):
+    arguments = ["--checkpoint", str(checkpoint_path), "--text", text, "-o", str(out)]
+    synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2", *more])
+    return np.load(out / "0001.npy")
+
+
+@pytest.fixture
+def empty_pictures(monkeypatch):
+    monkeypatch.setattr(synthesize, "draw_alignment", lambda *_: Figure((1, 1)))
+
+
+@pytest.fixture
+def mels_alone(empty_pictures, monkeypatch):
+    monkeypatch.setattr(synthesize, "griffin_lim", lambda mel, _: np.zeros(mel.shape[1]))
+
+
+def test_parts_sound_as_if_alone_with_silence_between_them(
+    checkpoint_path, tmp_path, empty_pictures
+):
+    mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
+    wav = (tmp_path / "0001.wav").read_bytes()
+    # Frames of 11.6 ms: 26 are 0.30 s, 10 are 0.12 s.
+    spans = [(0, 12), (12 + 26, 12 + 26 + 12), (50 + 10, 50 + 10 + 12)]
+    assert mel.shape == (80, spans[-1][1])
+    assert np.all(mel[:, 12:38] == np.float32(SILENCE))
+    assert np.all(mel[:, 50:60] == np.float32(SILENCE))
+    for text, (start, end) in zip(
+        ("a dog came.", "it sat down,", "and it ate."), spans, strict=True
+    ):
+        assert np.array_equal(speak_text(checkpoint_path, tmp_path, text=text), mel[:, start:end])
+    speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")  # the default's pause is 0.3 s
+    assert (tmp_path / "0001.wav").read_bytes() == wav
+
+
+def test_pauses_can_be_left_out_and_there_is_none_inside_a_clause(
+    checkpoint_path, tmp_path, mels_alone
+):
+    limit = ("--max-symbols", "16")
+    assert speak_text(checkpoint_path, tmp_path, *limit, "--pause", "0").shape == (80, 36)
+    words = speak_text(checkpoint_path, tmp_path, *limit, text="it sat down and ate it")
+    assert words.shape == (80, 24)
+
+
+def test_the_longest_training_text_is_the_limit_unless_another_is_given(
+    checkpoint_path, tmp_path, mels_alone, capsys
+):
+    whole = speak_text(checkpoint_path, tmp_path)  # of a checkpoint that does not say
+    assert whole.shape == (80, 12)
+    saved = torch.load(checkpoint_path, weights_only=True)
+    for longest, parts in ((len(LONG_TEXT), 1), (len(LONG_TEXT) - 1, 2)):
+        torch.save(saved | {"longest_text": longest}, checkpoint_path)
+        mel = speak_text(checkpoint_path, tmp_path, "--pause", "0")
+        assert mel.shape == (80, 12 * parts)
+        assert np.array_equal(mel, whole) == (parts == 1)
+    assert "in 2 parts of 11 to 24 symbols (longest in training: 35)" in capsys.readouterr().out
+    assert np.array_equal(speak_text(checkpoint_path, tmp_path, "--max-symbols", "99"), whole)
+    assert " parts of" not in capsys.readouterr().out
+    speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")
+    assert "  in 3 parts of 11 to 12 symbols (--max-symbols 16)\n" in capsys.readouterr().out
+
+
+def test_a_text_in_parts_has_bitwise_the_sound_alone_that_it_has_in_company(
+    checkpoint_path, tmp_path, empty_pictures
+):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    speak_text(checkpoint_path, alone, "--max-symbols", "16")
+    (tmp_path / "texts.txt").write_text(f"Short.\n{LONG_TEXT}\n", encoding="utf-8")
+    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(together), "--save-mel"]
+    arguments += ["--text-file", str(tmp_path / "texts.txt"), "--max-symbols", "16"]
+    synthesize.main([*arguments, "--hparams", "gate_threshold=2"])
+    for kind in ("wav", "npy"):
+        ours, others = alone / f"0001.{kind}", together / f"0002.{kind}"
+        assert ours.read_bytes() == others.read_bytes()
+
+
+def test_a_warning_names_the_part_that_it_is_about(checkpoint_path, tmp_path, mels_alone, capsys):
+    speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")
+    printed = capsys.readouterr().out
+    assert "  warning: part 2 of 3 ('it sat down,'): no stop within 12 steps" in printed
+    assert printed.count("warning: ") == printed.count("warning: part ")
+
+
+def test_the_picture_shows_every_part_in_a_box_where_it_belongs():
+    parts = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
+    axes, _ = draw_alignment(*parts).axes
+    assert [tuple(image.get_extent()) for image in axes.images] == [
+        (-0.5, 5.5, -0.5, 2.5),
+        (5.5, 13.5, 2.5, 6.5),
+    ]
+    for image, part, box in zip(axes.images, parts, axes.patches, strict=True):
+        assert np.array_equal(image.get_array(), part.T)
+        assert image.get_clim() == (0, 1)  # one scale for all
+        left, right, bottom, top = image.get_extent()
+        assert box.get_bbox().extents.tolist() == [left, bottom, right, top]
+    assert axes.get_xlim() == (-0.5, 13.5)
+    assert axes.get_ylim() == (-0.5, 6.5)
+    assert len(draw_alignment(parts[0]).axes[0].patches) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--max-symbols", "0", "--max-symbols 0: expected a whole number from 1"),
+        ("--pause", "-0.1", "--pause -0.1: expected seconds from 0 to 60"),
+        ("--pause", "nan", "--pause nan: expected seconds from 0 to 60"),
+        ("--pause", "1e9", "--pause 1e+09: expected seconds from 0 to 60"),
+    ],
+)
+def test_a_limit_or_pause_out_of_range_is_refused(flag, value, message, capsys):
+    with pytest.raises(SystemExit):
+        synthesize.main(["--checkpoint", "none.pt", "--text", "a", f"{flag}={value}"])
+    assert message in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- files
 
 
 @pytest.fixture
@@ -222,7 +346,7 @@ def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp
     path = tmp_path / "reference.pt"
     wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
     torch.save({"state_dict": wrapped}, path)
-    model, _ = synthesize.load_model(path, TINY, torch.device("cpu"))
+    model, *_ = synthesize.load_model(path, TINY, torch.device("cpu"))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training

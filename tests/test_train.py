@@ -111,6 +111,12 @@ def copied(whole, tmp_path) -> Path:
     return shutil.copytree(whole, tmp_path / "copied")
 
 
+def test_a_checkpoint_holds_the_length_of_the_longest_training_text(whole, corpus):
+    lines = corpus.train.read_text(encoding="utf-8").splitlines()
+    longest = max(len(line.split("|")[1]) for line in lines)  # no cleaner changes their lengths
+    assert load(newest(whole))["longest_text"] == longest == 33
+
+
 # ---------------------------------------------------------------------------- killed
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from errors import UserError
 from text.numbers import CORRECTED_NUMBER_RULES, NUMBER_RULES, Rule
 
-_ABBREVIATIONS = {
+ABBREVIATIONS = {
     "mrs": "misess",
     "mr": "mister",
     "dr": "doctor",
@@ -78,7 +78,7 @@ CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
     "english_cleaners": (
         _to_ascii,
         str.lower,
-        _apply(*NUMBER_RULES, *_abbreviation_rules(_ABBREVIATIONS), *_WHITESPACE_RULES),
+        _apply(*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES),
     ),
     "english_cleaners_corrected": (
         _to_ascii_but_currency,
@@ -86,7 +86,7 @@ CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
         _apply(
             *_SIGN_RULES,
             *CORRECTED_NUMBER_RULES,
-            *_abbreviation_rules(_ABBREVIATIONS | {"mrs": "missus"}),
+            *_abbreviation_rules(ABBREVIATIONS | {"mrs": "missus"}),
             *_SILENT_RULES,
             *_WHITESPACE_RULES,
         ),

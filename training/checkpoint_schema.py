@@ -311,8 +311,10 @@ PARTS: dict[str, Callable[[Any], Iterator[str] | list[str]]] = {
     "loop": _loop,
     "sampler": _sampler,
     "corpus": _when(lambda value: isinstance(value, str), "a text"),
+    "longest_text": _when(lambda value: _is_whole(value, 1), "a whole number from 1"),
     "rng": _random_states,
     "logs": _logs,
     "metrics_checksum": _when(_is_whole, "a whole number from 0"),
 }
-OPTIONAL = {"learning_rate", "metrics_checksum"}  # the second is newer than the first release
+# All but the first are newer than the first release.
+OPTIONAL = {"learning_rate", "longest_text", "metrics_checksum"}

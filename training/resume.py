@@ -126,6 +126,8 @@ def save(run: Run) -> Path:
         # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
         "sampler": run.sampler.state_dict(state.batches_trained) if state.batches_trained else None,
         "corpus": run.corpus,
+        # In symbols; of clips that are skipped too, for it may have trained on them before.
+        "longest_text": max(len(clip.symbols) for clip in run.training_clips),
         "rng": {"cpu": torch.get_rng_state()},
         "logs": run.logger.state(),
         "metrics_checksum": run.logger.metrics_checksum,

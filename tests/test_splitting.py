@@ -1,0 +1,204 @@
+"""text/splitting.py: where a long text is split, and where never."""
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from text.splitting import Ending, split_sequence
+
+METADATA = Path(__file__).parents[2] / "shared" / "ljspeech" / "metadata.csv"
+COMPATIBLE, CORRECTED = ["english_cleaners"], ["english_cleaners_corrected"]
+
+
+def split(text: str, limit: float, cleaner_names=COMPATIBLE) -> list[str]:
+    sequence = text_to_sequence(text, cleaner_names)
+    return [
+        sequence_to_text(sequence[part.start : part.end])
+        for part in split_sequence(sequence, limit)
+    ]
+
+
+def endings(text: str, limit: int) -> list[Ending]:
+    return [part.ending for part in split_sequence(text_to_sequence(text, COMPATIBLE), limit)]
+
+
+# Words, signs and phones, with and without spaces: whatever a text may be after cleaning.
+PIECES = ["a", "mister", "twenty-one", "hundred,", "u.s.", "no.", "it's", "--", "-", "...", "@AH0"]
+PIECES += [*"!'(),.:;? ", " ", " ", " ", "_", "@HH"]
+SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
+    lambda pieces: [
+        symbols.index(symbol)
+        for piece in pieces
+        for symbol in ([piece] if piece[0] == "@" else piece)
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sequence=SEQUENCES.filter(can_be_spoken), limit=st.integers(1, 80))
+@example(sequence=text_to_sequence(" ... 'a b' ", COMPATIBLE), limit=1)
+def test_parts_hold_everything_but_spaces_and_keep_to_the_limit_but_for_one_word(sequence, limit):
+    parts = split_sequence(sequence, limit)
+    if len(sequence) <= limit:
+        assert [(part.start, part.end) for part in parts] == [(0, len(sequence))]
+        return
+    space = symbols.index(" ")
+    places = [place for part in parts for place in range(part.start, part.end)]
+    assert places == sorted(set(places))
+    left_out = set(range(len(sequence))) - set(places)
+    assert all(sequence[place] == space for place in left_out)
+    for part in parts:
+        words = sequence[part.start : part.end]
+        assert can_be_spoken(words)
+        assert words[0] != space
+        assert words[-1] != space
+        if len(words) > limit:  # one word, and signs with nothing to speak
+            line = [" "] + ["a" if can_be_spoken([i]) else symbols[i] for i in words]
+            spoken = [word for word in "".join(line).replace("--", " ").split() if "a" in word]
+            assert len(spoken) == 1
+    for part, following in itertools.pairwise(parts):
+        between = sequence[part.end - 1 : following.start + 1]
+        assert space in between or symbols[between[0]] == "-"
+
+
+@given(sequence=SEQUENCES.filter(can_be_spoken))
+def test_a_text_without_a_limit_is_one_part(sequence):
+    assert len(split_sequence(sequence, math.inf)) == 1
+
+
+def test_sentences_come_first_and_parts_are_few_and_even():
+    text = "It rained. We went home, and slept. Nobody came. The end was near."
+    assert split(text, 100) == [text.lower()]
+    assert split(text, 40) == [
+        "it rained. we went home, and slept.",
+        "nobody came. the end was near.",
+    ]
+    assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
+    assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2  # and not three and one
+
+
+def test_every_kind_of_sentence_end_is_known_with_what_closes_it():
+    assert split("He left! 'Did he?' (He did.) And so on.", 12) == [
+        "he left!",
+        "'did he?'",
+        "(he did.)",
+        "and so on.",
+    ]
+    assert set(endings("He left! 'Did he?' (He did.) And so on.", 12)) == {Ending.SENTENCE}
+
+
+@pytest.mark.parametrize("sign", [",", ";", ":", " —", " -", "..."])
+def test_a_sentence_too_long_is_split_after_clauses(sign):
+    text = f"The ship came home{sign} late in the evening."
+    shown = sign.replace("—", "--")
+    assert split(text, 30) == [f"the ship came home{shown}", "late in the evening."]
+    assert endings(text, 30) == [Ending.CLAUSE, Ending.SENTENCE]
+
+
+def test_a_dash_between_words_without_spaces_parts_them_and_a_hyphen_does_not():
+    assert split("The ship—came home", 12) == ["the ship--", "came home"]
+    assert split("A well-known man", 6) == ["a", "well-known", "man"]
+
+
+def test_a_clause_too_long_is_split_at_spaces_into_even_parts():
+    assert split("we saw the old ship come home", 20) == ["we saw the old", "ship come home"]
+    assert endings("we saw the old ship come home", 20) == [Ending.WORD, Ending.WORD]
+
+
+def test_a_word_longer_than_the_limit_is_a_part_of_its_own():
+    assert split("an incomprehensible act", 8) == ["an", "incomprehensible", "act"]
+
+
+def test_phones_in_braces_stay_together():
+    assert split("to {HH AW1 S S T AH0 N} street", 4) == ["to", "{HH AW1 S S T AH0 N}", "street"]
+
+
+@pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED, ["basic_cleaners"]])
+@pytest.mark.parametrize(
+    "text", ["Mr. Smith saw him", "The U.S. Army left", "J. F. Kennedy spoke", "Gen. Grant, etc"]
+)
+def test_a_dot_of_an_abbreviation_is_no_sentence_end(text, cleaner_names):
+    sequence = text_to_sequence(f"{text}. He came. He went.", cleaner_names)
+    sentences = split_sequence(sequence, len(sequence) - 1)
+    ends = [sequence[part.end - 1] for part in sentences]
+    assert [part.ending for part in sentences] == [Ending.SENTENCE] * 2
+    assert {symbols[i] for i in ends} == {"."}
+    first = sequence_to_text(sequence[: sentences[0].end])
+    assert first.endswith(("him.", "left.", "spoke.", "etc.", "he came."))
+
+
+def test_an_abbreviation_stays_with_its_word_where_another_place_will_do():
+    assert split("We saw Exhibit No. 5 there", 18) == ["we saw exhibit", "no. five there"]
+    assert split("on Jan. 5 she came home", 15) == ["on jan. five", "she came home"]
+
+
+@pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])
+@pytest.mark.parametrize("number", ["3.5", "1,234", "$3.50", "21st", "1963", "2,000,000"])
+def test_numbers_stay_whole_where_another_place_will_do(number, cleaner_names):
+    written = sequence_to_text(text_to_sequence(number, cleaner_names))
+    for text in (f"we saw {number} of it, so there", f"{number} came home", f"we had {number}."):
+        for limit in range(len(written) + 2, len(written) + 12):
+            assert any(written in part for part in split(text, limit, cleaner_names))
+
+
+def test_a_number_longer_than_the_limit_is_split_between_its_words():
+    parts = split("1,234,567", 30)
+    assert parts == [
+        "one million, two hundred",
+        "thirty-four thousand,",
+        "five hundred sixty-seven",
+    ]
+    assert endings("1,234,567", 30)[:2] == [Ending.INSIDE] * 2
+
+
+def test_a_comma_between_two_numbers_ends_a_clause():
+    assert split("Of fifty-three, two came", 16) == ["of fifty-three,", "two came"]
+    assert endings("Of fifty-three, two came", 16)[0] == Ending.CLAUSE
+
+
+LONGEST = (  # of LJSpeech
+    "and had told Mrs. Paine that when he got the money he was going to take an apartment, "
+    "when the baby was old enough, he was going to take an apartment, and the family would live "
+    "together."
+)
+REPORT = (
+    "Report of the President's Commission on the Assassination of President Kennedy. The Warren "
+    "Commission Report. By The President's Commission on the Assassination of President Kennedy."
+)
+
+
+def test_two_long_texts_of_ljspeech():
+    assert len(text_to_sequence(LONGEST, COMPATIBLE)) == 188
+    assert len(split(LONGEST, 188)) == 1
+    assert split(LONGEST, 187) == [
+        "and had told misess paine that when he got the money he was going to take an apartment,",
+        "when the baby was old enough, he was going to take an apartment, and the family would "
+        "live together.",
+    ]
+    assert split(REPORT, 120) == [
+        "report of the president's commission on the assassination of president kennedy.",
+        "the warren commission report. by the president's commission on the assassination of "
+        "president kennedy.",
+    ]
+
+
+@pytest.mark.skipif(
+    not METADATA.is_file(),
+    reason="LJSpeech's metadata.csv (../shared/ljspeech) is not on this machine",
+)
+def test_a_page_of_ljspeech_is_split_after_sentences_and_clauses_alone():
+    lines = METADATA.read_text(encoding="utf-8").splitlines()
+    texts = [line.split("|")[2] for line in lines]
+    longest = sorted(texts, key=len)[-50:]
+    assert max(len(text_to_sequence(text, COMPATIBLE)) for text in longest) == 188
+    sequence = text_to_sequence(" ".join(texts[:60]), COMPATIBLE)
+    parts = split_sequence(sequence, 188)
+    assert {part.ending for part in parts[:-1]} <= {Ending.SENTENCE, Ending.CLAUSE}
+    lengths = [part.end - part.start for part in parts]
+    assert max(lengths) <= 188
+    assert len(parts) <= 1.6 * len(sequence) / 188

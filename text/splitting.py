@@ -1,0 +1,142 @@
+"""A text that is too long to speak in one go, split where a reader would take a breath.
+
+Symbols are split, after cleaning: "Mr. Smith" and "$3.50" are words by then, and the model's limit
+is a number of symbols. Where a part may end, best first:
+
+- after a sentence (. ! ?);
+- after a clause (; : , a dash, dots);
+- at a space between two words;
+- at a space inside a number or after an abbreviation.
+
+Never inside a word or a run of ARPAbet phones. A part is longer than the limit only where one word
+is. Of all ways to split, the one is taken that needs the fewest places of the last kind, then of
+the third, the second and the first, and then has the most even parts.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from text.cleaners import ABBREVIATIONS
+from text.symbols import symbols
+
+
+class Ending(IntEnum):
+    """What a part ends with, best first."""
+
+    SENTENCE = 0
+    CLAUSE = 1
+    WORD = 2
+    INSIDE = 3  # of a number, or of an abbreviation and what it belongs to
+
+
+@dataclass(frozen=True)
+class Part:
+    start: int  # place of its first symbol in the text
+    end: int  # and of the one after its last
+    ending: Ending
+
+
+_PHONE = "@"  # stands for a phone in a line of one character a symbol
+_SPOKEN = re.compile(rf"[a-z{_PHONE}]")
+_UNITS = re.compile(r"\S+?(?:--+(?=[^-\s])|(?=\s|$))")  # up to a space, or a dash between words
+# Cleaners that leave abbreviations alone leave all of these, and every cleaner leaves the second
+# line's. A sentence that ends with one of them is only less likely to be split there.
+_DOTTED = ABBREVIATIONS.keys() | set(
+    "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
+    "jan feb aug sept oct nov dec".split()
+)
+# And of amounts: "three dollars, fifty cents" is from "$3.50", comma and all.
+_NUMBER_WORD = re.compile(
+    r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
+    r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"
+    r"|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)"
+    r"|one|two|three|four|five|six|seven|eight|nine|first|second|third|fif|eigh|nin)(?:th)?"
+)
+_NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
+
+
+def split_sequence(sequence: Sequence[int], limit: float) -> list[Part]:
+    """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
+
+    Between two parts nothing is left out but spaces. A text within the limit is one part, whole.
+
+    Args:
+        sequence: ids of symbols, as text_to_sequence gives them, something to speak among them.
+        limit: symbols (math.inf for none); a part that is one longer word exceeds it.
+    """
+    if len(sequence) <= limit:
+        return [Part(0, len(sequence), Ending.SENTENCE)]
+    line = "".join(
+        _PHONE if symbol[0] == "@" else symbol.lower() for symbol in (symbols[i] for i in sequence)
+    )
+    return _join_evenly(_smallest_parts(line), limit)
+
+
+def _smallest_parts(line: str) -> list[Part]:
+    """Parts that end wherever one may. Signs with nothing to speak go with the word before."""
+    spans: list[tuple[int, int]] = []
+    for match in _UNITS.finditer(line):
+        start, end = match.span()
+        if spans and not (_SPOKEN.search(match[0]) and _SPOKEN.search(line, *spans[-1])):
+            start = spans.pop()[0]
+        spans.append((start, end))
+    units = [line[start:end] for start, end in spans]
+    endings = [_ending(*pair) for pair in zip(units, [*units[1:], ""], strict=True)]
+    return [Part(*span, ending) for span, ending in zip(spans, endings, strict=True)]
+
+
+def _ending(unit: str, following: str) -> Ending:
+    """What a unit ends with, if `following` comes next."""
+    words = unit.rstrip("')")
+    last = words.split(" ")[-1]
+    if last.endswith(("!", "?")):
+        return Ending.SENTENCE
+    if last.endswith(".") and not last.endswith(".."):
+        return Ending.INSIDE if _is_abbreviation(last) else Ending.SENTENCE
+    if _is_inside_number(last, following):
+        return Ending.INSIDE
+    if last.endswith(("..", ";", ":", ",", "--")) or last == "-":
+        return Ending.CLAUSE
+    return Ending.WORD
+
+
+def _is_abbreviation(word: str) -> bool:
+    """Whether its last dot ends no sentence: initials ("j.", "u.s.") and words of the list."""
+    bare = word[:-1].lstrip("('-")
+    return bare in _DOTTED or re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare) is not None
+
+
+def _is_inside_number(word: str, following: str) -> bool:
+    if word.endswith(",") and not _NUMBER_GOES_ON.fullmatch(word):
+        return False
+    pair = word.rstrip(","), re.match(r"[^,;:.!?]*", following)[0]
+    return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
+
+
+def _join_evenly(units: Sequence[Part], limit: float) -> list[Part]:
+    """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
+    cheapest = [(0,) * (len(Ending) + 1)]  # endings of each kind, worst first; squared lengths
+    origins = [0]  # where the last part begins, among the first so many units
+    for end in range(1, len(units) + 1):
+        found = []
+        for start in reversed(range(end)):
+            length = units[end - 1].end - units[start].start
+            if length > limit and start < end - 1:
+                break
+            cost = list(cheapest[start])
+            cost[-1] += length**2
+            if start > 0:
+                cost[Ending.INSIDE - units[start - 1].ending] += 1
+            found.append((tuple(cost), start))
+        cost, origin = min(found)
+        cheapest.append(cost)
+        origins.append(origin)
+    parts, end = [], len(units)
+    while end > 0:
+        start = origins[end]
+        parts.append(Part(units[start].start, units[end - 1].end, units[end - 1].ending))
+        end = start
+    return parts[::-1]
