@@ -122,8 +122,9 @@ def _clipping(clips: Sequence[Recording], sampling_rate: int) -> Fault:
         "clipping (three samples or more in a row at full scale)",
         notes,
         len(clips),
-        "It sounds alike whatever is spoken, which blurs the alignment, and the model learns to "
-        "crackle: record at a lower level, restore the clip with a declipper, or leave it out",
+        "Clipping hides what tells one sound from another, so the alignment forms later, and the "
+        "model learns to crackle: record at a lower level, restore the clip with a declipper, or "
+        "leave it out",
     )
 
 
@@ -137,7 +138,7 @@ def _dropped(clips: Sequence[Recording], metadata: Path) -> Fault:
     }
     return _fault(
         "symbols dropped from texts",
-        "text that the cleaners drop",
+        "characters or phones that the text cleaners drop",
         notes,
         len(clips),
         "Where it is spoken, the alignment finds no symbol for the sound: write it as words, or "

@@ -51,7 +51,7 @@ def draw_faults(clips: list[Recording], faults: list[Fault], hparams: HParams) -
     """PNG: symbols against seconds of speech, silence at the ends, and how many clips have what."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
-    upper, lower = right.subplots(2, 1, height_ratios=(1.3, 1))
+    upper, lower = (part.subplots() for part in right.subfigures(2, 1, height_ratios=(1.3, 1)))
     _draw_rates(left.subplots(), clips, hparams.sampling_rate)
     _draw_silences(upper, clips, hparams.sampling_rate)
     _draw_counts(lower, faults, len(clips))
@@ -71,7 +71,7 @@ def _draw_rates(axes: Axes, clips: list[Recording], rate: int) -> None:
     size = 12 if len(clips) < 1000 else 4
     dots = {"s": size, "color": "#5B8DB0", "linewidths": 0, "alpha": opacity}
     axes.scatter(symbols[~unusual], seconds[~unusual], **dots)
-    label = f"unusual: {unusual.sum():,} clips"
+    label = f"unusual clips: {unusual.sum():,}"
     crosses = {"marker": "x", "s": 40, "color": "#A33B00", "linewidths": 1.8, "label": label}
     axes.scatter(symbols[unusual], seconds[unusual], **crosses)
     right, top = 1.05 * symbols.max(), 1.05 * seconds.max()
@@ -106,7 +106,7 @@ def _draw_counts(axes: Axes, faults: list[Fault], total: int) -> None:
     bars = axes.barh([fault.name for fault in faults], counts, color="#A33B00")
     axes.bar_label(bars, [f"{count:,}" for count in counts], padding=3)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1.2 * max(5, *counts)), title=f"clips of {total:,} that are warned of")
+    axes.set(xlim=(0, 1.2 * max(5, *counts)), title=f"warnings, of {total:,} clips")
     axes.set_xlabel("clips")
     axes.xaxis.get_major_locator().set_params(integer=True)
 

@@ -35,7 +35,7 @@ from analysis.arguments import make_parser
 from analysis.tables import text_table
 from audio import frame_count
 from corpus.download import download_corpus
-from corpus.faults import find_faults
+from corpus.faults import Fault, find_faults
 from corpus.mel_cache import cache_mels, refuse_other_mels
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
@@ -71,6 +71,22 @@ def describe_clips(clips: list[Recording], hparams: HParams) -> dict[str, str]:
             column[f"{unit:8} {name}"] = f"{statistic(lengths):,.{decimals}f}"
         column[f"{unit:8} total"] = f"{lengths.sum():,.0f}"
     return column
+
+
+def notice_of_unnamed(sounds: list[str]) -> None:
+    """Say which sound files no line of metadata.csv names."""
+    if sounds:
+        some = ", ".join(sounds[:5]) + (", ..." if len(sounds) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(sounds):,} files in wavs: {some}")
+
+
+def warn_of_faults(clips: list[Recording], corpus: Path, hparams: HParams) -> list[Fault]:
+    """Print a warning for each kind of fault that some clip has; returns all kinds."""
+    faults = find_faults(clips, hparams.sampling_rate, corpus / "metadata.csv")
+    for fault in faults:
+        if fault.warning:
+            print(fault.warning)
+    return faults
 
 
 def refuse_or_skip(problems: list[str], total: int, skip_bad: bool) -> None:
@@ -182,9 +198,7 @@ def prepare(
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
     problems += bad
     total = len(clips) + len(problems)
-    if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+    notice_of_unnamed(unnamed)
     refuse_or_skip(problems, total, skip_bad)
     if trim and clips:
         clips, bad = trim_clips(clips, corpus, trim, hparams)
@@ -206,10 +220,7 @@ def prepare(
             "was written"
         )
     print(f"\n{table({'train': train, 'val': val, 'all': clips}, hparams)}\n\nSplit: {origin}")
-    faults = find_faults(clips, hparams.sampling_rate, corpus / "metadata.csv")
-    for fault in faults:
-        if fault.warning:
-            print(fault.warning)
+    faults = warn_of_faults(clips, corpus, hparams)
 
     lists = {"train.txt": filelist(train, hparams), "val.txt": filelist(val, hparams)}
     if mels:
