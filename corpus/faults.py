@@ -154,7 +154,7 @@ def _shown(symbol: str) -> str:
 def _duplicates(clips: Sequence[Recording]) -> Fault:
     groups = defaultdict(list)
     for clip in clips:
-        groups[clip.digest].append(clip)
+        groups[clip.checksum].append(clip)
     repeated = [group for group in groups.values() if len(group) > 1]
 
     def texts(group: list[Recording]) -> int:

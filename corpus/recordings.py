@@ -28,7 +28,7 @@ class Recording:
     silence_before: int  # samples before speech
     silence_after: int  # samples after speech
     clipped: int  # samples at full scale
-    digest: bytes  # equal for equal sounds
+    checksum: tuple[int, int]  # equal for equal sounds
 
     @property
     def speech_samples(self) -> int:
