@@ -25,6 +25,7 @@ LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
+EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 _MEL_SETTINGS = (
     "sampling_rate",
@@ -129,7 +130,14 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
 
 
 def check_sound(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a clip that is fit for training; every one of them is read.
+    """Number of samples of a clip that is fit for training; errors as `read_checked`."""
+    return len(read_checked(path, hparams))
+
+
+def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
+    """Samples [N] of a clip that is fit for training; every one of them is read.
+
+    They are int16 where the file has 16 bits, else float32 in [-1, 1].
 
     Raises:
         UserError: as `read_audio`, and for another format than WAV and FLAC whatever the file's
@@ -161,7 +169,7 @@ def check_sound(path: str | Path, hparams: HParams) -> int:
         raise UserError(f"samples reach {peak:g}, expected [-1, 1]; scale it: sox --norm=-1 in out")
     if high - low <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again or leave the clip out")
-    return num_samples
+    return samples
 
 
 def _is_cut_off_wav(path: str | Path) -> bool:
@@ -187,6 +195,29 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
     sound = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
     soundfile.write(sound, samples / max(peak, 1.0), sampling_rate, subtype="PCM_16", format="WAV")
     Path(path).write_bytes(sound.getbuffer())
+
+
+def copy_part(source: str | Path, path: Path, start: int, stop: int) -> None:
+    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step.
+
+    Format and samples stay bitwise the same; what a WAV holds compressed becomes 16-bit samples.
+
+    Raises:
+        UserError: where the source cannot be read or has fewer than `stop` samples.
+    """
+    import soundfile
+
+    with _open_sound(source) as sound:
+        subtype = sound.subtype if sound.subtype in EXACT_SUBTYPES else "PCM_16"
+        kind = {"format": sound.format, "subtype": subtype}
+        # Whole numbers of 32 bits hold any of fewer bits; float64 any float.
+        samples = _read_samples(sound, "float64" if subtype in ("FLOAT", "DOUBLE") else "int32")
+        rate = sound.samplerate
+    if len(samples) < stop:
+        raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
+    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
+    soundfile.write(content, samples[start:stop], rate, **kind)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:

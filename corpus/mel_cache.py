@@ -1,6 +1,7 @@
 """Log-mels computed once and kept in a folder, for training with load_mel_from_disk=True."""
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
@@ -22,11 +23,24 @@ from files import map_in_threads, open_file, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
+TRIMMED = "silence_trimmed"  # in mel_settings.json where the clips were cut by --trim-silence
 
-def refuse_other_mels(folder: Path, hparams: HParams) -> None:
-    """Raise UserError where `folder` holds mels of other, or unknown, audio settings."""
-    if (folder / MEL_SETTINGS_FILE).exists() or any(folder.glob("*.npy")):
+
+def mel_settings(hparams: HParams, trimmed: bool) -> dict[str, float | str | bool]:
+    """What the mels in a folder depend on, beside the sounds."""
+    return mel_fingerprint(hparams) | ({TRIMMED: True} if trimmed else {})
+
+
+def refuse_other_mels(folder: Path, hparams: HParams, trimmed: bool) -> None:
+    """Raise UserError where `folder` holds mels of other, or unknown, settings.
+
+    Those of trimmed clips and those of whole ones do not mix either.
+    """
+    settings = folder / MEL_SETTINGS_FILE
+    if settings.exists() or any(folder.glob("*.npy")):
         problem = mel_settings_problem(folder, hparams)
+        if not problem and (TRIMMED in json.loads(settings.read_text("utf-8"))) != trimmed:
+            problem = "of whole clips" if trimmed else "of clips cut by --trim-silence"
         if problem:
             raise UserError(
                 f"--cache-mels {folder}: holds mels {problem}; name another folder, delete this "
@@ -34,7 +48,9 @@ def refuse_other_mels(folder: Path, hparams: HParams) -> None:
             )
 
 
-def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[str, str]:
+def cache_mels(
+    clips: list[Recording], folder: Path, hparams: HParams, trimmed: bool
+) -> dict[str, str]:
     """Write `folder`/ID.npy, float32 [n_mel_channels, frames], of every clip that lacks it.
 
     All processors work. Each clip is computed on one, as in a data loader's worker, so that the
@@ -45,7 +61,7 @@ def cache_mels(clips: list[Recording], folder: Path, hparams: HParams) -> dict[s
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
+    write_json(folder / MEL_SETTINGS_FILE, mel_settings(hparams, trimmed))
     cached = map_in_threads(lambda clip: is_cached(clip, folder, hparams), clips)
     todo = [clip for clip, is_there in zip(clips, cached, strict=True) if not is_there]
     if len(todo) < len(clips):

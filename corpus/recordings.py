@@ -4,8 +4,9 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from audio import check_sound
+from corpus.dropped_symbols import dropped_symbols
 from corpus.metadata import Entry
+from corpus.sound_measures import SoundMeasures, measure_sound
 from errors import UserError
 from files import map_in_threads
 from hparams import HParams
@@ -20,8 +21,18 @@ class Recording:
     id: str
     path: Path
     text: str
-    num_samples: int
+    line: int  # of metadata.csv
     num_symbols: int
+    dropped: tuple[str, ...]  # what of the text is spoken, perhaps, and has no symbol
+    num_samples: int
+    silence_before: int  # samples before speech
+    silence_after: int  # samples after speech
+    clipped: int  # samples at full scale
+    checksum: tuple[int, int]  # equal for equal sounds
+
+    @property
+    def speech_samples(self) -> int:
+        return self.num_samples - self.silence_before - self.silence_after
 
 
 def check_recordings(
@@ -49,7 +60,7 @@ def check_recordings(
         found += [composed.get(unicodedata.normalize("NFC", name)) for name in names]
         return next((path for path in found if path), None)
 
-    def samples_or_problem(entry: Entry) -> int | str:
+    def measures_or_problem(entry: Entry) -> SoundMeasures | str:
         path = used[entry.id]
         if path is None:
             return (
@@ -57,17 +68,19 @@ def check_recordings(
                 f"{entry.line} out of {metadata}"
             )
         try:
-            return check_sound(path, hparams)
+            return measure_sound(path, hparams)
         except UserError as error:
             return f"{path}: {error}"
 
     used = {entry.id: sound_of(entry) for entry in entries}
     recordings, problems = [], []
+    cleaners = tuple(hparams.text_cleaners)
     with progress_bar("Checking", len(entries), " clips") as bar:
-        for entry, found in zip(entries, map_in_threads(samples_or_problem, entries), strict=True):
+        measured = map_in_threads(measures_or_problem, entries)
+        for entry, found in zip(entries, measured, strict=True):
             bar.update()
             # Not in a thread: inflect, which spells numbers, is not made for several.
-            sequence = text_to_sequence(entry.text, hparams.text_cleaners)
+            sequence = text_to_sequence(entry.text, cleaners)
             faults = [found] if isinstance(found, str) else []
             if not can_be_spoken(sequence):
                 faults.append(
@@ -77,7 +90,16 @@ def check_recordings(
             if faults:
                 problems.append("; and ".join(faults))
             else:
-                path = used[entry.id]
-                recordings.append(Recording(entry.id, path, entry.text, found, len(sequence)))
+                recordings.append(
+                    Recording(
+                        id=entry.id,
+                        path=used[entry.id],
+                        text=entry.text,
+                        line=entry.line,
+                        num_symbols=len(sequence),
+                        dropped=tuple(dropped_symbols(entry.text, cleaners)),
+                        **vars(found),
+                    )
+                )
     unnamed = set(sounds) - {path.name for path in used.values() if path}
     return recordings, problems, sorted(unnamed)

@@ -10,15 +10,18 @@
     OUT/train_mel.txt, val_mel.txt  the same of cached log-mels, for load_mel_from_disk=True
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
+    OUT/corpus.png                  what keeps the alignment from forming: clips that are warned of
     OUT/checked.json                hashes of the lists, for train.py: their clips have been read
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
-unless --skip-bad leaves them out.
+unless --skip-bad leaves them out. Of clips that training can read, but that make the alignment of
+text and speech harder to learn, warnings name the worst: long silence at the ends, symbols a
+second unlike the rest, clipping, symbols that the cleaners drop, and the same sound again.
+--trim-silence DIR writes copies without the silence, for the lists and mels; CORPUS stays as it is.
 """
 
 import project_root
 
-import io
 import os
 import re
 import shlex
@@ -27,22 +30,22 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from analysis.arguments import make_parser
 from analysis.tables import text_table
 from audio import frame_count
 from corpus.download import download_corpus
+from corpus.faults import Fault, find_faults
 from corpus.mel_cache import cache_mels, refuse_other_mels
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
+from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import Recording, check_recordings
+from corpus.trimming import refuse_other_sounds, trim_clips
 from data_utils import CHECKED_FILE, record_of_checked, warn_of_long_clips
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, create_hparams, override_lines
 from text import text_to_sequence
-
-# ---------------------------------------------------------------------------- what it shows
 
 
 def table(sets: dict[str, list[Recording]], hparams: HParams) -> str:
@@ -70,46 +73,20 @@ def describe_clips(clips: list[Recording], hparams: HParams) -> dict[str, str]:
     return column
 
 
-def draw_lengths(sets: dict[str, list[Recording]], hparams: HParams) -> bytes:
-    """PNG: share of each set's clips by length, in seconds and frames."""
-    seconds = {
-        name: np.array([clip.num_samples for clip in clips]) / hparams.sampling_rate
-        for name, clips in sets.items()
-    }
-    longest = max(values.max() for values in seconds.values())
-    # Few bars where a set is small: its shape should show, not its single clips.
-    most_bars = np.clip(2 * min(len(values) for values in seconds.values()) ** 0.5, 6, 30)
-    widths = (0.1, 0.25, 0.5, 1, 2, 5, 10)
-    width = next((w for w in widths if longest / w <= most_bars), longest / most_bars)
-    edges = width * np.arange(int(longest / width) + 2)
-    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    # Told apart without colour: an area in light blue, a line in dark orange.
-    styles = (
-        {"fill": True, "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0", "linewidth": 0.8},
-        {"fill": False, "edgecolor": "#A33B00", "linewidth": 2},
-    )
-    for (name, values), style in zip(seconds.items(), styles, strict=True):
-        counts, _ = np.histogram(values, edges)
-        hours, mean = values.sum() / 3600, values.mean()
-        label = f"{name}: {len(values):,} clips, {hours:.2f} h, mean {mean:.2f} s"
-        axes.stairs(100 * counts / len(values), edges, label=label, **style)
-    axes.set(xlabel="length of a clip (seconds)", xlim=(0, 1.02 * edges[-1]))
-    axes.set(ylabel=f"share of the set's clips (% per {width:g} s)")
-    axes.spines["right"].set_visible(False)
-    axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
-    rate = hparams.sampling_rate / hparams.hop_length  # frames a second
-    upper = axes.secondary_xaxis("top", functions=(lambda s: s * rate, lambda f: f / rate))
-    upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+def notice_of_unnamed(sounds: list[str]) -> None:
+    """Say which sound files no line of metadata.csv names."""
+    if sounds:
+        some = ", ".join(sounds[:5]) + (", ..." if len(sounds) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(sounds):,} files in wavs: {some}")
 
 
-# ---------------------------------------------------------------------------- all of it
+def warn_of_faults(clips: list[Recording], corpus: Path, hparams: HParams) -> list[Fault]:
+    """Print a warning for each kind of fault that some clip has; returns all kinds."""
+    faults = find_faults(clips, hparams.sampling_rate, corpus / "metadata.csv")
+    for fault in faults:
+        if fault.warning:
+            print(fault.warning)
+    return faults
 
 
 def refuse_or_skip(problems: list[str], total: int, skip_bad: bool) -> None:
@@ -193,10 +170,12 @@ def prepare(
     mels: Path | None = None,
     skip_bad: bool = False,
     max_seconds: float | None = None,
+    trim: Path | None = None,
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
 
-    Clips longer than `max_seconds` are left out.
+    Clips longer than `max_seconds` are left out. The filelists name copies in the folder `trim`,
+    where it is given, of the clips without the silence at their ends.
 
     Raises:
         UserError: listing every bad clip (unless `skip_bad`), or saying what else is wrong.
@@ -206,26 +185,30 @@ def prepare(
     text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
     corpus = Path(os.path.abspath(corpus))
     mels = Path(os.path.abspath(mels)) if mels else None
-    for folder in (corpus, mels):
+    trim = Path(os.path.abspath(trim)) if trim else None
+    for folder in (corpus, mels, trim):
         if folder and any(character in str(folder) for character in "|\n\r"):
             raise UserError(f"{str(folder)!r}: a path in a filelist cannot hold '|'; rename it")
     if mels:
-        refuse_other_mels(mels, hparams)
+        refuse_other_mels(mels, hparams, trimmed=trim is not None)
+    if trim:
+        refuse_other_sounds(trim, corpus)
 
     entries, problems = read_metadata(corpus)
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
     problems += bad
     total = len(clips) + len(problems)
-    if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+    notice_of_unnamed(unnamed)
     refuse_or_skip(problems, total, skip_bad)
+    if trim and clips:
+        clips, bad = trim_clips(clips, corpus, trim, hparams)
+        refuse_or_skip(list(bad.values()), total, skip_bad)
     clips = leave_out_long(clips, max_seconds, hparams)
 
     # All ids, bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
     if mels and clips:
-        bad = cache_mels(clips, mels, hparams)
+        bad = cache_mels(clips, mels, hparams, trimmed=trim is not None)
         refuse_or_skip(list(bad.values()), total, skip_bad)
         clips = [clip for clip in clips if clip.id not in bad]
     train = [clip for clip in clips if clip.id not in validation]
@@ -237,6 +220,7 @@ def prepare(
             "was written"
         )
     print(f"\n{table({'train': train, 'val': val, 'all': clips}, hparams)}\n\nSplit: {origin}")
+    faults = warn_of_faults(clips, corpus, hparams)
 
     lists = {"train.txt": filelist(train, hparams), "val.txt": filelist(val, hparams)}
     if mels:
@@ -247,6 +231,7 @@ def prepare(
     contents = lists | {
         "settings.txt": settings(overrides, out, mels),
         "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
+        "corpus.png": draw_faults(clips, faults, hparams),
         CHECKED_FILE: record_of_checked(lists),
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -264,6 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--cache-mels", metavar="DIR", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")
     add("--max-seconds", metavar="S", type=float, help="leave longer clips out")
+    add("--trim-silence", metavar="DIR", type=Path, help="write clips without it there, use them")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--hparams", metavar="NAME=VALUE,...", default="", help="audio settings, text_cleaners")
     args = parser.parse_args(arguments)
@@ -286,6 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
             args.cache_mels,
             args.skip_bad,
             args.max_seconds,
+            args.trim_silence,
         )
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. The same command goes on from here")

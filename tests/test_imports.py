@@ -28,7 +28,10 @@ TABLE = {
     "pictures": ("", "numpy matplotlib"),
     "audio": ("errors files hparams", "torch numpy librosa soundfile"),
     "data_utils": ("errors text audio hparams files", "torch numpy"),
-    "corpus": ("errors files progress hparams text audio data_utils", "numpy torch tqdm"),
+    "corpus": (
+        "errors files progress hparams text audio data_utils",
+        "numpy torch tqdm matplotlib",
+    ),
     "model": ("layers hparams", "torch"),
     "fast_decoder": ("", "torch triton"),
     "training.loop_state": ("", ""),

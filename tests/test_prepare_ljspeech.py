@@ -26,6 +26,7 @@ from helpers import OTHER_THAN_FILES, fork_server, kill_self, locked, make_other
 from audio import check_sound, minimum_samples
 from corpus import mel_cache, recordings
 from corpus.metadata import choose_split, split_by_hash
+from corpus.sound_measures import SoundMeasures
 from data_utils import TextMelDataset, read_filelist
 from hparams import create_hparams
 from scripts import prepare_ljspeech
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LJSPEECH = ROOT.parent / "shared" / "ljspeech"
 MINI = LJSPEECH / "LJSpeech-mini"
 HPARAMS = create_hparams()
+FILES = {"train.txt", "val.txt", "settings.txt", "lengths.png", "corpus.png", "checked.json"}
 MEL_HPARAMS = create_hparams("load_mel_from_disk=True")
 
 needs_lengths = pytest.mark.skipif(
@@ -51,12 +53,13 @@ needs_mini = pytest.mark.skipif(
 def no_picture(monkeypatch, request):
     """Drawing takes longer than all the rest; a test marked `picture` draws."""
     if "picture" not in request.fixturenames:
-        monkeypatch.setattr(prepare_ljspeech, "draw_lengths", lambda *_: b"a picture")
+        for name in ("draw_lengths", "draw_faults"):
+            monkeypatch.setattr(prepare_ljspeech, name, lambda *_: b"a picture")
 
 
 @pytest.fixture
 def picture():
-    """A test that takes this draws lengths.png."""
+    """A test that takes this draws lengths.png and corpus.png."""
 
 
 @pytest.fixture
@@ -125,14 +128,13 @@ def test_running_twice_writes_the_same_and_leaves_no_other_file(corpus, tmp_path
     before = contents(tmp_path / "lists")
     prepare(corpus, tmp_path / "lists")
     assert contents(tmp_path / "lists") == before
-    assert before.keys() == {"train.txt", "val.txt", "settings.txt", "lengths.png", "checked.json"}
-    image = matplotlib.image.imread(io.BytesIO(before["lengths.png"]))
-    assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
+    assert before.keys() == FILES
+    for name in ("lengths.png", "corpus.png"):
+        image = matplotlib.image.imread(io.BytesIO(before[name]))
+        assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10  # something is drawn
 
 
-@pytest.mark.parametrize(
-    "failing", ["train.txt", "val.txt", "settings.txt", "lengths.png", "checked.json"]
-)
+@pytest.mark.parametrize("failing", sorted(FILES))
 def test_a_full_disk_leaves_the_old_lists_as_they_were(corpus, tmp_path, monkeypatch, failing):
     prepare(corpus, tmp_path / "lists")
     before = contents(tmp_path / "lists")
@@ -411,7 +413,7 @@ def test_a_corpus_that_is_a_file_is_named(tmp_path):
 
 def test_a_clip_that_may_not_be_read_is_a_matter_of_permission(corpus, tmp_path, monkeypatch):
     """As root reads everything, the one clip is checked as somebody else."""
-    check = recordings.check_sound
+    check = recordings.measure_sound
 
     def as_nobody(path, hparams):
         if path.stem != "c03":
@@ -419,7 +421,7 @@ def test_a_clip_that_may_not_be_read_is_a_matter_of_permission(corpus, tmp_path,
         with locked(path):
             return check(path, hparams)
 
-    monkeypatch.setattr(recordings, "check_sound", as_nobody)
+    monkeypatch.setattr(recordings, "measure_sound", as_nobody)
     message = refusal(prepare, corpus, tmp_path / "lists")
     assert f"{corpus}/wavs/c03.wav: permission denied; let your user read it" in message
 
@@ -541,9 +543,19 @@ def test_the_full_corpus_gives_10480_and_2620_lines_of_the_pinned_split(
     shutil.copyfile(LJSPEECH / "metadata.csv", corpus / "metadata.csv")
     for name in samples:
         (corpus / "wavs" / f"{name}.wav").touch()
-    monkeypatch.setattr(recordings, "check_sound", lambda path, _: samples[path.stem])
+
+    def measures(path, _):
+        return SoundMeasures(
+            samples[path.stem], 0, 0, clipped=0, checksum=(len(path.stem), hash(path))
+        )
+
+    monkeypatch.setattr(recordings, "measure_sound", measures)
     prepare(corpus, tmp_path / "lists")
-    assert "the pinned split" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the pinned split" in printed
+    (warning,) = (line for line in printed.splitlines() if line.startswith("warning"))
+    assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s, 13 in 2.1 s
+    assert "LJ014-0165 (5.3)" in warning
 
     train, val = read_lists(tmp_path / "lists")
     assert (len(train), len(val)) == (10480, 2620)
@@ -765,7 +777,7 @@ def test_the_script_runs_from_any_folder_and_from_a_path_with_spaces(tmp_path, m
     )
     assert done.returncode == 0, done.stderr
     *_, wrote, following = done.stdout.splitlines()
-    names = ("train.txt", "val.txt", "settings.txt", "lengths.png", "checked.json")
+    names = "train.txt val.txt settings.txt lengths.png corpus.png checked.json".split()
     assert wrote == "Wrote " + ", ".join(f"my lists/{name}" for name in names)
     assert following == (
         "Next: python train.py -o 'runs/my lists' --hparams '@my lists/settings.txt'"
@@ -779,8 +791,9 @@ def test_the_script_runs_from_any_folder_and_from_a_path_with_spaces(tmp_path, m
 
 
 @needs_mini
-def test_real_clips_give_lists_that_training_reads(tmp_path):
+def test_real_clips_give_lists_that_training_reads_and_no_warning(tmp_path, capsys):
     prepare(MINI, tmp_path)
+    assert "warning" not in capsys.readouterr().out
     train, val = read_lists(tmp_path)
     assert (len(train), len(val)) == (66, 16)
     for path, _, seconds in train + val:

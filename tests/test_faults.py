@@ -1,0 +1,360 @@
+"""Warnings of what keeps the alignment from forming, and clips trimmed of their silence."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from corpora import RATE, contents, refusal
+from helpers import fork_server, kill_self
+
+from audio import log_mel_spectrogram, read_audio
+from corpus.dropped_symbols import dropped_symbols
+from corpus.faults import LONGEST_SILENCE, usual_rates
+from corpus.sound_measures import WINDOW_SECONDS, count_clipped, silence_at_ends
+from corpus.trimming import KEPT_SECONDS
+from data_utils import read_filelist
+from hparams import create_hparams
+from scripts import prepare_ljspeech
+from scripts.prepare_ljspeech import main, prepare
+
+HPARAMS = create_hparams()
+WINDOW = round(WINDOW_SECONDS * RATE)
+KEPT = round(KEPT_SECONDS * RATE)
+TEXT = "Words by the dozen."
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    for name in ("draw_lengths", "draw_faults"):
+        monkeypatch.setattr(prepare_ljspeech, name, lambda *_: b"a picture")
+
+
+def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
+    """Noise of 16 bits between two quiet ends, 57 dB below it."""
+    rng = np.random.default_rng(seed)
+    noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
+    start = round(before * RATE)
+    envelope = np.full(len(noise), 20.0)
+    envelope[start : start + round(seconds * RATE)] = 15000
+    return (envelope * noise).astype(np.int16)
+
+
+def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> Path:
+    """Clips c00, c01, ... of a second; `changes` gives others a sound, a text, or both."""
+    (folder / "wavs").mkdir(parents=True)
+    lines = []
+    for i in range(clips):
+        name = f"c{i:02}"
+        samples, text = (changes or {}).get(name, (None, None))
+        samples = sound(seed=i) if samples is None else samples
+        soundfile.write(folder / "wavs" / f"{name}.wav", samples, RATE)
+        lines.append(f"{name}|raw|{text or TEXT}\n")
+    (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def warnings(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("warning")]
+
+
+# ---------------------------------------------------------------------------- measures
+
+
+@pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0.3, 0), (0, 1.1), (0.123, 0.456)])
+def test_silence_is_found_to_the_window_before_and_after_speech(before, after, as_stored):
+    samples = as_stored(sound(before, 0.5, after))
+    found = silence_at_ends(samples, RATE)
+    for silence, expected in zip(found, (before, after), strict=True):
+        assert expected * RATE - WINDOW < silence <= expected * RATE + 1
+    assert found[0] % WINDOW == 0
+
+
+def test_a_sound_that_fades_is_speech_down_to_40_decibels_below_its_loudest():
+    faded = {}
+    for decibels in (38, 42):
+        quiet = sound() * 10 ** (-decibels / 20)
+        faded[decibels] = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
+    assert faded[38] == (0, 0)
+    assert faded[42][1] == pytest.approx(RATE, abs=WINDOW)
+
+
+def test_a_pause_inside_and_a_clip_shorter_than_a_window_are_no_silence():
+    assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)
+
+
+@pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
+def test_only_runs_of_three_samples_at_full_scale_count_as_clipping(dtype, full):
+    def count(*samples):
+        return count_clipped((full * np.array(samples)).astype(dtype))
+
+    assert count(0.9, 1, 1, 0.5, -1, -1, 0.9, 1) == 0
+    assert count(1, 1, 1, 0.5, -1, -1, -1, -1) == 7
+    assert count(0.9, 0.9, 0.9, 0.9) == 0
+    assert count_clipped(np.array([-32768] * 3 + [5], np.int16)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaners", "dropped"),
+    [
+        ("5% & more", "english_cleaners", ["%", "&"]),
+        ("5% & more #", "english_cleaners_corrected", ["#"]),
+        ("$5, £10 and 1,000 of 3.5", "english_cleaners", []),
+        ("the $ sign", "english_cleaners", ["$"]),
+        ("Mr. Müller's café — “so [he] said”…", "english_cleaners", []),
+        ('"Quite," (said) she; no: yes!', "english_cleaners", []),
+        ("a 😀 b 😀", "english_cleaners", ["😀"]),
+        ("Привет", "english_cleaners", []),
+        ("Да но", "basic_cleaners", ["Д", "а", "н", "о"]),
+        ("Chapter 12", "basic_cleaners", ["1", "2"]),
+        ("{HH AH0} and {HX AY9 HH}", "english_cleaners", ["HX", "AY9"]),
+        ("no\u00a0break, soft\u00adhyphen", "basic_cleaners", []),
+    ],
+)
+def test_characters_and_phones_that_vanish_are_found_and_what_is_expanded_is_not(
+    text, cleaners, dropped
+):
+    assert dropped_symbols(text, (cleaners,)) == dropped
+
+
+def test_usual_rates_follow_the_spread_and_leave_room_where_there_is_none():
+    spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
+    low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
+    assert median == pytest.approx(15, rel=0.01)
+    assert (low, high) == pytest.approx((15 * np.exp(-0.6), 15 * np.exp(0.6)), rel=0.05)
+    assert usual_rates(np.full(9, 12.0)) == pytest.approx((8, 12, 18))
+
+
+# ---------------------------------------------------------------------------- warnings
+
+
+def test_a_clean_corpus_gets_no_warning(tmp_path, capsys):
+    prepare(write_corpus(tmp_path / "corpus"), tmp_path / "lists")
+    assert "warning" not in capsys.readouterr().out
+
+
+LOUD = np.clip(4.0 * sound(), -32768, 32767).astype(np.int16)
+FAULTS = {
+    "silence": (
+        {"c03": (sound(after=0.5), TEXT), "c07": (sound(before=0.9), TEXT)},
+        r"silence over 0\.3 s before or after speech in 2 of 12 clips: c07 \(0\.[89]. s before, "
+        r"0\.00 s after\); c03 \(0\.00 s before, 0\.[45]. s after\)\. .* --trim-silence DIR$",
+    ),
+    "rate": (
+        {"c03": (None, f"{TEXT} " * 2), "c07": (None, "Word.")},
+        r"fewer than 12\.7 or more than 28\.5 symbols a second \(the median is 19\.0\) in 2 of 12 "
+        r"clips: metadata\.csv:8: c07 \(5\.0\); metadata\.csv:4: c03 \(39\.0\)\. .*mend the text",
+    ),
+    "clipping": (
+        {"c05": (LOUD, TEXT)},
+        r"clipping .* in 1 of 12 clips: c05 \([\d,]+ samples, [\d.]+ ms\)\. .*lower level",
+    ),
+    "dropped": (
+        {"c04": (None, "Words @ #home, doz"), "c09": (None, "Words by * dozen.")},
+        r"text cleaners drop in 2 of 12 clips: metadata\.csv:5: '@' '#'; metadata\.csv:10: '\*'\. "
+        r".*write it as words",
+    ),
+    "duplicates": (
+        {"c04": (sound(seed=1), TEXT), "c08": (sound(seed=2), "Another dozen text")},
+        r"the sound of another clip in 2 of 12 clips: c08 \(that of c02, another text\); "
+        r"c04 \(that of c01, the same text\)\. .*take the others out",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_warned_of_alone_with_the_clips_that_have_it(tmp_path, capsys, fault):
+    changes, expected = FAULTS[fault]
+    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
+    (warning,) = warnings(capsys.readouterr().out)
+    assert re.search(f"^warning: .*{expected}", warning)
+    lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
+    assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # nothing is refused
+
+
+def test_the_five_worst_clips_are_named_and_the_others_counted(tmp_path, capsys):
+    changes = {f"c{i:02}": (sound(before=0.4 + 0.1 * i), TEXT) for i in range(8)}
+    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
+    (warning,) = warnings(capsys.readouterr().out)
+    assert "in 8 of 12 clips" in warning
+    assert re.findall(r"c\d\d", warning) == ["c07", "c06", "c05", "c04", "c03"]
+    assert " and 3 more. " in warning
+
+
+def test_the_same_sound_counts_however_it_is_stored(tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "wavs" / "c05.wav").unlink()
+    soundfile.write(corpus / "wavs" / "c05.flac", sound(seed=3), RATE)
+    prepare(corpus, tmp_path / "lists")
+    (warning,) = warnings(capsys.readouterr().out)
+    assert "c05 (that of c03, the same text)" in warning
+
+
+# ---------------------------------------------------------------------------- --trim-silence
+
+
+def quiet_corpus(folder: Path, clips: int = 12) -> Path:
+    """Every third clip has long silence at both ends, all others have none."""
+    changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
+    return write_corpus(folder, changes, clips)
+
+
+def test_trimmed_clips_have_a_little_silence_left_and_stand_in_lists_and_table(tmp_path, capsys):
+    corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
+    before = contents(corpus)
+    main([str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)])
+    assert contents(corpus) == before
+    printed = capsys.readouterr().out
+    assert "warning" not in printed
+    assert {path.name for path in trimmed.iterdir()} == {
+        "trim_settings.json",
+        *(f"c{i:02}.wav" for i in range(12)),
+    }
+    cut = 0
+    for i in range(12):
+        whole, _ = soundfile.read(corpus / "wavs" / f"c{i:02}.wav", dtype="int16")
+        short, _ = soundfile.read(trimmed / f"c{i:02}.wav", dtype="int16")
+        cut += len(whole) - len(short)
+        if i % 3:
+            assert np.array_equal(whole, short)
+            continue
+        silence = silence_at_ends(short, RATE)
+        assert all(KEPT - WINDOW < samples <= KEPT + WINDOW for samples in silence)
+        assert len(short) == pytest.approx(RATE + 2 * KEPT, abs=2 * WINDOW)
+        start = round(0.5 * RATE) - KEPT
+        starts = range(start - WINDOW, start + WINDOW + 1)
+        assert any(np.array_equal(whole[at : at + len(short)], short) for at in starts)
+    assert f"4 of 12 clips are shorter in {trimmed}, by {cut / RATE:.1f} s in all" in printed
+    total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
+    assert re.search(rf"seconds  total .* {total / RATE:.0f}\n", printed)
+    for name in ("train", "val"):
+        for clip in read_filelist(lists / f"{name}.txt", HPARAMS):  # its seconds are the file's
+            assert Path(clip.path).parent == trimmed
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype"),
+    [("a.wav", "PCM_U8"), ("a.wav", "PCM_24"), ("a.wav", "FLOAT"), ("a.flac", "PCM_24")],
+)
+def test_what_is_left_of_a_clip_is_bitwise_as_it_was(tmp_path, name, subtype):
+    corpus = write_corpus(tmp_path / "corpus", clips=4)
+    source, copy = corpus / "wavs" / name, tmp_path / "t" / name
+    start = 10 * WINDOW
+    fine = sound(seconds=1) / 32768 + np.random.default_rng(1).uniform(-1, 1, RATE) * 1e-5
+    soundfile.write(source, np.concatenate([np.zeros(start), fine]), RATE, subtype=subtype)
+    with open(corpus / "metadata.csv", "a") as file:
+        file.write(f"a|raw|{TEXT}\n")
+    prepare(corpus, tmp_path / "lists", trim=tmp_path / "t")
+    assert soundfile.info(copy).subtype == subtype
+    assert soundfile.info(copy).format == soundfile.info(source).format
+    whole, short = (soundfile.read(path, dtype="float64")[0] for path in (source, copy))
+    assert len(short) == len(fine) + KEPT
+    assert np.array_equal(whole[start - KEPT :], short)
+
+
+def test_a_clip_that_would_become_too_short_for_a_mel_is_copied_whole(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
+    prepare(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t")
+    assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
+
+
+def test_trimmed_mels_are_of_the_trimmed_sound_and_do_not_mix_with_others(tmp_path):
+    corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
+    prepare(corpus, lists, mels=tmp_path / "m", trim=trimmed)
+    for name in ("c00", "c01"):
+        mel = log_mel_spectrogram(read_audio(trimmed / f"{name}.wav", HPARAMS), HPARAMS)
+        assert np.array_equal(np.load(tmp_path / "m" / f"{name}.npy"), mel.numpy())
+    hparams = create_hparams(f"@{lists / 'settings.txt'}")
+    assert hparams.load_mel_from_disk
+    assert read_filelist(hparams.training_files, hparams)
+    message = refusal(prepare, corpus, lists, mels=tmp_path / "m")
+    assert "holds mels of clips cut by --trim-silence; name another folder" in message
+    prepare(corpus, lists, mels=tmp_path / "whole")
+    message = refusal(prepare, corpus, lists, mels=tmp_path / "whole", trim=trimmed)
+    assert "holds mels of whole clips; name another folder" in message
+
+
+def test_a_second_run_trims_only_what_changed(tmp_path, capsys):
+    corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
+    prepare(corpus, tmp_path / "l", trim=trimmed)
+    before, old = contents(trimmed), time.time() - 1000
+    for path in trimmed.glob("*.wav"):
+        os.utime(path, (old + 10, old + 10))
+        os.utime(corpus / "wavs" / path.name, (old, old))
+    (trimmed / "c01.wav").unlink()
+    (trimmed / "c02.wav").write_bytes(before["c02.wav"][:5000])
+    os.utime(corpus / "wavs" / "c03.wav")
+    (trimmed / ".c04.wav.99.tmp").write_bytes(b"left by a killed run")
+    capsys.readouterr()
+    prepare(corpus, tmp_path / "l", trim=trimmed)
+    assert f"9 of 12 trimmed clips are in {trimmed} already" in capsys.readouterr().out
+    assert contents(trimmed) == before
+    renewed = {path.stem for path in trimmed.glob("*.wav") if path.stat().st_mtime > old + 100}
+    assert renewed == {"c01", "c02", "c03"}
+
+
+def test_a_folder_with_other_sounds_is_refused_and_left_as_it_is(tmp_path):
+    corpus, other = quiet_corpus(tmp_path / "corpus", 6), quiet_corpus(tmp_path / "other", 6)
+    trimmed, lists = tmp_path / "t", tmp_path / "l"
+    prepare(corpus, lists, trim=trimmed)
+    before = contents(tmp_path)
+    message = refusal(prepare, other, tmp_path / "l2", trim=trimmed)
+    assert f"--trim-silence {trimmed}: holds sounds trimmed with" in message
+    assert str(corpus) in message
+    assert "name another folder" in message
+    message = refusal(prepare, corpus, tmp_path / "l2", trim=corpus / "wavs")
+    assert "holds sounds and no readable trim_settings.json" in message
+    assert "cannot hold '|'" in refusal(prepare, corpus, lists, trim=tmp_path / "a|b")
+    assert contents(tmp_path) == before
+
+
+def be_killed_while_trimming(options: list[str]) -> None:
+    """Run `main(options)`; once three copies are done, SIGKILL ends it in the middle of another."""
+    write_bytes = Path.write_bytes
+
+    def killing_write(path, content):
+        if len(list(path.parent.glob("*.wav"))) >= 3:
+            with open(path, "wb") as file:
+                file.write(content[: len(content) // 2])
+            kill_self()
+        return write_bytes(path, content)
+
+    Path.write_bytes = killing_write
+    main(options)
+
+
+def test_a_kill_while_trimming_leaves_no_half_clip_under_its_name_and_the_next_run_goes_on(
+    tmp_path,
+):
+    corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
+    options = [str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)]
+    process = fork_server().Process(target=be_killed_while_trimming, args=(options,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not lists.exists()
+    done = contents(trimmed)
+    assert list(trimmed.glob(".*.tmp"))  # the half clip
+    main(options)
+    after = contents(trimmed)
+    assert after.keys() == {"trim_settings.json", *(f"c{i:02}.wav" for i in range(12))}
+    whole = {name for name in done if name.endswith(".wav")}
+    assert 3 <= len(whole) < 12
+    assert all(after[name] == done[name] for name in whole)
+    assert json.loads(after["trim_settings.json"])["corpus"] == str(corpus)
+    assert read_filelist(lists / "train.txt", HPARAMS)
+
+
+def test_too_long_and_too_short_silences_are_told_apart_at_the_limit(tmp_path, capsys):
+    below, above = LONGEST_SILENCE - 0.01, LONGEST_SILENCE + 0.03
+    changes = {"c01": (sound(before=below), TEXT), "c02": (sound(after=above), TEXT)}
+    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
+    (warning,) = warnings(capsys.readouterr().out)
+    assert re.findall(r"c\d\d", warning) == ["c02"]
