@@ -401,7 +401,6 @@ class Losses(NamedTuple):
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
-    guided_attention: torch.Tensor | None = None  # in no total; training may add it
 
 
 class Tacotron2Loss(nn.Module):

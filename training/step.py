@@ -66,6 +66,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss()
         self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
+        self.guided_attention: torch.Tensor | None = None  # loss of the last; None without weight
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from here on."""
@@ -81,11 +82,12 @@ class Trainer:
             outputs = self.model(batch)
         losses = self.loss(outputs, batch)
         trained = losses.total if self.hparams.loss == "padded" else losses.total_unpadded
+        self.guided_attention = None
         if self.guided_attention_weight > 0:
             steps = batch.num_steps(self.hparams.n_frames_per_step)
             sigma = self.hparams.guided_attention_sigma
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
-            losses = losses._replace(guided_attention=guided)
+            self.guided_attention = guided.detach()
             trained = trained + self.guided_attention_weight * guided
         self.scaler.scale(trained).backward()
         return losses
@@ -109,7 +111,7 @@ class Trainer:
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         self.scaler.update()
-        guided = losses.guided_attention
+        guided = self.guided_attention
         if guided is None:
             guided = torch.full_like(losses.total, math.nan)
         values = (losses.total, losses.total_unpadded, gradient_norm, skip, guided)
