@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from helpers import kill_self
 
 from errors import UserError
 
@@ -51,3 +52,21 @@ def refusal(function, *arguments, error: type[BaseException] = UserError, **opti
     with pytest.raises(error) as caught:
         function(*arguments, **options)
     return str(caught.value)
+
+
+def prepare_and_be_killed(suffix: str, options: list[str]) -> None:
+    """Run prepare_ljspeech.py; once three of its files with this ending are done, SIGKILL ends it
+    in the middle of another. For a process of its own."""
+    from scripts import prepare_ljspeech
+
+    write_bytes = Path.write_bytes
+
+    def killing_write(path, content):
+        if len(list(path.parent.glob(f"*{suffix}"))) >= 3:
+            with open(path, "wb") as file:
+                file.write(content[: len(content) // 2])
+            kill_self()
+        return write_bytes(path, content)
+
+    Path.write_bytes = killing_write
+    prepare_ljspeech.main(options)

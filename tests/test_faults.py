@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, contents, refusal
-from helpers import fork_server, kill_self
+from corpora import RATE, contents, prepare_and_be_killed, refusal
+from helpers import fork_server
 
 from audio import log_mel_spectrogram, read_audio
 from corpus.dropped_symbols import dropped_symbols
@@ -315,27 +315,12 @@ def test_a_folder_with_other_sounds_is_refused_and_left_as_it_is(tmp_path):
     assert contents(tmp_path) == before
 
 
-def be_killed_while_trimming(options: list[str]) -> None:
-    """Run `main(options)`; once three copies are done, SIGKILL ends it in the middle of another."""
-    write_bytes = Path.write_bytes
-
-    def killing_write(path, content):
-        if len(list(path.parent.glob("*.wav"))) >= 3:
-            with open(path, "wb") as file:
-                file.write(content[: len(content) // 2])
-            kill_self()
-        return write_bytes(path, content)
-
-    Path.write_bytes = killing_write
-    main(options)
-
-
 def test_a_kill_while_trimming_leaves_no_half_clip_under_its_name_and_the_next_run_goes_on(
     tmp_path,
 ):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
     options = [str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)]
-    process = fork_server().Process(target=be_killed_while_trimming, args=(options,))
+    process = fork_server().Process(target=prepare_and_be_killed, args=(".wav", options))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL

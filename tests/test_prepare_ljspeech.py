@@ -20,8 +20,16 @@ import matplotlib.image
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, add_line, contents, make_corpus, refusal, write_tone
-from helpers import OTHER_THAN_FILES, fork_server, kill_self, locked, make_other_than_file
+from corpora import (
+    RATE,
+    add_line,
+    contents,
+    make_corpus,
+    prepare_and_be_killed,
+    refusal,
+    write_tone,
+)
+from helpers import OTHER_THAN_FILES, fork_server, locked, make_other_than_file
 
 from audio import check_sound, minimum_samples
 from corpus import mel_cache, recordings
@@ -720,25 +728,10 @@ def test_ctrl_c_while_caching_leaves_no_half_mel_and_the_next_run_goes_on(
     assert len(read_filelist(h.training_files, h) + read_filelist(h.validation_files, h)) == 100
 
 
-def be_killed_while_caching(options: list[str]) -> None:
-    """Run `main(options)`; once three mels are done, SIGKILL ends it in the middle of another."""
-    write_bytes = Path.write_bytes
-
-    def killing_write(path, content):
-        if len(list(path.parent.glob("*.npy"))) >= 3:
-            with open(path, "wb") as file:
-                file.write(content[: len(content) // 2])
-            kill_self()
-        return write_bytes(path, content)
-
-    Path.write_bytes = killing_write
-    main(options)
-
-
 def test_a_kill_while_caching_leaves_no_half_mel_under_its_name_and_the_next_run_goes_on(tmp_path):
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    process = fork_server().Process(target=be_killed_while_caching, args=(options,))
+    process = fork_server().Process(target=prepare_and_be_killed, args=(".npy", options))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
