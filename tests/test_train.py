@@ -1472,7 +1472,7 @@ def test_guided_attention_is_logged_while_it_has_a_weight_and_a_killed_run_resum
     corpus, tmp_path
 ):
     """It has one for the first 9 of 16 to 20 steps: two epochs and the beginning of the third."""
-    settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "decoder": "fast"}
+    settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9}
     hparams = corpus.hparams(**settings | {"log_interval": 1})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Child(flags(whole, hparams)).end().code == 0
