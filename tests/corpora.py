@@ -1,11 +1,12 @@
 """Small corpora in LJSpeech's layout, for the tests of what reads one."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from helpers import kill_self
+from helpers import fork_server, kill_self
 
 from errors import UserError
 
@@ -54,9 +55,16 @@ def refusal(function, *arguments, error: type[BaseException] = UserError, **opti
     return str(caught.value)
 
 
-def prepare_and_be_killed(suffix: str, options: list[str]) -> None:
+def kill_while_preparing(suffix: str, options: list[str]) -> None:
     """Run prepare_ljspeech.py; once three of its files with this ending are done, SIGKILL ends it
-    in the middle of another. For a process of its own."""
+    in the middle of another."""
+    process = fork_server().Process(target=_prepare_and_be_killed, args=(suffix, options))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
     from scripts import prepare_ljspeech
 
     write_bytes = Path.write_bytes

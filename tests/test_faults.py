@@ -3,15 +3,13 @@
 import json
 import os
 import re
-import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, contents, prepare_and_be_killed, refusal
-from helpers import fork_server
+from corpora import RATE, contents, kill_while_preparing, refusal
 
 from audio import log_mel_spectrogram, read_audio
 from corpus.dropped_symbols import dropped_symbols
@@ -320,10 +318,7 @@ def test_a_kill_while_trimming_leaves_no_half_clip_under_its_name_and_the_next_r
 ):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
     options = [str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)]
-    process = fork_server().Process(target=prepare_and_be_killed, args=(".wav", options))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    kill_while_preparing(".wav", options)
     assert not lists.exists()
     done = contents(trimmed)
     assert list(trimmed.glob(".*.tmp"))  # the half clip

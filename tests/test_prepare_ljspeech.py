@@ -24,12 +24,12 @@ from corpora import (
     RATE,
     add_line,
     contents,
+    kill_while_preparing,
     make_corpus,
-    prepare_and_be_killed,
     refusal,
     write_tone,
 )
-from helpers import OTHER_THAN_FILES, fork_server, locked, make_other_than_file
+from helpers import OTHER_THAN_FILES, locked, make_other_than_file
 
 from audio import check_sound, minimum_samples
 from corpus import mel_cache, recordings
@@ -731,10 +731,7 @@ def test_ctrl_c_while_caching_leaves_no_half_mel_and_the_next_run_goes_on(
 def test_a_kill_while_caching_leaves_no_half_mel_under_its_name_and_the_next_run_goes_on(tmp_path):
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    process = fork_server().Process(target=prepare_and_be_killed, args=(".npy", options))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    kill_while_preparing(".npy", options)
     assert not lists.exists()
     done = {path.name: path.stat().st_mtime_ns for path in mels.glob("*.npy")}
     assert 3 <= len(done) < 50
