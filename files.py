@@ -153,6 +153,18 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
         os.replace(folder, path)
 
 
+def refuse_no_folder(path: Path, option: str) -> None:
+    """Raise UserError if a file stands where a folder to write to, or one above it, should be.
+
+    `option` is what names the folder on the command line.
+    """
+    for folder in (path, *path.parents):
+        if os.path.lexists(folder):
+            if not folder.is_dir():
+                raise UserError(f"{folder}: not a folder; choose another {option}")
+            return
+
+
 def unused_name(path: Path) -> Path:
     """`path`, with as many `+` behind it as make it the name of no file."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path

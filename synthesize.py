@@ -25,7 +25,7 @@ import torch
 
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
-from files import numbered_lines, write_atomically
+from files import numbered_lines, refuse_no_folder, write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2
 from pictures import draw_alignment
@@ -253,6 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        refuse_no_folder(args.output_directory, "-o")
         model, hparams, longest_text = load_model(args.checkpoint, args.hparams, device)
         limit = args.max_symbols or longest_text or math.inf
         pause_frames = round(args.pause * hparams.sampling_rate / hparams.hop_length)

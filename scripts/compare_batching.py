@@ -62,7 +62,7 @@ from analysis.survey import (
 from analysis.tables import markdown_table, text_table
 from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
-from files import write_atomically
+from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams
 from progress import progress_bar
 
@@ -597,6 +597,7 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     args = parse(arguments)
     try:
+        refuse_no_folder(args.out, "-o")
         clips, hparams, costs, notes = prepare(args)
         args.out.mkdir(parents=True, exist_ok=True)
     except (UserError, OSError) as error:

@@ -43,7 +43,7 @@ from corpus.recordings import Recording, check_recordings
 from corpus.trimming import refuse_other_sounds, trim_clips
 from data_utils import CHECKED_FILE, record_of_checked, warn_of_long_clips
 from errors import UserError
-from files import write_atomically
+from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams, override_lines
 from text import text_to_sequence
 
@@ -189,6 +189,9 @@ def prepare(
     for folder in (corpus, mels, trim):
         if folder and any(character in str(folder) for character in "|\n\r"):
             raise UserError(f"{str(folder)!r}: a path in a filelist cannot hold '|'; rename it")
+    for option, folder in (("--out", out), ("--cache-mels", mels), ("--trim-silence", trim)):
+        if folder:
+            refuse_no_folder(folder, option)
     if mels:
         refuse_other_mels(mels, hparams, trimmed=trim is not None)
     if trim:

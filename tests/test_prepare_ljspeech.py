@@ -790,3 +790,14 @@ def test_real_clips_give_lists_that_training_reads_and_no_warning(tmp_path, caps
         with wave.open(path) as file:
             assert seconds == f"{file.getnframes() / RATE:.6f}"
     assert len(read_filelist(tmp_path / "train.txt", HPARAMS)) == 66
+
+
+@pytest.mark.parametrize("option", ["out", "mels", "trim"])
+@pytest.mark.parametrize("place", ["file", "file/inside"])
+def test_a_file_where_a_folder_should_be_is_refused_before_clips_are_read(option, place, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    folders = {"out": tmp_path / "l"} | {option: tmp_path / place}
+    name = {"out": "--out", "mels": "--cache-mels", "trim": "--trim-silence"}[option]
+    message = refusal(prepare, tmp_path / "no corpus", **folders)
+    assert message == f"{tmp_path / 'file'}: not a folder; choose another {name}"
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,12 +1,11 @@
 """The output folder of a run: who may write to it, and whether it holds a run."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from errors import UserError
-from files import METRICS_FILE, lock
+from files import METRICS_FILE, lock, refuse_no_folder
 from training import checkpoint
 
 
@@ -25,7 +24,7 @@ class OutputFolder:
         self.path = path
         self._lock = None
         with folder_errors():
-            refuse_no_folder(path)
+            refuse_no_folder(path, "-o")
             if path.is_dir():
                 self._lock = lock(path)
 
@@ -46,15 +45,6 @@ class OutputFolder:
         """Let other processes use the folder."""
         if self._lock is not None:
             self._lock.close()
-
-
-def refuse_no_folder(path: Path) -> None:
-    """Raise UserError if a file stands where the output folder, or a folder above it, should be."""
-    for folder in (path, *path.parents):
-        if os.path.lexists(folder):
-            if not folder.is_dir():
-                raise UserError(f"{folder}: not a folder; choose another -o for the run")
-            return
 
 
 @contextlib.contextmanager
