@@ -78,7 +78,7 @@ TABLE = {
     "analysis": (
         "errors files progress hparams batching text audio data_utils corpus pictures "
         "training.measuring training.step",
-        "numpy scipy matplotlib torch tabulate pydantic jinja2",
+        "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
         "environment errors files audio data_utils hparams progress training.batches "

@@ -22,12 +22,12 @@ def _inflect_engine():
 
 
 @lru_cache(maxsize=16384)
-def _spell(number: str, andword: str = "") -> str:
+def spell_number(number: str, andword: str = "") -> str:
     """12 -> twelve, 12th -> twelfth; a number too large for a name is read digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _LONGEST_NAMED_NUMBER:
-        return " ".join([*map(_spell, digits[:-1]), _spell(digits[-1] + suffix)])
+        return " ".join([*map(spell_number, digits[:-1]), spell_number(digits[-1] + suffix)])
     return _inflect_engine().number_to_words(digits + suffix, andword=andword)
 
 
@@ -36,11 +36,11 @@ def _spell_number_or_year(digits: str) -> str:
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
-        return _spell(digits)
+        return spell_number(digits)
     century, year = divmod(value, 100)
     if year == 0:
-        return f"{_spell(str(century))} hundred"
-    return f"{_spell(str(century))} {'oh ' if year < 10 else ''}{_spell(str(year))}"
+        return f"{spell_number(str(century))} hundred"
+    return f"{spell_number(str(century))} {'oh ' if year < 10 else ''}{spell_number(str(year))}"
 
 
 def _dollars_in_digits(match: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ NUMBER_RULES: list[Rule] = [
     (re.compile(r"(?<=[0-9]),+(?=[0-9])"), ""),
     (re.compile(r"\$([0-9.,]*[0-9])"), _dollars_in_digits),
     (re.compile(r"([0-9]+)\.([0-9]+)"), r"\1 point \2"),
-    (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: _spell(match[0], andword="and")),
+    (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: spell_number(match[0], andword="and")),
     (re.compile(r"[0-9]+"), lambda match: _spell_number_or_year(match[0])),
 ]
 
@@ -73,8 +73,8 @@ _CURRENCIES = {
 
 def _spell_decimal(whole: str, fraction: str) -> str:
     """3, .14 -> three point one four."""
-    words = ["point" if character == "." else _spell(character) for character in fraction]
-    return " ".join([_spell(whole), *words] if whole else words)
+    words = ["point" if character == "." else spell_number(character) for character in fraction]
+    return " ".join([spell_number(whole), *words] if whole else words)
 
 
 def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
@@ -85,9 +85,9 @@ def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> st
     hundredths = fraction[1:].ljust(2, "0").lstrip("0")
     parts = []
     if whole or not hundredths:
-        parts.append(f"{_spell(whole)} {unit[whole != '1']}")
+        parts.append(f"{spell_number(whole)} {unit[whole != '1']}")
     if hundredths:
-        parts.append(f"{_spell(hundredths)} {subunit[hundredths != '1']}")
+        parts.append(f"{spell_number(hundredths)} {subunit[hundredths != '1']}")
     return " ".join(parts)
 
 
@@ -99,9 +99,9 @@ def _read_number(match: re.Match[str]) -> str:
     if fraction:
         return _spell_decimal(digits, fraction) + ordinal + magnitude
     if ordinal:
-        return _spell(digits + ordinal)
+        return spell_number(digits + ordinal)
     # Nobody writes a year with a comma.
-    return (_spell(digits) if "," in whole else _spell_number_or_year(digits)) + magnitude
+    return (spell_number(digits) if "," in whole else _spell_number_or_year(digits)) + magnitude
 
 
 CORRECTED_NUMBER_RULES: list[Rule] = [

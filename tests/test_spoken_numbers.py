@@ -1,0 +1,143 @@
+"""corpus/spoken_numbers.py: numbers in words, and the grammar by which a recogniser hears them."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus.spoken_numbers import (
+    GRAMMAR,
+    WEIGHTS,
+    WORDS,
+    as_sentence,
+    draw_numbers,
+    in_words,
+    sentence_of,
+)
+from errors import UserError
+
+NUMBERS = st.one_of(st.integers(1, 999_999_999), st.integers(1, 2000))
+VALUES = dict(
+    zip(
+        "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+        "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
+        "hundred thousand million".split(),
+        [*range(1, 20), *range(20, 100, 10), 100, 1000, 10**6],
+        strict=True,
+    )
+)
+
+
+def value(words: str) -> int:
+    """The number that these words are read as."""
+    whole = part = 0
+    for word in words.split():
+        if word == "hundred":
+            part *= 100
+        elif VALUES[word] >= 1000:
+            whole, part = whole + part * VALUES[word], 0
+        else:
+            part += VALUES[word]
+    return whole + part
+
+
+def grammar_pattern() -> str:
+    """The grammar's public rule as a regular expression over words, each with a space before it."""
+    rules = dict(re.findall(r"<(\w+)> = (.*);", GRAMMAR))
+
+    def expand(rule: str) -> str:
+        signs = {"[": "(?:", "]": ")?", "|": "|"}
+        parts = []
+        for token in re.findall(r"<\w+>|\w+|\S", rule):
+            if token[0] == "<":
+                parts.append(f"(?:{expand(rules[token[1:-1]])})")
+            else:
+                parts.append(signs.get(token, f" {token}"))
+        return "".join(parts)
+
+    return expand(rules["number"])
+
+
+@settings(deadline=None)  # importing inflect takes seconds
+@given(NUMBERS)
+def test_words_are_read_as_the_number(number):
+    words = in_words(number)
+    assert value(words) == number
+    assert set(words.split()) <= WORDS
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (7, "seven"),
+        (40, "forty"),
+        (4072, "four thousand seventy two"),
+        (65_125, "sixty five thousand one hundred twenty five"),
+        (1_000_000, "one million"),
+        (302_417_005, "three hundred two million four hundred seventeen thousand five"),
+    ],
+)
+def test_numbers_are_spelt_as_people_read_them(number, words):
+    assert in_words(number) == words
+
+
+def test_the_words_are_those_of_all_numbers():
+    assert frozenset(VALUES) == WORDS
+    assert set(re.findall("[a-z]+", " ".join(map(in_words, range(1, 1001))))) | {"million"} == WORDS
+
+
+def test_numbers_are_different_and_mostly_long_and_follow_from_the_seed():
+    drawn = draw_numbers(2000, seed=4)
+    assert len(set(drawn)) == 2000
+    shares = [sum(len(str(n)) == digits for n in drawn) / 2000 for digits in WEIGHTS]
+    expected = [weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
+    assert shares[2:] == pytest.approx(expected[2:], abs=0.05)  # of one digit there are but nine
+    assert drawn == draw_numbers(2000, seed=4)
+    assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
+
+
+def test_more_numbers_than_can_be_drawn_are_refused(monkeypatch):
+    monkeypatch.setattr("corpus.spoken_numbers.WEIGHTS", {1: 1})
+    assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
+    with pytest.raises(UserError, match="10 different numbers: too many"):
+        draw_numbers(10, seed=0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["4,072", "4072", " 4 072 ", "four thousand seventy-two", "Four thousand and seventy two."],
+)
+def test_digits_and_words_are_spoken_alike(text):
+    assert sentence_of(text) == "Four thousand seventy two."
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0", "expected a number from 1 to 999,999,999"),
+        ("1000000000", "expected a number from 1"),
+        ("9" * 5000, "expected a number from 1"),
+        ("", "in digits or in words"),
+        ("...", "in digits or in words"),
+        ("four score and seven", "it does not know score"),
+    ],
+)
+def test_what_the_model_cannot_speak_is_refused(text, problem):
+    with pytest.raises(UserError, match=re.escape(problem)):
+        sentence_of(text)
+
+
+def test_a_sentence_has_a_capital_and_a_full_stop():
+    assert as_sentence("forty two") == "Forty two."
+
+
+@settings(deadline=None)
+@given(NUMBERS)
+def test_the_grammar_takes_every_number(number):
+    assert re.fullmatch(grammar_pattern(), f" {in_words(number)}")
+
+
+@pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one million million"])
+def test_the_grammar_takes_no_other_words(words):
+    assert not re.fullmatch(grammar_pattern(), f" {words}")
