@@ -2,6 +2,7 @@
 
     python scripts/make_demo_corpus.py demo/corpus
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
+    python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # others than the first
 
 eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks different numbers
 of up to nine digits. Thirty words make them all, so that a small model learns to speak in minutes
@@ -12,7 +13,8 @@ random batches of 16 pad 30 %, as LJSpeech's do.
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
     OUT/demo_corpus.json  what the corpus was made from
 
-The corpus follows from --clips and --seed alone and appears whole or not at all.
+The corpus follows from --clips, --skip and --seed alone and appears whole or not at all. --skip N
+leaves out the first N numbers of the seed, which are those of its corpus of N clips.
 """
 
 import project_root
@@ -132,10 +134,12 @@ class Voice:
 # ---------------------------------------------------------------------------- the corpus
 
 
-def make_clips(voice: Voice, clips: int, seed: int) -> Iterator[tuple[str, str, np.ndarray]]:
+def make_clips(
+    voice: Voice, clips: int, seed: int, skip: int = 0
+) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield (number in digits, sentence, samples) of each clip; no number comes twice."""
     dither_rng = np.random.default_rng([seed, 1])
-    for number in draw_numbers(clips, seed):
+    for number in draw_numbers(skip + clips, seed)[skip:]:
         sentence = as_sentence(in_words(number))
         samples = voice.speak(sentence, WORDS_PER_MINUTE)
         samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
@@ -173,13 +177,13 @@ def holds_corpus(out: Path, record: str) -> bool:
     return True
 
 
-def write_clips(folder: Path, clips: int, seed: int, voice: Voice) -> np.ndarray:
+def write_clips(folder: Path, clips: int, seed: int, voice: Voice, skip: int = 0) -> np.ndarray:
     """Write the corpus into the new `folder`. Returns the clips' lengths in seconds, [clips]."""
     (folder / "wavs").mkdir()
     lines, lengths = [], []
-    spoken_clips = make_clips(voice, clips, seed)
+    spoken_clips = make_clips(voice, clips, seed, skip)
     bar = progress_bar("Speaking", clips, " clips", iterable=spoken_clips)
-    for number, (written, sentence, samples) in enumerate(bar, start=1):
+    for number, (written, sentence, samples) in enumerate(bar, start=skip + 1):
         if stop_requested.is_set():
             raise KeyboardInterrupt
         clip_id = f"DEMO-{number:04d}"
@@ -190,7 +194,7 @@ def write_clips(folder: Path, clips: int, seed: int, voice: Voice) -> np.ndarray
     return np.array(lengths)
 
 
-def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0) -> None:
+def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
     """Make the corpus in the folder `out` and say so; do nothing where it is there already.
 
     Raises:
@@ -200,13 +204,14 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0) -> None:
     start = time.perf_counter()
     out = Path(out).absolute()
     made_by = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
-    record = json.dumps({"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed})
+    made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
+    record = json.dumps(made_from | ({"skip": skip} if skip else {}))
     if holds_corpus(out, record):
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do.")
         return
     voice = Voice()
     with folder_made_whole(out) as folder:
-        lengths = write_clips(folder, clips, seed, voice)
+        lengths = write_clips(folder, clips, seed, voice, skip)
         (folder / "demo_corpus.json").write_text(record + "\n", encoding="utf-8")
     print(
         f"Wrote {clips} clips of synthesised speech to {out} in {time.perf_counter() - start:.1f} s"
@@ -220,14 +225,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
     parser.add_argument("--clips", type=int, default=1000, help="numbers (1000: 58 minutes)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many numbers before (0)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (0)")
     args = parser.parse_args(arguments)
     if args.clips < 1:
         parser.error(f"--clips {args.clips}: expected 1 or more")
-    if args.seed < 0:
-        parser.error(f"--seed {args.seed}: expected 0 or more")
+    for name, value in (("seed", args.seed), ("skip", args.skip)):
+        if value < 0:
+            parser.error(f"--{name} {value}: expected 0 or more")
     try:
-        make_corpus(args.out, args.clips, args.seed)
+        make_corpus(args.out, args.clips, args.seed, args.skip)
     except KeyboardInterrupt:
         sys.exit("stopped; nothing was written")
     except (UserError, OSError) as error:

@@ -6,6 +6,9 @@
 #                                                    20 minutes on 2 CPU cores
 #   scripts/table2/all.sh --quick-gpu --minutes 60   the full-size model, as many whole epochs of
 #                                                    all ten as fit into the minutes
+#   scripts/table2/all.sh --small                    a study of learning: a small model that learns
+#                                                    to speak numbers, several seeds, in hours on
+#                                                    2 CPU cores; see scripts/study.py
 #
 # CORPUS, OUT, EPOCHS, SEEDS, EXTRA, PYTHON: see settings.sh. Without CORPUS the quick modes make a
 # demo corpus. The same command again goes on where it stopped.
@@ -16,7 +19,7 @@ refuse() { echo "all.sh: $1; the first lines of $here/all.sh say what it takes" 
 mode=full minutes=
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick | --quick-gpu) mode=${1#--} ;;
+    --quick | --quick-gpu | --small) mode=${1#--} ;;
     --minutes) shift; minutes=${1:-nothing} ;;
     *) refuse "$1: not an option" ;;
   esac
@@ -29,6 +32,19 @@ elif [ -n "$minutes" ]; then
 fi
 
 source "$here/python.sh"
+if [ $mode = small ]; then
+  export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-20} SEEDS=${SEEDS:-1 2 3 4 5}
+  export AUDIO=win_time=None,hop_time=None VAL_FRACTION=0.05 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+  given=${EXTRA:-} EXTRA=@scripts/speaking_model.txt,${EXTRA:-}
+  if [ -z "${CORPUS:-}" ]; then
+    CORPUS=$OUT/corpus
+    python "$here/../make_demo_corpus.py" "$CORPUS"
+  fi
+  source "$here/settings.sh" # prepares the filelists
+  EXTRA=$(python scripts/quick_mode.py overrides small "$OUT/filelists/train_mel.txt"),$given
+  export CORPUS EXTRA
+  exec "$PYTHON" scripts/study.py "$OUT"
+fi
 if [ $mode != full ]; then
   OUT=${OUT:-runs/table2-$mode} EPOCHS=${EPOCHS:-6}
   if [ -z "${CORPUS:-}" ]; then

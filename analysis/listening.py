@@ -1,0 +1,187 @@
+"""How well a checkpoint's speech is understood, beside the recordings of the same texts.
+
+The texts are those of a folder of recordings in LJSpeech's layout that no training has seen:
+
+    python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000
+
+The model speaks each of them, a recogniser takes it down, and the word error rate stands beside
+those of the recordings and of the recordings after mel and Griffin-Lim.
+"""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.checked_json import parse_json
+from analysis.intelligibility import NumberRecogniser, Transcript, plain_words, word_error_rate
+from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
+from corpus.metadata import read_metadata
+from errors import UserError
+from files import numbered_lines, write_atomically, write_json
+from hparams import HParams
+from progress import progress_bar
+
+INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
+CEILING_FILE = "ceiling.json"  # in the folder of the recordings
+LONGEST_SPEECH = 1.3  # times the longest recording; what has not stopped by then never does
+SYNTHESIZE = Path(__file__).resolve().parents[1] / "synthesize.py"
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Word error rates of recordings, the least that a model can reach."""
+
+    recordings: float
+    after_griffin_lim: float  # of the recordings after mel and Griffin-Lim, as the model's are
+    mels: dict  # the mels' settings
+    transcripts: list[Transcript]  # of the recordings themselves
+
+
+@dataclass(frozen=True)
+class Intelligibility:
+    """Word error rates of one checkpoint and of the recordings of the same texts."""
+
+    word_error_rate: float
+    recordings: float
+    recordings_after_griffin_lim: float
+    texts: int
+    checkpoint: str
+    epochs: int  # that it was trained, 0 where it does not say
+    transcripts: list[Transcript]
+
+
+def read_recordings(folder: Path) -> list[tuple[Path, str]]:
+    """(sound file, text) of every recording.
+
+    Raises:
+        UserError: if the folder is not in LJSpeech's layout.
+    """
+    entries, problems = read_metadata(folder)
+    if problems:
+        raise UserError("\n".join(problems))
+    return [(folder / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
+
+
+def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
+    """The rates of the recordings in `folder`, which are kept there for the next time.
+
+    Raises:
+        UserError: if the folder is not in LJSpeech's layout, a sound cannot be read or the
+            recogniser is not installed.
+    """
+    kept, mels = folder / CEILING_FILE, mel_fingerprint(hparams)
+    if kept.exists():
+        found = _read_json(kept, Ceiling)
+        if found.mels == mels:
+            return found
+    recordings, listener = read_recordings(folder), NumberRecogniser()
+    heard, heard_after = [], []
+    for path, text in progress_bar(
+        "Listening to recordings", len(recordings), " texts", iterable=recordings
+    ):
+        samples = read_audio(path, hparams)
+        rebuilt = griffin_lim(log_mel_spectrogram(samples, hparams), hparams)
+        for transcripts, sound in ((heard, samples.numpy()), (heard_after, rebuilt)):
+            words = listener.take_down(sound, hparams.sampling_rate)
+            transcripts.append(Transcript(plain_words(text), words))
+    ceiling = Ceiling(word_error_rate(heard), word_error_rate(heard_after), mels, heard)
+    write_json(kept, asdict(ceiling))
+    return ceiling
+
+
+def evaluate(
+    checkpoint: Path, epochs: int, recordings: Path, speech: Path, hparams: HParams
+) -> Intelligibility:
+    """Speak the texts of `recordings` with `checkpoint`, and take down what was spoken.
+
+    Args:
+        epochs: that the checkpoint was trained.
+        speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text.
+        hparams: of the checkpoint.
+
+    Raises:
+        UserError: if the recordings or the checkpoint cannot be read, or a program is missing.
+    """
+    ceiling = measure_ceiling(recordings, hparams)
+    clips = read_recordings(recordings)
+    speak_texts(checkpoint, clips, speech, hparams)
+    listener, transcripts = NumberRecogniser(), []
+    for path, text in zip(_spoken(speech, len(clips)), (text for _, text in clips), strict=True):
+        samples = read_audio(path, hparams).numpy()
+        words = listener.take_down(samples, hparams.sampling_rate)
+        transcripts.append(Transcript(plain_words(text), words))
+    return Intelligibility(
+        word_error_rate(transcripts),
+        ceiling.recordings,
+        ceiling.after_griffin_lim,
+        len(transcripts),
+        checkpoint.name,
+        epochs,
+        transcripts,
+    )
+
+
+def speak_texts(
+    checkpoint: Path, clips: list[tuple[Path, str]], speech: Path, hparams: HParams
+) -> None:
+    """Let synthesize.py speak the texts of `clips` into the folder `speech`, with an index.
+
+    Raises:
+        UserError: with the last lines of synthesize.py, if it fails.
+    """
+    speech.mkdir(parents=True, exist_ok=True)
+    texts = speech / "texts.txt"
+    lines = "".join(f"{text}\n" for _, text in clips)
+    write_atomically(texts, lambda file: file.write_text(lines, encoding="utf-8"))
+    steps = most_decoder_steps(clips, hparams)
+    command = [sys.executable, SYNTHESIZE, "--checkpoint", checkpoint, "--text-file", texts]
+    command += ["-o", speech, "--hparams", f"max_decoder_steps={steps}"]
+    ended = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if ended.returncode != 0:
+        last = "\n".join(ended.stdout.splitlines()[-3:])
+        raise UserError(f"{checkpoint} could not speak: {last}")
+    rows = [("wav", "text")]
+    rows += [
+        (path.name, text)
+        for path, (_, text) in zip(_spoken(speech, len(clips)), clips, strict=True)
+    ]
+    write_atomically(speech / "index.csv", lambda file: _write_csv(file, rows))
+
+
+def _write_csv(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def _spoken(speech: Path, count: int) -> list[Path]:
+    return [speech / f"{number:04d}.wav" for number in range(1, count + 1)]
+
+
+def most_decoder_steps(clips: list[tuple[Path, str]], hparams: HParams) -> int:
+    """Decoder steps that a little more than the longest recording takes."""
+    frames = [frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips]
+    return int(np.ceil(LONGEST_SPEECH * max(frames) / hparams.n_frames_per_step))
+
+
+def read_intelligibility(path: Path) -> Intelligibility:
+    """What `evaluate` found, from the file that listen.py wrote.
+
+    Raises:
+        UserError: naming the file and what is wrong in it.
+    """
+    return _read_json(path, Intelligibility)
+
+
+def _read_json(path: Path, expected):
+    lines = numbered_lines(path, "no such file; scripts/listen.py writes it")
+    try:
+        return parse_json("\n".join(line for _, line in lines), expected)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it and listen again") from None
