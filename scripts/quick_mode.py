@@ -86,8 +86,8 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     }
 
 
-def matched_batching(lengths: np.ndarray) -> dict[str, int]:
-    """Batch size, bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
+def matched_batching(lengths: np.ndarray, batch_size: int) -> dict[str, int]:
+    """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
 
     The paper chose them so that ZPR is equal but for 0.14 points, in the order SSB, BKT, ATS. On a
     small corpus its proportions, of a handful of batches a bucket, miss that order, so each is the
@@ -99,25 +99,26 @@ def matched_batching(lengths: np.ndarray) -> dict[str, int]:
     Raises:
         UserError: if the corpus is so small that there is none.
     """
-    scaled = scaled_batching(len(lengths))
-    size = scaled["batch_size"]
-    target = Surveyor(lengths).survey(size, "semi_sorted", epochs=PLANNED).zero_padding_rate
+    matched, surveyor = {}, Surveyor(lengths)
+    target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
     for strategy, name in (("bucket", "bucket_size"), ("alternated_sort", "num_bins")):
-        found = match_zero_padding([lengths], size, strategy, target, epochs=PLANNED)
+        found = match_zero_padding([lengths], batch_size, strategy, target, epochs=PLANNED)
         if found is None:
             raise UserError(
                 f"{len(lengths)} training clips: too few for {name} to keep the zero-padding rate "
                 f"below {target:.2%}; make a larger corpus"
             )
-        scaled[name], target = found
-    return scaled
+        matched[name], target = found
+    return matched
 
 
 def overrides_of_study(filelist: Path) -> str:
     """The settings of --small. The learning rate is constant: a schedule counts updates, and would
     end sooner where batches are smaller."""
-    lengths = read_lengths(filelist, create_hparams(f"{AUDIO_OF_STUDY},{SPEAKING_MODEL}")).frames
-    settings = [SPEAKING_MODEL, *(f"{n}={v}" for n, v in matched_batching(lengths).items())]
+    hparams = create_hparams(f"{AUDIO_OF_STUDY},{SPEAKING_MODEL}")
+    lengths = read_lengths(filelist, hparams).frames
+    matched = matched_batching(lengths, hparams.batch_size)
+    settings = [SPEAKING_MODEL, *(f"{name}={value}" for name, value in matched.items())]
     settings += ["learning_rate_schedule=constant", "num_workers=0"]
     return ",".join([*settings, "epochs_per_validation=1", "keep_checkpoints=1"])
 

@@ -44,6 +44,7 @@ from progress import duration
 from training.checkpoint import list_checkpoints
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
+BATCH_SIZES = (4, 8, 16)
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
 EXPONENTIAL = "batching_strategy=semi_sorted_exponential"
@@ -114,7 +115,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
         (f"ssb_dbs_br_batch_{equal}", "ssb_dbs_br", f"batch_size={equal}"),
         ("ssb_dbs_br_learning_rate", "ssb_dbs_br", "learning_rate_batch_exponent=0.5"),
     ]
-    for size in (hparams.batch_size // 2, hparams.batch_size // 4):
+    for size in (size for size in BATCH_SIZES if size != hparams.batch_size):
         for name in ("ssb_dbs_br", "rand"):
             follow_ups.append((f"{name}_batch_{size}", name, f"batch_size={size}"))
     return main + [Experiment(*row, follow_up=True) for row in dict.fromkeys(follow_ups)]

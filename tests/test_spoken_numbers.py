@@ -17,12 +17,12 @@ from corpus.spoken_numbers import (
 )
 from errors import UserError
 
-NUMBERS = st.one_of(st.integers(1, 999_999_999), st.integers(1, 2000))
+NUMBERS = st.one_of(st.integers(1, 999_999), st.integers(1, 2000))
 VALUES = dict(
     zip(
         "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
         "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
-        "hundred thousand million".split(),
+        "hundred thousand".split(),
         [*range(1, 20), *range(20, 100, 10), 100, 1000, 10**6],
         strict=True,
     )
@@ -74,8 +74,7 @@ def test_words_are_read_as_the_number(number):
         (40, "forty"),
         (4072, "four thousand seventy two"),
         (65_125, "sixty five thousand one hundred twenty five"),
-        (1_000_000, "one million"),
-        (302_417_005, "three hundred two million four hundred seventeen thousand five"),
+        (417_005, "four hundred seventeen thousand five"),
     ],
 )
 def test_numbers_are_spelt_as_people_read_them(number, words):
@@ -84,7 +83,7 @@ def test_numbers_are_spelt_as_people_read_them(number, words):
 
 def test_the_words_are_those_of_all_numbers():
     assert frozenset(VALUES) == WORDS
-    assert set(re.findall("[a-z]+", " ".join(map(in_words, range(1, 1001))))) | {"million"} == WORDS
+    assert set(re.findall("[a-z]+", " ".join(map(in_words, range(1, 1001))))) == WORDS
 
 
 def test_numbers_are_different_and_mostly_long_and_follow_from_the_seed():
@@ -115,8 +114,8 @@ def test_digits_and_words_are_spoken_alike(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("0", "expected a number from 1 to 999,999,999"),
-        ("1000000000", "expected a number from 1"),
+        ("0", "expected a number from 1 to 999,999"),
+        ("1000000", "expected a number from 1"),
         ("9" * 5000, "expected a number from 1"),
         ("", "in digits or in words"),
         ("...", "in digits or in words"),
@@ -138,6 +137,6 @@ def test_the_grammar_takes_every_number(number):
     assert re.fullmatch(grammar_pattern(), f" {in_words(number)}")
 
 
-@pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one million million"])
+@pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one thousand thousand"])
 def test_the_grammar_takes_no_other_words(words):
     assert not re.fullmatch(grammar_pattern(), f" {words}")
