@@ -274,11 +274,13 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """The loss, and the times left if the rest goes as fast as what was `done` in `seconds`."""
+    """Loss, alignment sharpness, and the times left if all goes as fast as `done` in `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
-    return f"{loss}epoch {duration(left)} left, run {duration(whole)} left"
+    sharpness = run.recent_sharpness
+    alignment = "" if sharpness is None else f"alignment {sharpness:.2f}, "
+    return f"{loss}{alignment}epoch {duration(left)} left, run {duration(whole)} left"
 
 
 def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:

@@ -1,10 +1,12 @@
-"""The whole recipe in a few minutes on a CPU: two batching strategies side by side.
+"""From nothing to a model that speaks, in about eight minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
 
-Makes a corpus of synthesised speech, prepares filelists, trains a small model under random
-batches (RAND) and under the paper's best batching (SSB-DBS-BR), and compares them. Run again, it
-goes on where it stopped; finished, it only shows the comparison.
+Makes a corpus of spoken numbers and trains a small model on it under the paper's best batching,
+SSB-DBS-BR, until it speaks. On the other core the same model is trained for a few epochs under
+random batches (RAND), to compare what an epoch takes. Then the model speaks numbers that it has
+never seen, and a recogniser takes them down. Run again, the demo goes on where it stopped;
+finished, it only shows what was found.
 """
 
 from project_root import ROOT
@@ -15,12 +17,14 @@ import shlex
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from analysis.arguments import make_parser
+from analysis.listening import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.metrics import RunMetrics, read_metrics
 from analysis.tables import text_table
 from errors import UserError
@@ -31,47 +35,136 @@ RUNS = {
     "SSB-DBS-BR": "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True",
 }
 COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colour-blind too
-MODEL = ROOT / "scripts" / "small_model.txt"
-TRAINING = "epochs_per_validation=1,log_interval=2,batch_size=16"
-SENTENCE = "The old clock on the tower stopped at nine, and nobody in the town heard it."
+MODEL = ROOT / "scripts" / "speaking_model.txt"
+TRAINING = "epochs_per_validation=2,log_interval=5,keep_checkpoints=1"
+# The rate stays, then halves every 100 updates: in the end a small one settles what was learnt.
+TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=700"
+TRAINING += ",learning_rate_half_life=100"
+COMPARED = 4  # epochs under each batching
+UNSEEN = 50  # numbers spoken at the end
+VALIDATION = 0.05  # of the clips
 
 
-def run(*command: str | Path) -> None:
-    """Run a program of the recipe, showing the command as a user would type it."""
+class Stopped(Exception):
+    """A program of the demo did not end well. What is there is kept."""
+
+
+def shown(command: tuple[str | Path, ...]) -> str:
+    return f"$ python {shlex.join(map(str, command))}"
+
+
+def start(*command: str | Path, **options) -> subprocess.Popen:
+    """Start a program of the recipe. A model this small is fastest on one thread."""
     program, *arguments = map(str, command)
-    print("\n$ python", program, shlex.join(arguments), flush=True)
-    # A model this small is faster on one thread: its matrices are not worth sharing out.
-    process = subprocess.Popen(
-        [sys.executable, ROOT / program, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, ROOT / program, *arguments], env=environment, **options
     )
+
+
+def finish(process: subprocess.Popen, *command: str | Path) -> None:
     while process.returncode is None:
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches the program too, which saves
             process.wait()
     if process.returncode != 0:
-        sys.exit(
-            f"the demo stopped at {program}; run it again to go on, or delete the output folder "
-            "to start anew"
-        )
+        raise Stopped(f"the demo stopped at {command[0]}")
+
+
+def run(*command: str | Path) -> None:
+    """Run a program, showing the command as a user would type it."""
+    print(f"\n{shown(command)}", flush=True)
+    finish(start(*command), *command)
+
+
+class Beside(threading.Thread):
+    """Programs that run one after the other beside the main one, and print into a file."""
+
+    def __init__(self, log: Path, *commands: tuple[str | Path, ...]):
+        super().__init__()
+        self.log, self.commands = log, commands
+        self.problem: Stopped | None = None
+        self._process: subprocess.Popen | None = None
+        print(f"\nOn the other core meanwhile, into {log}:")
+        for command in commands:
+            print(shown(command), flush=True)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with open(self.log, "a", encoding="utf-8") as output:
+                for command in self.commands:
+                    streams = {"stdout": output, "stderr": subprocess.STDOUT}
+                    self._process = start(*command, **streams)
+                    finish(self._process, *command)
+        except Stopped as stopped:
+            self.problem = Stopped(f"{stopped}, see {self.log}")
+
+    def stop(self) -> None:
+        """Let the program that runs save and end, and begin no other."""
+        if self._process is not None:
+            self._process.terminate()
+        self.join()
 
 
 def make_runs(out: Path, clips: int, epochs: int) -> dict[str, Path]:
-    """Corpus, filelists and the folder of each run by its name; what is there already is kept."""
-    run("scripts/make_demo_corpus.py", out / "corpus", "--clips", str(clips))
-    run("scripts/prepare_ljspeech.py", out / "corpus", "--out", out / "filelists")
-    shared = f"@{out / 'filelists' / 'settings.txt'},@{os.path.relpath(MODEL)},{TRAINING}"
+    """Corpus, filelists, recordings of the unseen numbers, and the folder of each run by its name.
+
+    What is there already is kept.
+
+    Raises:
+        Stopped: if a program fails or is stopped.
+    """
+    corpus, lists, unseen = out / "corpus", out / "filelists", out / "unseen"
+    run("scripts/make_demo_corpus.py", corpus, "--clips", clips)
+    run("scripts/make_demo_corpus.py", unseen, "--clips", UNSEEN, "--skip", clips)
+    run(
+        "scripts/prepare_ljspeech.py",
+        *(corpus, "--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION),
+    )
     folders = {name: out / name.lower() for name in RUNS}
-    for name, batching in RUNS.items():
-        hparams = f"{shared},epochs={epochs},{batching}"
-        run("train.py", "-o", folders[name], "--resume", "--hparams", hparams)
+    settings = f"@{lists / 'settings.txt'}"
+
+    def training(name: str, epochs: int) -> tuple[str | Path, ...]:
+        hparams = f"{settings},@{os.path.relpath(MODEL)},{TRAINING},epochs={epochs},{RUNS[name]}"
+        return ("train.py", "-o", folders[name], "--resume", "--hparams", hparams)
+
+    beside = Beside(
+        out / "beside.log",
+        training("RAND", min(COMPARED, epochs)),
+        ("scripts/listen.py", "--recordings", unseen, "--hparams", settings),
+    )
+    try:
+        run(*training("SSB-DBS-BR", epochs))
+    except Stopped:
+        beside.stop()
+        raise
+    beside.join()
+    if beside.problem:
+        raise beside.problem
     return folders
 
 
+def speak(out: Path, checkpoint: Path) -> Intelligibility:
+    """What the recogniser heard of the unseen numbers, which the model speaks now."""
+    found = out / INTELLIGIBILITY_FILE
+    if not found.exists():
+        run(
+            "scripts/listen.py",
+            *("--checkpoint", checkpoint, "--recordings", out / "unseen"),
+            *("--speech", out / "speech", "-o", found),
+        )
+    return read_intelligibility(found)
+
+
 def summarise(metrics: RunMetrics) -> dict[str, float]:
-    """Means over the epochs, the median of times and rates, the last validation."""
-    epochs, last = metrics.epochs, metrics.validations[-1]
+    """Means over the epochs that both runs have, the median of times and rates, the last
+    validation in them."""
+    epochs = metrics.epochs[:COMPARED]
+    last = [v for v in metrics.validations if v.epoch <= len(epochs)][-1]
     return {
         "ZPR": statistics.mean(epoch.zero_padding_rate for epoch in epochs),
         "ABL": statistics.mean(epoch.average_batch_length for epoch in epochs),
+        "padded": statistics.mean(epoch.padded_fraction for epoch in epochs),
         "batches": statistics.mean(epoch.num_batches for epoch in epochs),
         "minutes": statistics.median(epoch.minutes for epoch in epochs),
         "frames_per_second": statistics.median(epoch.frames_per_second for epoch in epochs),
@@ -102,77 +195,98 @@ def table(summaries: dict[str, dict[str, float]]) -> str:
     return text_table([*titles, "unpadded", "saving"], rows)
 
 
+def rates(heard: Intelligibility) -> str:
+    """The word error rates side by side."""
+    return text_table(
+        [f"{heard.texts} unseen numbers", "word error rate"],
+        [
+            ["the recordings", f"{heard.recordings:.3f}"],
+            ["after mel and Griffin-Lim", f"{heard.recordings_after_griffin_lim:.3f}"],
+            ["the model", f"{heard.word_error_rate:.3f}"],
+        ],
+    )
+
+
 def draw(path: Path, runs: dict[str, RunMetrics]) -> None:
-    """The comparison as a picture: time, padding and learning of both runs."""
-    figure = Figure(figsize=(11, 3.6), dpi=120, layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    """Time and padding under both batchings, learning, and how the alignment forms."""
+    figure = Figure(figsize=(13, 3.4), dpi=120, layout="constrained")
+    time_axes, padding_axes, loss_axes, alignment_axes = figure.subplots(1, 4)
     for name, metrics in runs.items():
         s, colour = summarise(metrics), COLOURS[name]
-        bars = left.bar(name, s["minutes"], color=colour, width=0.6)
-        left.bar_label(bars, fmt="%.3f")
-        padded = s["ABL"] * statistics.mean(epoch.padded_fraction for epoch in metrics.epochs)
-        middle.bar(name, s["ABL"] - padded, color=colour, width=0.6)
+        bars = time_axes.bar(name, s["minutes"], color=colour, width=0.6)
+        time_axes.bar_label(bars, fmt="%.3f")
+        padded = s["ABL"] * s["padded"]
+        padding_axes.bar(name, s["ABL"] - padded, color=colour, width=0.6)
         hatched = {"color": "white", "edgecolor": colour, "hatch": "///"}
-        bars = middle.bar(name, padded, bottom=s["ABL"] - padded, width=0.6, **hatched)
-        middle.bar_label(bars, labels=[f"ZPR {s['ZPR']:.1%}"], label_type="edge", padding=2)
+        bars = padding_axes.bar(name, padded, bottom=s["ABL"] - padded, width=0.6, **hatched)
+        padding_axes.bar_label(bars, labels=[f"ZPR {s['ZPR']:.1%}"], label_type="edge", padding=2)
         minutes = [
             sum(epoch.minutes for epoch in metrics.epochs[: validation.epoch])
             for validation in metrics.validations
         ]
+        style = {"color": colour, "label": name, "marker": "o" if name == "RAND" else "s"}
         losses = [validation.validation_loss_unpadded for validation in metrics.validations]
-        right.plot(minutes, losses, "o-" if name == "RAND" else "s--", color=colour, label=name)
-    left.set(title="time", ylabel="minutes per epoch (median)")
-    middle.set(title="what a clip costs: real frames, padding (hatched)", ylabel="frames per clip")
-    middle.title.set_fontsize(10)
-    for axes in (left, middle):
+        loss_axes.plot(minutes, losses, **style)
+        sharpness = [validation.alignment_sharpness for validation in metrics.validations]
+        alignment_axes.plot(minutes, sharpness, **style)
+    time_axes.set(title="time", ylabel="minutes per epoch (median)")
+    padding_axes.set(title="a clip: real frames, padding (hatched)", ylabel="frames per clip")
+    for axes in (time_axes, padding_axes):
         axes.margins(y=0.15)
-    right.set(title="learning", xlabel="minutes of training", ylim=0)
-    right.set(ylabel="validation loss, unpadded")
-    right.legend()
+    minutes_of_training = {"xlabel": "minutes of training", "xlim": (0, None)}
+    loss_axes.set(title="learning", ylabel="validation loss, unpadded", **minutes_of_training)
+    alignment_axes.set(title="alignment", ylabel="sharpness (1: certain)", **minutes_of_training)
+    loss_axes.set_ylim(0)
+    alignment_axes.set_ylim(0, 1)
+    loss_axes.legend()
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
-    parser.add_argument("--clips", type=int, default=240)
-    parser.add_argument("--epochs", type=int, default=4, help="of each run")
+    parser.add_argument("--clips", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=14, help="of the run that learns to speak")
     args = parser.parse_args(arguments)
     out, began = args.out, time.monotonic()
+    again = "run it again to go on, or delete the output folder to start anew"
     try:
         folders = make_runs(out, args.clips, args.epochs)
-        best, speech = folders["SSB-DBS-BR"] / "best.pt", out / "speech"
-        short = "max_decoder_steps=500"
-        run(
-            "synthesize.py",
-            *("--checkpoint", best, "--text", SENTENCE, "-o", speech, "--hparams", short),
-        )
+        best = folders["SSB-DBS-BR"] / "best.pt"
+        heard = speak(out, best)
         runs = {name: read_metrics(folder) for name, folder in folders.items()}
         comparison = table({name: summarise(metrics) for name, metrics in runs.items()})
         write_atomically(
             out / "comparison.txt", lambda path: path.write_text(f"{comparison}\n", "utf-8")
         )
         draw(out / "comparison.png", runs)
+    except Stopped as stopped:
+        sys.exit(f"{stopped}; {again}")
     except KeyboardInterrupt:
-        sys.exit("the demo was stopped; run it again to go on")
+        sys.exit(f"the demo was stopped; {again}")
     except (UserError, OSError) as error:
         sys.exit(f"demo: {error}")
     print(f"""
 {comparison}
 
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-The paper reports a saving of 41 % for SSB-DBS-BR on the full LJSpeech.
-{args.epochs} epochs of {args.clips} clips teach a model to hum, not to speak:
-the losses show that both learn, not which is better.
+Both of the first {COMPARED} epochs, side by side on a core each. So few show the saving, and not
+which batching learns better: for that see docs/paper.md.
+
+{rates(heard)}
 
 this table     {out / "comparison.txt"}
 picture        {out / "comparison.png"}
+it speaks      {out / "speech"}: sounds and alignments; index.csv says of what
+heard          {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
 checkpoints    {best} and beside it
-synthesised    {speech / "0001.wav"}
 took           {(time.monotonic() - began) / 60:.1f} minutes
 
-Next, LJSpeech on a GPU:
+Next, let it speak:
+  make say TEXT="4,072"
+  make page
+or LJSpeech on a GPU:
   python scripts/prepare_ljspeech.py data/LJSpeech-1.1 --download --cache-mels data/mels
 It ends by naming the command that trains.""")
 

@@ -2173,13 +2173,14 @@ def test_a_fault_in_reading_keeps_its_traceback_and_what_was_trained(
     assert f"everything until here is in {newest(out)}" in capsys.readouterr().out
 
 
-def test_the_progress_line_shows_a_loss_only_when_there_is_one():
+def test_the_progress_line_shows_loss_and_alignment_once_there_are_such():
     state = SimpleNamespace(batches_trained=1, epoch=1)
     settings = SimpleNamespace(epochs=2)
-    begun = SimpleNamespace(state=state, hparams=settings, recent_loss=None)
+    begun = SimpleNamespace(state=state, hparams=settings, recent_loss=None, recent_sharpness=None)
     assert train.time_left(begun, 10.0, 40.0, 2.0) == "epoch 6 s left, run 14 s left"
-    begun.recent_loss = 1.5
-    assert train.time_left(begun, 10.0, 40.0, 2.0).startswith("loss 1.5000, epoch 6 s left")
+    begun.recent_loss, begun.recent_sharpness = 1.5, 0.734
+    shown = train.time_left(begun, 10.0, 40.0, 2.0)
+    assert shown.startswith("loss 1.5000, alignment 0.73, epoch 6 s left")
 
 
 # ---------------------------------------------------------------------------- earlier releases

@@ -33,6 +33,7 @@ class Run:
     state: LoopState = field(default_factory=LoopState)
     pending: list = field(default_factory=list)  # totals.PendingStep
     recent_loss: float | None = None  # mean of the steps last read; None before the first
+    recent_sharpness: float | None = None  # of the alignment, at the last validation
 
     @property
     def output_directory(self) -> Path:

@@ -132,6 +132,7 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
 def log_validation(run: Run, record: dict, example: dict) -> None:
     """Log and print a validation, and remember the best."""
     run.logger.log_validation(record, example)
+    run.recent_sharpness = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
         f"unpadded {record['validation_loss_unpadded']:.4f}, "
