@@ -373,7 +373,9 @@ def refusal_of_body(body: bytes) -> str | None:
     if len(body) > LARGEST_REQUEST:
         return f"the text is too long: this page takes at most {LARGEST_REQUEST:,} bytes"
     try:
-        inputs = (json.loads(body) if body else {}).get("data") or []
+        inputs = (json.loads(body) if body else {}).get("data", [])
+        if type(inputs) is not list:
+            raise TypeError
         texts = [text for value in inputs for text in (value if type(value) is list else [value])]
     except (ValueError, AttributeError, TypeError, RecursionError):
         return "not a request of this page"
@@ -394,7 +396,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     except OverflowError:
         problem = "no such port; choose a --port from 0 to 65535"
     except OSError as error:
-        problem = f"{error.strerror}; choose another --port (or --host)"
+        problem = f"{os.strerror(error.errno)}; choose another --port (or --host)"
     raise UserError(f"{host}:{port}: {problem}")
 
 
@@ -427,7 +429,9 @@ def served(reader: Reader, listening: socket.socket, results: Path) -> Iterator[
     host, port = listening.getsockname()[:2]
     config = uvicorn.Config(Gate(app, results, host), log_level="warning", access_log=False)
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread = threading.Thread(
+        target=server.run, args=([listening],), name="the page's server", daemon=True
+    )
     thread.start()
     try:
         shown = f"[{host}]" if ":" in host else host
@@ -436,6 +440,10 @@ def served(reader: Reader, listening: socket.socket, results: Path) -> Iterator[
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut off
         server.should_exit = server.force_exit = True  # browsers keep connections open
         thread.join(10)
+
+
+def wait_for_ctrl_c() -> None:
+    threading.Event().wait()
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -492,7 +500,7 @@ def main(arguments: list[str] | None = None) -> None:
                 if not is_local(args.host):
                     print(f"--host {args.host}: whoever can reach this machine can use the page")
                 print(f"listen at {address} (Ctrl-C ends it)", flush=True)
-                threading.Event().wait()
+                wait_for_ctrl_c()
     except (UserError, OSError) as error:
         sys.exit(f"page.py: {error}")
 
