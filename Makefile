@@ -1,8 +1,12 @@
 # make demo: from nothing to a trained toy model under two batching strategies. make test: what CI runs.
+# make say TEXT="4,072", make page: hear the demo's model.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
-.PHONY: demo test
+DEMO_MODEL := demo/ssb-dbs-br/best.pt
+export TEXT  # in the environment, a shell takes it as it is
+
+.PHONY: demo test say page
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py
@@ -13,8 +17,17 @@ test: .venv/installed
 	# A process for each core, with one thread: the tests' models are too small to share out.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
+say: $(DEMO_MODEL) .venv/installed
+	@$(PYTHON) scripts/say.py -- "$$TEXT"
+
+page: $(DEMO_MODEL) .venv/installed
+	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) --numbers --hparams max_decoder_steps=150
+
+$(DEMO_MODEL):
+	@echo "$@: no such checkpoint; run make demo first, which trains it"; exit 1
+
 # The stamp is written last, so an interrupted installation is taken up again.
-.venv/installed: requirements.txt requirements-dev.txt
+.venv/installed: requirements.txt requirements-dev.txt requirements-page.txt
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \

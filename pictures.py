@@ -70,6 +70,16 @@ def draw_mels(target: np.ndarray, predicted: np.ndarray) -> Figure:
     return figure
 
 
+def draw_mel(mel: np.ndarray) -> Figure:
+    """A log-mel [n_mels, frames]."""
+    figure = _figure(3)
+    axes = figure.add_subplot()
+    image = axes.imshow(mel, aspect="auto", origin="lower", interpolation="none", cmap="magma")
+    axes.set(xlabel="frame", ylabel="mel band", title="mel")
+    figure.colorbar(image, label="log magnitude")
+    return figure
+
+
 def draw_gate(target: np.ndarray, predicted: np.ndarray) -> Figure:
     """Stop probabilities [T], wanted and predicted."""
     figure = _figure(3)

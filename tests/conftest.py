@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Corpus, make_corpus
+from helpers import SPEAKER, Corpus, make_corpus
 
 import batching
+from hparams import create_hparams
+from model import Tacotron2
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +28,21 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def checkpoint_path(tmp_path):
+    """A checkpoint as the reference writes it, with our settings in it."""
+    torch.manual_seed(0)
+    hparams = create_hparams(SPEAKER)
+    model = Tacotron2(hparams)
+    path = tmp_path / "model.pt"
+    settings = {
+        "max_decoder_steps": 12,
+        **{n: getattr(hparams, n) for n in (p.split("=")[0] for p in SPEAKER.split(","))},
+    }
+    torch.save({"iteration": 7, "state_dict": model.state_dict(), "hparams": settings}, path)
+    return path
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import ROOT, make_corpus
 
+import speaking
 import synthesize
 import train
 from errors import UserError
@@ -245,7 +246,7 @@ def test_a_broken_part_is_one_message_that_names_it_and_nothing_is_touched(
         assert not new.exists()
         assert not (tmp_path / "spoken").exists()
     else:
-        synthesize.load_model(path, "", torch.device("cpu"))  # its weights are good
+        speaking.load_speaker(path)  # its weights are good
     assert contents(path.parent) == before
 
 
@@ -285,7 +286,7 @@ def test_whole_numbers_where_the_model_has_fractions_are_refused(good, tmp_path)
 
     path = write_broken(tmp_path / "out", good, change)
     with pytest.raises(UserError, match=f"{WEIGHT} is torch.int64, the model's is torch.float32"):
-        synthesize.load_model(path, "", torch.device("cpu"))
+        speaking.load_speaker(path)
 
 
 @pytest.mark.parametrize("what", ["folder", "pipe"])

@@ -88,11 +88,11 @@ TABLE = {
         "training.step training.stopping training.totals training.validation",
         "torch",
     ),
-    "synthesize": (
-        "environment errors files text audio hparams model pictures training.checkpoint "
-        "training.printing",
+    "speaking": (
+        "errors files text audio hparams model pictures training.checkpoint",
         "torch numpy",
     ),
+    "synthesize": ("environment errors files hparams speaking text training.printing", ""),
 }
 PROGRAMS = {"train", "synthesize"}  # and all files of the folders
 FOLDERS = ("scripts", "benchmarks")

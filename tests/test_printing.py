@@ -128,9 +128,10 @@ def test_a_mistake_keeps_its_exit_code_where_nothing_can_be_printed(corpus, tmp_
 
 def speak_into_full_file(arguments: list[str]) -> None:
     print_into_full_file()
+    import speaking
     import synthesize
 
-    synthesize.draw_alignment = lambda _: Figure((1, 1))
+    speaking.draw_alignment = lambda _: Figure((1, 1))
     synthesize.main(arguments)
 
 

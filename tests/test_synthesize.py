@@ -8,130 +8,15 @@ import soundfile
 import torch
 from matplotlib.figure import Figure
 
+import speaking
 import synthesize
 from audio import SILENCE
-from hparams import create_hparams
-from model import Tacotron2
-from pictures import draw_alignment
-from text import symbols, text_to_sequence
-
-TINY = (
-    "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
-    "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
-    "max_decoder_steps=12"
-)
-
-
-@pytest.fixture
-def checkpoint_path(tmp_path):
-    """A checkpoint as the reference writes it, with our settings in it."""
-    torch.manual_seed(0)
-    hparams = create_hparams(TINY)
-    model = Tacotron2(hparams)
-    path = tmp_path / "model.pt"
-    settings = {
-        "max_decoder_steps": 12,
-        **{n: getattr(hparams, n) for n in (p.split("=")[0] for p in TINY.split(","))},
-    }
-    torch.save({"iteration": 7, "state_dict": model.state_dict(), "hparams": settings}, path)
-    return path
-
-
-def diagonal(steps: int, symbols: int) -> np.ndarray:
-    alignment = np.zeros((steps, symbols), dtype=np.float32)
-    alignment[np.arange(steps), np.arange(steps) * symbols // steps] = 1
-    return alignment
-
-
-def symbols_of(text: str) -> list[int]:
-    return text_to_sequence(text, ["english_cleaners"])
-
-
-TWENTY = symbols_of("she was the last one")
-TEXTS = (
-    "Printing, in the only sense with which we are at present concerned.",
-    "Go on!",
-    "It was the dogs'.",
-    "A man, a plan (and more) ...",
-    "Turn left on {HH AW1 S S T AH0 N}.",
-    'He said: "no?"',
-    "a",
-)
-
-
-def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
-    """An alignment as a trained model makes it: some steps a symbol, weight on the neighbours too,
-    silent symbols passed over, and the symbols from `end` on never in focus."""
-    rng = np.random.default_rng(seed)
-    centres = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
-    centres = np.append(centres, np.full(5, end - 1.0))  # it waits there for the gate
-    distances = np.arange(len(sequence)) - centres[:, None]
-    weights = np.exp(-0.5 * (distances / rng.uniform(0.4, 0.7)) ** 2)
-    weights[:, end:] *= 0.3
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
-
-
-def test_a_clear_diagonal_alignment_raises_no_warning():
-    assert synthesize.alignment_warnings(diagonal(60, 20), TWENTY) == []
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_speech_of_every_word_is_good_though_the_last_signs_are_never_in_focus(text):
-    """The last letters of a word may be silent, and what follows it is."""
-    sequence = symbols_of(text)
-    start, end = synthesize.word_spans(sequence)[-1]
-    for seed in range(40):
-        for last in range((start + end + 1) // 2, len(sequence) + 1):
-            assert synthesize.alignment_warnings(spoken(sequence, last, seed), sequence) == []
-
-
-@pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
-def test_speech_that_lacks_the_last_word_is_warned_of(text):
-    sequence = symbols_of(text)
-    words = synthesize.word_spans(sequence)
-    for seed in range(40):
-        for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
-            warnings = synthesize.alignment_warnings(spoken(sequence, last, seed), sequence)
-            assert any("words are missing at the end" in warning for warning in warnings)
-
-
-def test_words_are_runs_of_letters_and_of_phones():
-    sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
-    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in synthesize.word_spans(sequence)]
-    assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
-
-
-def test_a_blurred_alignment_is_named_with_its_sharpness_and_the_threshold():
-    blurred = np.full((30, 20), 0.05, dtype=np.float32)
-    warnings = synthesize.alignment_warnings(blurred, TWENTY)
-    assert any("0.05" in w and str(synthesize.LEAST_SHARPNESS) in w for w in warnings)
-
-
-def test_an_alignment_cut_off_says_how_many_words_were_spoken():
-    assert synthesize.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
-        "words are missing at the end: attention got to word 4 of 5 (symbol 16 of 20)"
-    ]
-
-
-def test_a_jump_back_is_named_with_its_step_and_small_steps_back_are_not():
-    alignment = diagonal(60, 20)
-    alignment[30] = 0
-    alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
-    assert synthesize.alignment_warnings(alignment, TWENTY) == []
-    alignment[30] = 0
-    alignment[30, 4] = 1
-    (warning,) = synthesize.alignment_warnings(alignment, TWENTY)
-    assert "jumps back 5 symbols at step 30" in warning
-
-
-def test_sharpness_is_the_mean_largest_weight():
-    assert synthesize.sharpness(np.array([[0.5, 0.5], [0.1, 0.9]])) == pytest.approx(0.7)
 
 
 def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
     checkpoint_path, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(synthesize, "draw_alignment", lambda _: Figure((1, 1)))
+    monkeypatch.setattr(speaking, "draw_alignment", lambda _: Figure((1, 1)))
     texts = ["short", "a somewhat longer text, with a comma."]
     arguments = ["--checkpoint", str(checkpoint_path), "--save-mel"]
     arguments += ["--hparams", "gate_threshold=2"]
@@ -143,13 +28,6 @@ def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
         for kind in ("wav", "npy"):
             ours, others = alone / f"0001.{kind}", together / f"{number:04d}.{kind}"
             assert ours.read_bytes() == others.read_bytes()
-
-
-def test_the_seed_decides_the_dropout(checkpoint_path):
-    model, *_ = synthesize.load_model(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
-    first, again, other = (synthesize.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
-    assert torch.equal(first.mel, again.mel)
-    assert not torch.equal(first.mel, other.mel)
 
 
 # ---------------------------------------------------------------------------- in parts
@@ -165,12 +43,12 @@ def speak_text(checkpoint_path, out, *more, text=LONG_TEXT):
 
 @pytest.fixture
 def empty_pictures(monkeypatch):
-    monkeypatch.setattr(synthesize, "draw_alignment", lambda *_: Figure((1, 1)))
+    monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
 
 
 @pytest.fixture
 def mels_alone(empty_pictures, monkeypatch):
-    monkeypatch.setattr(synthesize, "griffin_lim", lambda mel, _: np.zeros(mel.shape[1]))
+    monkeypatch.setattr(speaking, "griffin_lim", lambda mel, _: np.zeros(mel.shape[1]))
 
 
 def test_parts_sound_as_if_alone_with_silence_between_them(
@@ -237,23 +115,6 @@ def test_a_warning_names_the_part_that_it_is_about(checkpoint_path, tmp_path, me
     printed = capsys.readouterr().out
     assert "  warning: part 2 of 3 ('it sat down,'): no stop within 12 steps" in printed
     assert printed.count("warning: ") == printed.count("warning: part ")
-
-
-def test_the_picture_shows_every_part_in_a_box_where_it_belongs():
-    parts = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
-    axes, _ = draw_alignment(*parts).axes
-    assert [tuple(image.get_extent()) for image in axes.images] == [
-        (-0.5, 5.5, -0.5, 2.5),
-        (5.5, 13.5, 2.5, 6.5),
-    ]
-    for image, part, box in zip(axes.images, parts, axes.patches, strict=True):
-        assert np.array_equal(image.get_array(), part.T)
-        assert image.get_clim() == (0, 1)  # one scale for all
-        left, right, bottom, top = image.get_extent()
-        assert box.get_bbox().extents.tolist() == [left, bottom, right, top]
-    assert axes.get_xlim() == (-0.5, 13.5)
-    assert axes.get_ylim() == (-0.5, 6.5)
-    assert len(draw_alignment(parts[0]).axes[0].patches) == 0
 
 
 @pytest.mark.parametrize(
@@ -338,18 +199,6 @@ def test_a_gate_that_fires_at_once_makes_a_sound_of_one_frame(checkpoint_path, t
     )
     assert np.load(out / "0001.npy").shape == (80, 1)
     assert soundfile.info(str(out / "0001.wav")).samplerate == 22050
-
-
-def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp_path):
-    torch.manual_seed(0)
-    weights = Tacotron2(create_hparams(TINY)).state_dict()
-    path = tmp_path / "reference.pt"
-    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
-    torch.save({"state_dict": wrapped}, path)
-    model, *_ = synthesize.load_model(path, TINY, torch.device("cpu"))
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, weights[name])
-    assert not model.training
 
 
 @pytest.mark.parametrize(

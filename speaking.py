@@ -1,0 +1,228 @@
+"""Texts spoken by a trained checkpoint, and what is wrong with the speech, in words.
+
+    speaker = load_speaker("runs/ljspeech/best.pt")
+    sequence = sequence_to_speak("It was a quiet evening.", speaker.hparams)
+    speech = speak_text(speaker, sequence)
+    write_speech(Path("out/evening"), speech, speaker.hparams)
+
+What synthesize.py and the programs of scripts/ that speak have in common.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from audio import SILENCE, griffin_lim, write_mel, write_wav
+from errors import UserError
+from files import write_atomically
+from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
+from model import Tacotron2
+from pictures import draw_alignment
+from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from text.splitting import Ending, Part, split_sequence
+from training.checkpoint import load_checkpoint, load_weights
+
+LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
+LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
+PAUSE = 0.3  # seconds, after a sentence
+# Pauses after the parts of a text, as shares of the pause after a sentence.
+PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A trained model, ready to speak."""
+
+    model: Tacotron2
+    hparams: HParams
+    longest_text: int | None  # symbols of its longest training text; None where it is not known
+
+
+@dataclass(frozen=True)
+class Speech:
+    mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
+    alignments: list[np.ndarray]  # [steps, symbols] of each part
+    warnings: list[str]  # what is wrong with it, empty if it looks well
+    parts: list[Part] = field(default_factory=list)  # of the text
+
+
+def load_speaker(
+    path: str | Path, overrides: str = "", device: torch.device | None = None
+) -> Speaker:
+    """The model of a checkpoint, this recipe's or NVIDIA's, on a GPU if there is one.
+
+    NVIDIA's checkpoints hold no settings: defaults then.
+
+    Raises:
+        UserError: if it cannot be read or does not fit its settings, or on overrides that are
+            refused.
+    """
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    saved = load_checkpoint(path)
+    hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
+    check_symbols(hparams)
+    model = Tacotron2(hparams)
+    load_weights(model, saved, path)
+    return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
+
+
+def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
+    """The ids of a text's symbols; UserError if they leave nothing to speak."""
+    sequence = text_to_sequence(text, hparams.text_cleaners)
+    if not can_be_spoken(sequence):
+        raise UserError(f"{text!r} leaves nothing to speak after cleaning")
+    return sequence
+
+
+def speak_text(
+    speaker: Speaker,
+    sequence: list[int],
+    seed: int = 0,
+    max_symbols: int | None = None,
+    pause: float = PAUSE,
+) -> Speech:
+    """Speak a text, in parts of at most `max_symbols` symbols if it is longer than that.
+
+    Args:
+        sequence: ids of its symbols, as sequence_to_speak gives them.
+        seed: of the prenet's dropout.
+        max_symbols: by default the longest training text, and no limit where it is not known.
+        pause: seconds after a part that ends a sentence.
+    """
+    hparams = speaker.hparams
+    parts = split_sequence(sequence, max_symbols or speaker.longest_text or math.inf)
+    pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
+    return speak_parts(speaker.model, sequence, parts, seed, pause_frames)
+
+
+def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
+    """Speak a sequence of symbol ids, with prenet dropout from `seed`.
+
+    One text at a time: in a batch, matrix products have other shapes and round otherwise, so a
+    text's mel would depend in its last bits (some 1e-6) on the texts beside it, and Griffin-Lim may
+    make much of that. The price is speed: 16 texts of 400 frames, with sound and pictures, take a
+    full-size model 79 s of one CPU core in place of 41 s in one batch, a small model 33 s for 28 s.
+    """
+    masks = model.decoder.draw_masks(
+        model.max_decoder_steps, 1, torch.Generator().manual_seed(seed)
+    )
+    text = torch.tensor([sequence], device=model.embedding.weight.device)
+    outputs = model.infer(text, torch.tensor([len(sequence)]), masks)
+    alignment = outputs.alignments[0].float().cpu().numpy()
+    warnings = alignment_warnings(alignment, sequence)
+    if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
+        warnings.append(
+            f"no stop within {model.max_decoder_steps} steps, cut there: raise "
+            "max_decoder_steps for a long text, split it with a lower --max-symbols, or train on"
+        )
+    return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
+
+
+def speak_parts(
+    model: Tacotron2, sequence: list[int], parts: list[Part], seed: int, pause_frames: int
+) -> Speech:
+    """Speak the parts of a text, each as if it were alone, and join their mels by silence.
+
+    `pause_frames` frames of it follow a sentence, and the share that PAUSES names another ending.
+    The mels are joined, not the sounds: a vocoder then makes the same pauses, and Griffin-Lim's
+    windows reach across the joins, where parts that end in a loud sound would else meet in a jump.
+    """
+    mels, alignments, warnings = [], [], []
+    for number, part in enumerate(parts, 1):
+        words = sequence[part.start : part.end]
+        speech = speak(model, words, seed)
+        mels.append(speech.mel)
+        alignments += speech.alignments
+        shown = shortened(sequence_to_text(words), 30)
+        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
+        warnings += [where + warning for warning in speech.warnings]
+        if number < len(parts):
+            frames = round(pause_frames * PAUSES[part.ending])
+            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
+    return Speech(torch.cat(mels, dim=1), alignments, warnings, parts)
+
+
+def shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def sharpness(alignment: np.ndarray) -> float:
+    """Mean over the steps of the largest weight: 1 is a clear focus, 1 / symbols none at all."""
+    return float(alignment.max(axis=1).mean())
+
+
+def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
+    """What is broken in attention weights [steps, symbols]: words blurred, left out or repeated.
+
+    `sequence` holds the ids of the symbols. Attention often passes over the silent letters at the
+    end of a word, and the punctuation after it; words are missing if it never gets so far as the
+    middle of the last word.
+    """
+    warnings = []
+    if sharpness(alignment) < LEAST_SHARPNESS:
+        warnings.append(
+            f"alignment is blurred: sharpness {sharpness(alignment):.2f} is below "
+            f"{LEAST_SHARPNESS}; the model has not learnt to read yet, train on"
+        )
+    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
+    words = word_spans(sequence)
+    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
+    if len(reached) < len(words):
+        warnings.append(
+            f"words are missing at the end: attention got to word {len(reached)} of {len(words)} "
+            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
+        )
+    jumps = focus[:-1] - focus[1:]
+    if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
+        warnings.append(
+            f"attention jumps back {jumps.max()} symbols at step {jumps.argmax() + 1}: "
+            "words may be repeated"
+        )
+    return warnings
+
+
+def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
+    """(first, last + 1) of every word: a run of letters, apostrophes and phones with a letter or
+    a phone in it."""
+    spans, start = [], None
+    for i, symbol in enumerate([*(symbols[number] for number in sequence), " "]):
+        spoken = symbol[0] == "@" or symbol.isalpha()  # a phone of the ARPAbet, or a letter
+        if spoken and start is None:
+            start = i
+        elif not spoken and symbol != "'" and start is not None:
+            spans.append((start, i))
+            start = None
+    return spans
+
+
+def describe_parts(parts: list[Part], max_symbols: int | None, longest_text: int | None) -> str:
+    """How a text was split, and by which limit: the one given, else the longest training text."""
+    lengths = [part.end - part.start for part in parts]
+    given = f"--max-symbols {max_symbols}"
+    limit = given if max_symbols is not None else f"longest in training: {longest_text}"
+    return f"in {len(parts)} parts of {min(lengths)} to {max(lengths)} symbols ({limit})"
+
+
+def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
+    """Write `base`.wav by Griffin-Lim, the alignment as `base`.png and, if asked, the mel as .npy.
+
+    Returns its seconds of sound. Raises UserError if the disk refuses a file.
+    """
+    samples = griffin_lim(speech.mel, hparams)
+    picture = draw_alignment(*speech.alignments)
+    rate = hparams.sampling_rate
+    try:
+        write_atomically(base.with_suffix(".wav"), lambda file: write_wav(file, samples, rate))
+        write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
+        if save_mel:
+            write_mel(base.with_suffix(".npy"), speech.mel.numpy())
+    except OSError as error:
+        raise UserError(
+            f"the files {base}.* could not be written ({error}): make room, or choose another "
+            "folder with -o; every file that is there is whole"
+        ) from None
+    return len(samples) / rate

@@ -1,0 +1,97 @@
+"""scripts/say.py and `make say`: numbers spoken with the demo's model."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import soundfile
+from helpers import ROOT
+from matplotlib.figure import Figure
+
+import speaking
+from corpus import spoken_numbers
+from scripts import say
+
+
+def test_digits_and_words_of_a_number_make_the_same_files(
+    checkpoint_path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
+    monkeypatch.setattr(
+        speaking, "griffin_lim", lambda mel, _: mel.mean(0).numpy().repeat(256) / 20
+    )
+    # Importing what spells numbers takes seconds; test_spoken_numbers.py has it.
+    words = {"4072": "four thousand, seventy-two"}
+    monkeypatch.setattr(spoken_numbers, "spell_number", words.__getitem__)
+    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "said")]
+    arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
+    base, sounds = tmp_path / "said" / "four-thousand-seventy-two", []
+    for text in ("4,072", "four thousand AND seventy-two"):
+        say.main([text, *arguments])
+        sounds.append(base.with_suffix(".wav").read_bytes())
+        printed = capsys.readouterr().out
+        assert "Four thousand seventy two.  0.03 s\n" in printed
+        assert f"{base}.wav\n" in printed
+        assert f"{base}.png\n" in printed
+        assert "warning: no stop within 3 steps" in printed
+    assert sounds[0] == sounds[1]
+    assert soundfile.info(str(base.with_suffix(".wav"))).frames == 3 * 256
+    assert base.with_suffix(".png").stat().st_size > 0
+    assert len(list(base.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing to say; name a number, as in make say TEXT="),
+        ("  ", "nothing to say"),
+        ("hello", "it does not know hello"),
+        ("0", "expected a number from 1 to 999,999,999"),
+        ("seven " * 40, "240 letters: too long, expected at most 120"),
+        ("seven", "best.pt: no such checkpoint; run make demo first, which trains it"),
+    ],
+)
+def test_what_cannot_be_said_is_one_line(text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        say.main([text])
+    assert str(stop.value).startswith("say.py: ")
+    assert message in str(stop.value)
+    assert "\n" not in str(stop.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "TEXT"}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_make_says_what_is_typed_once_the_demo_has_been_run(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for target in ("say", "page"):
+        refused = make(tmp_path, target, "TEXT=7")
+        assert refused.returncode != 0
+        assert refused.stdout == f"{say.CHECKPOINT}: no such checkpoint; run make demo first, " \
+            "which trains it\n"  # fmt: skip
+    python = tmp_path / ".venv" / "bin" / "python"
+    for path in (tmp_path / say.CHECKPOINT, python, tmp_path / "requirements.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for name in ("requirements-dev.txt", "requirements-page.txt", ".venv/installed"):
+        (tmp_path / name).touch()
+    python.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
+    python.chmod(0o755)
+    typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
+    assert make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines() == [
+        "[scripts/say.py]",
+        "[--]",
+        '[it\'s "4,072"  `id` $HOME]',  # make's own signs are make's
+    ]
+    assert make(tmp_path, "say").stdout.endswith("[--]\n[]\n")
+    assert make(tmp_path, "page").stdout.splitlines()[1:5] == [
+        "[scripts/page.py]", "[--checkpoint]", f"[{say.CHECKPOINT}]", "[--numbers]",
+    ]  # fmt: skip
