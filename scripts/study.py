@@ -62,7 +62,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Job:
+class StudyRun:
     experiment: Experiment
     seed: int
 
@@ -120,10 +120,10 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     return main + [Experiment(*row, follow_up=True) for row in dict.fromkeys(follow_ups)]
 
 
-def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[Job]:
+def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:
     """Seed by seed; of each the experiments in their order, follow-ups last."""
     return [
-        Job(experiment, seed)
+        StudyRun(experiment, seed)
         for place, seed in enumerate(seeds)
         for experiment in found
         if experiment.all_seeds or place < FEWER_SEEDS
@@ -180,7 +180,7 @@ class Study:
 
     out: Path
     epochs: int
-    jobs: list[Job]
+    jobs: list[StudyRun]
     runner: Runner
 
     def __post_init__(self):
@@ -188,7 +188,7 @@ class Study:
         self.seconds: list[float] = []  # of the jobs that ended in this process
         self.done = sum(self.is_done(job) for job in self.jobs)
 
-    def is_done(self, job: Job) -> bool:
+    def is_done(self, job: StudyRun) -> bool:
         found = self.out / job.place / INTELLIGIBILITY_FILE
         return found.exists() and read_intelligibility(found).epochs >= self.epochs
 
@@ -200,7 +200,7 @@ class Study:
             for _ in pool.map(lambda job: self._run_job(job, side_by_side), left):
                 pass
 
-    def _run_job(self, job: Job, side_by_side: int) -> None:
+    def _run_job(self, job: StudyRun, side_by_side: int) -> None:
         if self.runner.stopping:
             return
         began = time.monotonic()
@@ -224,10 +224,10 @@ class Study:
             flush=True,
         )
 
-    def _log(self, job: Job) -> Path:
+    def _log(self, job: StudyRun) -> Path:
         return self.out / "logs" / f"{job.experiment.name}-seed_{job.seed}.log"
 
-    def _train(self, job: Job) -> str:
+    def _train(self, job: StudyRun) -> str:
         """What went wrong, if anything."""
         experiment = job.experiment
         extra = ",".join(filter(None, [os.environ["EXTRA"].strip(","), experiment.overrides]))
@@ -236,7 +236,7 @@ class Study:
         status = self.runner.run(["bash", script], self._log(job), environment)
         return status and f"training ended with status {status}, see {self._log(job)}"
 
-    def _listen(self, job: Job) -> str:
+    def _listen(self, job: StudyRun) -> str:
         """What went wrong, if anything."""
         folder = self.out / job.place
         _, last = list_checkpoints(folder)[-1]
