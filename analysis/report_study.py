@@ -24,7 +24,7 @@ from analysis.report_findings import (
     Claim,
     Finding,
 )
-from analysis.report_measures import LossColumns, MeanWithError, mean_over_runs
+from analysis.report_measures import LossColumns, MeanWithError, mean_over_runs, reductions
 from analysis.report_runs import BATCHING, FinishedRun, ReportRow, representatives
 from analysis.report_tables import ReportTable, TableColumn
 from analysis.strategies import PARAMETERS
@@ -364,9 +364,10 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> tuple[MeanWithErro
     """Spearman's coefficient and its p-value; missing for fewer than four pairs or equal values."""
     if len(pairs) < 4:
         return MeanWithError(missing="fewer than four experiments"), None
-    found = spearmanr(*zip(*pairs, strict=True))
-    if math.isnan(found.statistic):
+    columns = list(zip(*pairs, strict=True))
+    if any(len(set(column)) == 1 for column in columns):
         return MeanWithError(missing="all experiments are alike"), None
+    found = spearmanr(*columns)
     return MeanWithError(float(found.statistic), None, len(pairs)), float(found.pvalue)
 
 
@@ -417,8 +418,8 @@ def _change_of_pair(
 
 
 def _published(before: str, after: str, key: str) -> str:
-    a, b = (getattr(published.TABLE_2[name], key) for name in (before, after))
-    return f"{before} → {after}: {_signed(100 * (b / a - 1))}"
+    fall, _ = reductions({}, before, after, key)[1]
+    return f"{before} → {after}: {_signed(-fall.mean)}"
 
 
 def _signed(per_cent: float) -> str:
