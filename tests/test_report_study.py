@@ -130,7 +130,9 @@ def test_every_experiment_stands_against_rand_paired_by_seed(rows):
         assert loss.mean == pytest.approx(np.mean(losses(name)))
         assert difference.mean == pytest.approx(np.mean(losses(name) - losses("RAND")))
         adjusted = holm(list(by_name.values()))[others.index(name)]
-        assert p == (f"{adjusted:.3f}" if adjusted >= 0.001 else "<0.001") + "*" * (adjusted < 0.05)
+        assert p == (f"{adjusted:.3f}" if adjusted >= 0.001 else "<0.001") + "*" * bool(
+            adjusted < 0.05
+        )
     assert shown_cells(table)[0][0][0].text == "RAND"
 
 
