@@ -27,8 +27,9 @@ WIDE = 3  # highest over lowest loss from which the axis is logarithmic
 MARKERS = 9  # along a line
 
 
-def draw_validation_losses(rows: Sequence[ReportRow], *, over_time: bool) -> Figure:
-    """Ge21 Figure 4: validation loss over epochs, or over the hours that the run took until then.
+def draw_validation_losses(rows: Sequence[ReportRow], *, over: str) -> Figure:
+    """Ge21 Figure 4: validation loss over "epochs", the "time" that the run took until then, or
+    "updates".
 
     Left with padding, as the paper has it, right without. A line a row: the mean of its seeds, in
     a band of one standard error. The first epochs' losses dwarf all others, so the axis ends where
@@ -36,13 +37,13 @@ def draw_validation_losses(rows: Sequence[ReportRow], *, over_time: bool) -> Fig
     """
     figure = Figure(figsize=(11, 6.6), layout="constrained")
     panels = figure.subplots(1, 2)
-    curves = {name: [_curve(row, name, over_time=over_time) for row in rows] for name in LOSSES}
+    curves = {name: [_curve(row, name, over=over) for row in rows] for name in LOSSES}
     longest = max((x[-1] for x, _, _ in curves["validation_loss"] if x.size), default=0)
     unit, factor = ("hours", 1.0) if longest >= 1 else ("minutes", 60.0)
     for axes, (name, title) in zip(panels, LOSSES.items(), strict=True):
         for number, (row, (x, mean, error)) in enumerate(zip(rows, curves[name], strict=True)):
             style = _style(rows, number, len(x))
-            x = x * factor if over_time else x
+            x = x * factor if over == "time" else x
             if error is not None:
                 axes.fill_between(
                     x, mean - error, mean + error, color=style["color"], alpha=0.18, linewidth=0
@@ -50,8 +51,9 @@ def draw_validation_losses(rows: Sequence[ReportRow], *, over_time: bool) -> Fig
             axes.plot(x, mean, label=row.label, **style)
         cut = _limit(axes, curves[name])
         axes.set_title(title, fontsize=12, loc="left")
-        axes.set_xlabel(f"training time ({unit})" if over_time else "epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=not over_time))
+        labels = {"time": f"training time ({unit})", "epochs": "epoch", "updates": "updates"}
+        axes.set_xlabel(labels[over])
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=over != "time"))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if cut:
@@ -74,8 +76,8 @@ def draw_validation_losses(rows: Sequence[ReportRow], *, over_time: bool) -> Fig
     return figure
 
 
-def _curve(row: ReportRow, name: str, *, over_time: bool):
-    """Epochs (or hours), mean loss and its standard error (None for one seed), arrays alike.
+def _curve(row: ReportRow, name: str, *, over: str):
+    """Epochs (hours, updates), mean loss and its standard error (None for one seed), alike.
 
     Seeds have their validations in common, unless one was resumed with other settings: then the
     epochs that all have are shown.
@@ -84,17 +86,23 @@ def _curve(row: ReportRow, name: str, *, over_time: bool):
     epochs = sorted(set.intersection(*(set(table) for table in tables)))
     losses = np.array([[table[epoch] for epoch in epochs] for table in tables])
     x = np.array(epochs, dtype=float)
-    if over_time:
-        x = np.mean([_hours(run)[np.array(epochs, dtype=int) - 1] for run in row.runs], axis=0)
+    if over != "epochs":
+        spent = hours_spent if over == "time" else updates_made
+        x = np.mean([spent(run)[np.array(epochs, dtype=int) - 1] for run in row.runs], axis=0)
     error = None
     if len(row.runs) > 1:
         error = losses.std(axis=0, ddof=1) / np.sqrt(len(row.runs))
     return x, losses.mean(axis=0), error
 
 
-def _hours(run: FinishedRun) -> np.ndarray:
+def hours_spent(run: FinishedRun) -> np.ndarray:
     """Hours of training until the end of every epoch, [epochs]."""
     return np.cumsum([epoch.minutes for epoch in run.metrics.epochs]) / 60
+
+
+def updates_made(run: FinishedRun) -> np.ndarray:
+    """Updates of the weights until the end of every epoch, [epochs]."""
+    return np.cumsum([epoch.num_batches for epoch in run.metrics.epochs])
 
 
 def _style(rows: Sequence[ReportRow], number: int, points: int) -> dict:

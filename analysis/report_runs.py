@@ -10,6 +10,7 @@ import numpy as np
 
 from analysis import published
 from analysis.lengths import read_lengths
+from analysis.listening import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.metrics import RunMetrics, RunRecord, read_metrics
 from analysis.strategies import PARAMETERS, batching_name
 from batching import STRATEGIES
@@ -49,6 +50,7 @@ class FinishedRun:
     metrics: RunMetrics
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
+    intelligibility: Intelligibility | None = None  # of a study: what a recogniser heard of it
 
     @property
     def record(self) -> RunRecord:
@@ -126,7 +128,15 @@ def read_finished_run(directory: Path) -> FinishedRun:
             f"{path}: {len(lengths)} clips of {lengths.sum()} frames, but the run trained on "
             f"{corpus.training_clips} of {corpus.training_frames}; put its own file back"
         )
-    return FinishedRun(directory, metrics, hparams, lengths)
+    heard = None
+    if (directory / INTELLIGIBILITY_FILE).exists():
+        heard = read_intelligibility(directory / INTELLIGIBILITY_FILE)
+        if heard.epochs != len(epochs):
+            raise UserError(
+                f"{directory / INTELLIGIBILITY_FILE}: of epoch {heard.epochs}, and the run has "
+                f"{len(epochs)}; listen to its last checkpoint: scripts/listen.py"
+            )
+    return FinishedRun(directory, metrics, hparams, lengths, heard)
 
 
 # ---------------------------------------------------------------------------- what runs share
@@ -224,11 +234,17 @@ def _labelled(rows: list[ReportRow]) -> list[ReportRow]:
             for name in dict.fromkeys(itertools.chain(*same_name))
             if len({repr(settings.get(name)) for settings in same_name}) > 1
         ]
-        if any(row.settings.get(n) != published.SETTINGS.get(n, "not the paper's") for n in names):
-            values = ", ".join(f"{SHORT.get(n, n)} {row.settings.get(n)}" for n in names)
+        others = [n for n in names if row.settings.get(n) != _usual(n)]
+        if others:
+            values = ", ".join(f"{SHORT.get(n, n)} {row.settings.get(n)}" for n in others)
             row = replace(row, label=f"{row.name} ({values})")
         labelled.append(row)
     return labelled
+
+
+def _usual(name: str):
+    """The paper's value of a setting, or this recipe's default where the paper has none."""
+    return published.SETTINGS.get(name, getattr(HParams, name, "not the paper's"))
 
 
 def representatives(rows: Sequence[ReportRow]) -> dict[str, ReportRow]:

@@ -1,4 +1,4 @@
-"""What the small modes of all.sh scale down: the corpus, the settings and the model.
+"""What the quick modes of all.sh scale down: the corpus, the settings and the model.
 
 python scripts/quick_mode.py corpus CORPUS OUT        OUT becomes a part of CORPUS
 python scripts/quick_mode.py overrides MODE FILELIST  prints the overrides for train.py
@@ -10,23 +10,15 @@ import random
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from analysis.arguments import make_parser
-from analysis.lengths import read_lengths
 from analysis.published import SETTINGS, TRAINING_CLIPS
-from analysis.survey import Surveyor, match_zero_padding
 from corpus.metadata import read_metadata
 from errors import UserError
 from files import folder_made_whole, numbered_lines
-from hparams import create_hparams
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
 SMALL_MODEL = "@scripts/small_model.txt"  # all.sh runs train.py in the project's folder
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
-SPEAKING_MODEL = "@scripts/speaking_model.txt"  # of --small
-AUDIO_OF_STUDY = "win_time=None,hop_time=None"  # the recipe's own frames, as in `make demo`
-PLANNED = 20  # epochs whose mean padding is matched
 FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes smaller batches
 
 
@@ -86,43 +78,6 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     }
 
 
-def matched_batching(lengths: np.ndarray, batch_size: int) -> dict[str, int]:
-    """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
-
-    The paper chose them so that ZPR is equal but for 0.14 points, in the order SSB, BKT, ATS. On a
-    small corpus its proportions, of a handful of batches a bucket, miss that order, so each is the
-    value whose ZPR comes nearest to that of the one before it from below.
-
-    Args:
-        lengths: frames of every training clip, [clips].
-
-    Raises:
-        UserError: if the corpus is so small that there is none.
-    """
-    matched, surveyor = {}, Surveyor(lengths)
-    target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
-    for strategy, name in (("bucket", "bucket_size"), ("alternated_sort", "num_bins")):
-        found = match_zero_padding([lengths], batch_size, strategy, target, epochs=PLANNED)
-        if found is None:
-            raise UserError(
-                f"{len(lengths)} training clips: too few for {name} to keep the zero-padding rate "
-                f"below {target:.2%}; make a larger corpus"
-            )
-        matched[name], target = found
-    return matched
-
-
-def overrides_of_study(filelist: Path) -> str:
-    """The settings of --small. The learning rate is constant: a schedule counts updates, and would
-    end sooner where batches are smaller."""
-    hparams = create_hparams(f"{AUDIO_OF_STUDY},{SPEAKING_MODEL}")
-    lengths = read_lengths(filelist, hparams).frames
-    matched = matched_batching(lengths, hparams.batch_size)
-    settings = [SPEAKING_MODEL, *(f"{name}={value}" for name, value in matched.items())]
-    settings += ["learning_rate_schedule=constant", "num_workers=0"]
-    return ",".join([*settings, "epochs_per_validation=1", "keep_checkpoints=1"])
-
-
 def overrides(mode: str, filelist: Path) -> str:
     """The settings of a quick mode, as train.py's --hparams takes them."""
     clips = numbered_lines(filelist, "no such filelist; all.sh prepares it first")
@@ -141,14 +96,12 @@ def main() -> None:
     command.add_argument("corpus", type=Path)
     command.add_argument("out", type=Path)
     command = commands.add_parser("overrides")
-    command.add_argument("mode", choices=("quick", "quick-gpu", "small"))
+    command.add_argument("mode", choices=("quick", "quick-gpu"))
     command.add_argument("filelist", type=Path)
     args = parser.parse_args()
     try:
         if args.command == "corpus":
             print(take_part(args.corpus, args.out))
-        elif args.mode == "small":
-            print(overrides_of_study(args.filelist))
         else:
             print(overrides(args.mode, args.filelist))
     except KeyboardInterrupt:

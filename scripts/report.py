@@ -35,6 +35,8 @@ from analysis.report_runs import (
     comparison_warnings,
     deviations,
 )
+from analysis.report_study import is_study, study_findings, study_tables
+from analysis.report_study_figures import draw_mixing_and_learning
 from analysis.report_tables import make_tables
 from analysis.survey import Surveyor
 from data_utils import LENGTHS_FILE
@@ -55,6 +57,25 @@ FIGURES = {
     "length_against_position": "Length against place in the epoch for every strategy (Doetsch et "
     "al., Figure 1), with fixed sizes.",
 }
+TEST = (
+    "Changes are paired by seed. A claim is confirmed or contradicted where the change is beyond "
+    "chance: two-sided paired t-test over the seeds at 5 %, adjusted by Holm's method over the "
+    "pairs of the claim. Of times, the standard error is no smaller than that of the median of a "
+    "run's epochs, so that what else the machine did decides nothing. Three to five seeds see only "
+    "large effects: what is undecided may still be true, and what differs by less than about four "
+    "standard errors cannot be told."
+)
+STUDY_FIGURES = {
+    "loss_over_updates": "Validation loss over updates of the weights; bands are one standard "
+    "error.",
+    "mixing_and_learning": "Novelty and spread of the batches against what was learnt, an "
+    "experiment a point; filled: dynamic sizes.",
+}
+
+
+def figures_of(rows: list[ReportRow]) -> dict[str, str]:
+    """The captions of the report's figures, by their files' names."""
+    return FIGURES | (STUDY_FIGURES if is_study(rows) else {})
 
 
 def compose(rows: list[ReportRow], left_out: list[str], command: str, date: datetime) -> dict:
@@ -68,6 +89,12 @@ def compose(rows: list[ReportRow], left_out: list[str], command: str, date: date
         "this is a reproduction of it, on other hardware and with a split of its own, for the "
         "paper does not publish its split."
     )
+    study = is_study(rows)
+    if study:
+        introduction = (
+            "A study of learning with a small model and a synthetic voice that speaks numbers: "
+            "what is found here need not hold for LJSpeech and the full-size model."
+        )
     lacking = [name for name in published.TABLE_2 if name not in named]
     if lacking:
         left_out = [*left_out, "no finished run of " + ", ".join(lacking)]
@@ -80,18 +107,18 @@ def compose(rows: list[ReportRow], left_out: list[str], command: str, date: date
     }
     return {
         "title": TITLE,
-        "introduction": "" if unlike else introduction,
+        "introduction": "" if unlike and not study else introduction,
         "notices": [(heading, items) for heading, items in notices.items() if items],
         "facts": _facts(rows, command, date),
-        "caution": _caution(rows, losses),
-        "findings": paper_findings(named),
-        "tables": make_tables(rows, losses),
+        "caution": _caution(rows, losses, study),
+        "findings": study_findings(rows, losses) if study else paper_findings(named),
+        "tables": make_tables(rows, losses) + (study_tables(rows, losses) if study else []),
         "conclusions": {
             "batch_randomization": randomization_sentence(named, minutes_decimals(results.values()))
         },
         "lengths_source": "Figures 1 to 3 and the last are drawn from "
         f"{rows[0].runs[0].directory / LENGTHS_FILE}.",
-        "figures": FIGURES,
+        "figures": figures_of(rows),
     }
 
 
@@ -139,13 +166,16 @@ def _facts(rows: list[ReportRow], command: str, date: datetime) -> list[tuple[st
     ]
 
 
-def _caution(rows: list[ReportRow], losses: LossColumns) -> str:
+def _caution(rows: list[ReportRow], losses: LossColumns, study: bool) -> str:
     sentences = [
         "Minutes are of this machine and the paper's of a GTX 1080, so compare differences, not "
         "minutes; what else the machine did meanwhile is in them too."
     ]
     if not losses.as_published:
         sentences.append("Our VL3 is that of the runs' late third, not of the paper's epoch 220.")
+    if study:
+        sentences.append(TEST)
+        return " ".join(sentences)
     seeds = [len(row.runs) for row in rows]
     if min(seeds) == 1:
         sentences.append(
@@ -162,17 +192,19 @@ def draw_figures(rows: list[ReportRow], out: Path) -> list[Path]:
     lengths, options = figure_lengths(rows)
     batch_size = rows[0].runs[0].hparams.batch_size
     sweep = {name: value for name, value in options.items() if name != "num_buckets"}
-    drawn = (
+    drawn = [
         figures.draw_padded_batches(lengths, dynamic=False),
         figures.draw_parameter_sweeps(Surveyor(lengths), batch_size, **sweep),
         figures.draw_padded_batches(lengths, dynamic=True),
-        draw_validation_losses(rows, over_time=False),
-        draw_validation_losses(rows, over_time=True),
+        draw_validation_losses(rows, over="epochs"),
+        draw_validation_losses(rows, over="time"),
         figures.draw_length_against_position(lengths, batch_size, **options),
-    )
+    ]
+    if is_study(rows):
+        drawn += [draw_validation_losses(rows, over="updates"), draw_mixing_and_learning(rows)]
     return [
         path
-        for stem, figure in zip(FIGURES, drawn, strict=True)
+        for stem, figure in zip(figures_of(rows), drawn, strict=True)
         for path in figures.write_figure(figure, out / stem)
     ]
 
@@ -182,7 +214,7 @@ def write_report(rows: list[ReportRow], left_out: list[str], command: str, out: 
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_figures(rows, out)
     content = compose(rows, left_out, command, datetime.now().astimezone())
-    drawings = {stem: inline_drawing(out / stem) for stem in FIGURES}
+    drawings = {stem: inline_drawing(out / stem) for stem in figures_of(rows)}
     texts = {
         "report.md": render(TEMPLATES / "report.md", **content),
         "report.csv": to_csv(content["tables"]),

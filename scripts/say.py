@@ -19,8 +19,8 @@ from files import refuse_no_folder
 from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
 
 CHECKPOINT = Path("demo", "ssb-dbs-br", "best.pt")
-MOST_STEPS = 150  # of 4 frames, so 7 s; the longest number takes 5.6 s
-MOST_LETTERS = 120  # the longest number of nine digits has 98
+MOST_STEPS = 150  # of 4 frames, so 7 s; the longest number takes 3.8 s
+MOST_LETTERS = 80  # the longest number of six digits has 63
 
 
 def sentence_to_say(text: str) -> str:
@@ -40,7 +40,7 @@ def file_name(sentence: str) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("text", help="a number from 1 to 999,999,999, in digits or in words")
+    parser.add_argument("text", help="a number from 1 to 999,999, in digits or in words")
     parser.add_argument(
         "--checkpoint", type=Path, default=CHECKPOINT, help=f"default: {CHECKPOINT}"
     )

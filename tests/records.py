@@ -3,6 +3,9 @@
 import json
 from dataclasses import asdict
 
+import numpy as np
+
+from batching import REGISTRY
 from hparams import create_hparams
 
 MACHINE = {
@@ -19,6 +22,8 @@ CORPUS = {
     "validation_clips": 10,
     "training_frames": 5928,
 }
+STRATEGY = {strategy.short_name: name for name, strategy in REGISTRY.items()}
+LENGTHS = np.arange(100, 148)
 
 
 def run_line(overrides="", **changes):
@@ -78,3 +83,40 @@ def write_lines(folder, lines, end="\n"):
 
 def read_lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_run(
+    folder,
+    name="RAND",
+    *,
+    epochs=12,
+    step=2,
+    seed=0,
+    loss=lambda epoch: 1.0,
+    minutes=lambda epoch: 3.0,
+    overrides="",
+    lengths=LENGTHS,
+    clips=None,
+    **record,
+):
+    """A run's folder as train.py leaves it. `loss` and `minutes` are functions of the epoch."""
+    settings = (
+        f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"
+        f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"
+        f"dynamic_batch_size={'-DBS' in name},batch_randomization={name.endswith('-BR')},"
+    )
+    training_clips, validation_clips = clips or (len(lengths), 10)
+    corpus = CORPUS | {
+        "training_clips": training_clips,
+        "validation_clips": validation_clips,
+        "training_frames": int(np.sum(lengths)),
+    }
+    lines = [run_line(settings + overrides, **{"corpus": corpus} | record)]
+    for epoch in range(1, epochs + 1):
+        lines.append(epoch_line(epoch, minutes=minutes(epoch)))
+        if epoch % step == 0:
+            lines.append(validation_line(epoch, loss(epoch)))
+    folder.mkdir(parents=True)
+    rows = "".join(f"clip{i},{n}\n" for i, n in enumerate(lengths))
+    (folder / "lengths.csv").write_text("id,frames\n" + rows, encoding="utf-8")
+    return write_lines(folder, lines)

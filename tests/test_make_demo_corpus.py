@@ -14,7 +14,7 @@ import soundfile
 from corpora import contents
 
 from batching import padding_stats, plan_epoch
-from corpus.spoken_numbers import in_words
+from corpus.spoken_numbers import draw_numbers, in_words
 from errors import UserError
 from scripts import make_demo_corpus
 
@@ -280,3 +280,15 @@ def test_help_shows_how_to_run_it(capsys):
     printed = capsys.readouterr().out
     assert "python scripts/make_demo_corpus.py demo/corpus" in printed
     assert "--clips" in printed
+
+
+@needs_espeak
+def test_skipped_numbers_are_those_of_the_shorter_corpus(corpus, tmp_path):
+    make_demo_corpus.make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
+    rows = read_metadata(tmp_path / "unseen")
+    assert [row[0] for row in rows] == ["DEMO-0017", "DEMO-0018", "DEMO-0019"]
+    expected = [f"{number:,}" for number in draw_numbers(19, 0)]
+    assert [row[1] for row in read_metadata(corpus)] == expected[:16]
+    assert [row[1] for row in rows] == expected[16:]
+    with pytest.raises(UserError, match="holds another demo corpus"):
+        make_demo_corpus.make_corpus(tmp_path / "unseen", clips=3, seed=0)

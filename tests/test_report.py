@@ -11,7 +11,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import report
-from records import CORPUS, MACHINE, VERSIONS, epoch_line, read_lines, run_line, validation_line
+from records import (
+    CORPUS,
+    LENGTHS,
+    MACHINE,
+    VERSIONS,
+    read_lines,
+    write_run,
+)
 from records import write_lines as write_metrics
 
 from analysis import published, report_pages
@@ -31,48 +38,8 @@ from analysis.report_measures import (
 from analysis.report_pages import escape_markdown, shown_cells
 from analysis.report_runs import collect_rows, comparison_warnings, deviations, representatives
 from analysis.report_tables import make_tables
-from batching import REGISTRY
 
-STRATEGY = {strategy.short_name: name for name, strategy in REGISTRY.items()}
-LENGTHS = np.arange(100, 148)
 VL = ("vl1", "vl2", "vl3", "vl_average")
-
-
-def write_run(
-    folder,
-    name="RAND",
-    *,
-    epochs=12,
-    step=2,
-    seed=0,
-    loss=lambda epoch: 1.0,
-    minutes=lambda epoch: 3.0,
-    overrides="",
-    lengths=LENGTHS,
-    clips=None,
-    **record,
-):
-    """A run's folder as train.py leaves it. `loss` and `minutes` are functions of the epoch."""
-    settings = (
-        f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"
-        f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"
-        f"dynamic_batch_size={'-DBS' in name},batch_randomization={name.endswith('-BR')},"
-    )
-    training_clips, validation_clips = clips or (len(lengths), 10)
-    corpus = CORPUS | {
-        "training_clips": training_clips,
-        "validation_clips": validation_clips,
-        "training_frames": int(np.sum(lengths)),
-    }
-    lines = [run_line(settings + overrides, **{"corpus": corpus} | record)]
-    for epoch in range(1, epochs + 1):
-        lines.append(epoch_line(epoch, minutes=minutes(epoch)))
-        if epoch % step == 0:
-            lines.append(validation_line(epoch, loss(epoch)))
-    folder.mkdir(parents=True)
-    rows = "".join(f"clip{i},{n}\n" for i, n in enumerate(lengths))
-    (folder / "lengths.csv").write_text("id,frames\n" + rows, encoding="utf-8")
-    return write_metrics(folder, lines)
 
 
 def rows_of(*folders):
@@ -514,9 +481,7 @@ def test_figure_4_draws_losses_over_epochs_and_over_the_time_until_then(tmp_path
         )
     write_run(tmp_path / "sb", "SB", epochs=6, minutes=lambda _: 60.0)
     rows = rows_of(tmp_path)
-    epochs, hours = (
-        draw_validation_losses(rows, over_time=over_time).axes[0] for over_time in (False, True)
-    )
+    epochs, hours = (draw_validation_losses(rows, over=over).axes[0] for over in ("epochs", "time"))
     rand, sb = epochs.get_lines()
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
@@ -530,7 +495,7 @@ def test_figure_4_draws_losses_over_epochs_and_over_the_time_until_then(tmp_path
 
 def test_figure_4_leaves_out_the_first_epochs_and_says_so(tmp_path):
     write_run(tmp_path / "a", epochs=40, loss=lambda epoch: 100.0 if epoch < 6 else 1 + 1 / epoch)
-    axes = draw_validation_losses(rows_of(tmp_path), over_time=False).axes[0]
+    axes = draw_validation_losses(rows_of(tmp_path), over="epochs").axes[0]
     assert axes.get_ylim()[1] < 2
     assert [text.get_text() for text in axes.texts] == [
         "higher losses of the first epochs are cut off"
@@ -542,7 +507,7 @@ def test_every_batching_has_a_look_of_its_own(tmp_path):
     for name in names:
         write_run(tmp_path / name, name)
     write_run(tmp_path / "lrf", "SSB", overrides="local_randomization_factor=0.3")
-    figure = draw_validation_losses(rows_of(tmp_path), over_time=False)
+    figure = draw_validation_losses(rows_of(tmp_path), over="epochs")
     looks = {
         (
             line.get_color(),

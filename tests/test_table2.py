@@ -265,6 +265,29 @@ def test_quick_takes_part_of_a_large_corpus_and_scales_the_batching(run, monkeyp
     assert re.search(r"reproduces no figure of the paper: batch_size=12,", output)
 
 
+def test_small_makes_a_corpus_prepares_a_twentieth_for_validation_and_starts_the_study(run):
+    (run.here / "out" / "corpus").mkdir(parents=True)  # which the stand-in does not make
+    status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8")
+    assert status == 0, output
+    out = run.here / "out"
+    assert [call[1] for call in calls(run, str(TABLE2 / ".." / "make_demo_corpus.py"))] == [
+        "out/corpus"
+    ]
+    [prepared] = calls(run, "scripts/prepare_ljspeech.py")
+    assert prepared[-2:] == ["--val-fraction", "0.05"]
+    settings = prepared[prepared.index("--hparams") + 1]
+    assert settings.startswith("win_time=None,hop_time=None,@scripts/speaking_model.txt,")
+    assert settings.endswith(",batch_size=8")
+    assert calls(run, "scripts/study.py") == [["scripts/study.py", str(out)]]
+    assert trained(run) == []
+
+
+def test_an_experiment_varied_by_extra_has_a_folder_of_its_own(run):
+    assert run("rand.sh", NAME="rand_batch_8", EXTRA="batch_size=8")[0] == 0
+    [(experiment, _, hparams)] = trained(run)
+    assert (experiment, hparams.batch_size) == ("rand_batch_8", 8)
+
+
 @pytest.mark.parametrize("minutes", [5, 20, 60, 300])
 def test_quick_gpu_reaches_the_same_epoch_in_all_rows_and_uses_the_minutes_given(run, minutes):
     status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))

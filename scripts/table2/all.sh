@@ -35,13 +35,14 @@ source "$here/python.sh"
 if [ $mode = small ]; then
   export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-12} SEEDS=${SEEDS:-1 2 3 4 5}
   export AUDIO=win_time=None,hop_time=None VAL_FRACTION=0.05 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-  given=${EXTRA:-} EXTRA=@scripts/speaking_model.txt,${EXTRA:-}
+  # A schedule counts updates, and would lower the rate sooner where batches are smaller.
+  fixed=learning_rate_schedule=constant,epochs_per_validation=1,keep_checkpoints=1,num_workers=0
+  EXTRA=@scripts/speaking_model.txt,$fixed,${EXTRA:-}
   if [ -z "${CORPUS:-}" ]; then
     CORPUS=$OUT/corpus
     python "$here/../make_demo_corpus.py" "$CORPUS"
   fi
   source "$here/settings.sh" # prepares the filelists
-  EXTRA=$(python scripts/quick_mode.py overrides small "$OUT/filelists/train_mel.txt"),$given
   export CORPUS EXTRA
   exec "$PYTHON" scripts/study.py "$OUT"
 fi

@@ -1,0 +1,466 @@
+"""What a study of learning adds to a report: runs with several seeds whose speech was heard.
+
+Every figure is worked out from the runs. Differences are paired by seed; see analysis/paired.py for
+the test.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from analysis import published
+from analysis.paired import LEVEL, PairedDifference, by_seed, holm, paired_difference
+from analysis.report_figures import hours_spent, updates_made
+from analysis.report_findings import (
+    BEST,
+    CLAIMS,
+    LOWEST_LOSS,
+    POINTS_OF_GRACE,
+    SAVING,
+    Claim,
+    Finding,
+)
+from analysis.report_measures import LossColumns, MeanWithError, mean_over_runs, reductions
+from analysis.report_runs import BATCHING, FinishedRun, ReportRow, representatives
+from analysis.report_tables import ReportTable, TableColumn
+from analysis.strategies import PARAMETERS
+from analysis.survey import Survey, Surveyor
+
+ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
+PLANNED = 5  # epochs whose novelty and spread are averaged
+Value = Callable[[FinishedRun], float]
+
+
+def is_study(rows: Sequence[ReportRow]) -> bool:
+    """Whether a recogniser has heard any of the runs."""
+    return any(run.intelligibility for row in rows for run in row.runs)
+
+
+# ---------------------------------------------------------------------------- values of a run
+
+
+def word_error_rate_of(run: FinishedRun) -> float:
+    """Of the unseen texts at the end; LookupError where nobody listened."""
+    if run.intelligibility is None:
+        raise LookupError("was not listened to")
+    return run.intelligibility.word_error_rate
+
+
+def minutes_of_epoch(run: FinishedRun) -> float:
+    """The median over the epochs."""
+    return statistics.median(epoch.minutes for epoch in run.metrics.epochs)
+
+
+def relative_error_of_minutes(run: FinishedRun) -> float:
+    """Standard error of `minutes_of_epoch`, as a share of it, from how much epochs differ."""
+    minutes = [epoch.minutes for epoch in run.metrics.epochs]
+    if len(minutes) < 2:
+        return 0.0
+    error = ERROR_OF_MEDIAN * statistics.stdev(minutes) / math.sqrt(len(minutes))
+    return error / statistics.median(minutes)
+
+
+def loss_at(run: FinishedRun, spent: Callable[[FinishedRun], np.ndarray], budget: float) -> float:
+    """Validation loss without padding once `spent` has reached `budget`, between two validations
+    by a straight line.
+
+    Args:
+        spent: what the run has spent until the end of every epoch, [epochs].
+
+    Raises:
+        LookupError: if no validations lie on both sides of it.
+    """
+    found = run.metrics.validations
+    x = spent(run)[[validation.epoch - 1 for validation in found]]
+    if not (len(x) and x[0] <= budget <= x[-1] * (1 + 1e-12)):
+        raise LookupError(f"has no validations before and after {budget:g}")
+    return float(np.interp(budget, x, [v.validation_loss_unpadded for v in found]))
+
+
+def least_spent(rows: Sequence[ReportRow], spent: Callable[[FinishedRun], np.ndarray]) -> float:
+    """What the run that spends least has spent at its last validation."""
+    return min(
+        float(spent(run)[run.metrics.validations[-1].epoch - 1])
+        for row in rows
+        for run in row.runs
+        if run.metrics.validations
+    )
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def study_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportTable]:
+    """The tables of a study; every experiment is a row."""
+    return [
+        _learning_table(rows),
+        *_paired_tables(rows, losses),
+        _small_batches_table(rows, losses),
+        _foretelling_table(rows),
+    ]
+
+
+def _learning_table(rows: Sequence[ReportRow]) -> ReportTable:
+    """Word error rate and what it took."""
+    columns: dict[str, tuple[TableColumn, Value]] = {
+        "word error rate": (_column("word error rate", 3), word_error_rate_of),
+        "minutes": (_column("minutes of training", 2), lambda run: 60 * hours_spent(run)[-1]),
+        "updates": (_column("updates", 0), lambda run: float(updates_made(run)[-1])),
+    }
+    lines = []
+    for row in rows:
+        cells = [("", mean_over_runs(row.runs, value)) for _, value in columns.values()]
+        lines.append(((row.label, str(len(row.runs))), cells))
+    return ReportTable(
+        "learning",
+        "What a recogniser understands at the end",
+        ("batching", "seeds"),
+        tuple(column for column, _ in columns.values()),
+        lines,
+        _of_the_recordings(rows),
+    )
+
+
+def _of_the_recordings(rows: Sequence[ReportRow]) -> str:
+    heard = [run.intelligibility for row in rows for run in row.runs if run.intelligibility]
+    texts = ", ".join(map(str, sorted({found.texts for found in heard})))
+    rates = dict.fromkeys((h.recordings, h.recordings_after_griffin_lim) for h in heard)
+    of_recordings = "; ".join(
+        f"{recordings:.3f}, after mel and Griffin-Lim {rebuilt:.3f}"
+        for recordings, rebuilt in rates
+    )
+    return (
+        f"Word error rate of {texts} texts that no training has seen, spoken by each run's last "
+        "checkpoint and taken down by pocketsphinx. The recogniser's rate of the recordings "
+        f"themselves: {of_recordings}."
+    )
+
+
+def _paired_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportTable]:
+    """Every experiment against RAND, with one test a quantity."""
+    time, updates = (least_spent(rows, spent) for spent in (hours_spent, updates_made))
+    late = partial(losses.value, column=2, name="validation_loss")
+    quantities: dict[str, tuple[int, Value]] = {
+        "padded loss, late third": (3, late),
+        "unpadded loss, late third": (3, partial(late, name="validation_loss_unpadded")),
+        "word error rate": (3, word_error_rate_of),
+    }
+    spent_alike: dict[str, tuple[int, Value]] = {
+        "at equal epochs": (3, lambda run: run.metrics.validations[-1].validation_loss_unpadded),
+        f"at equal time, {60 * time:.2f} minutes": (3, partial(_at, hours_spent, time)),
+        f"at {updates:,.0f} updates": (3, partial(_at, updates_made, updates)),
+    }
+    note = (
+        "Difference from RAND, mean ± standard error over the seeds that both have. p: two-sided "
+        "paired t-test over seeds, adjusted by Holm's method over the rows of a column; * beyond "
+        f"chance at {LEVEL:.0%}. With three seeds a difference must be 4.3 of its standard errors "
+        "before the adjustment, so a p above that is no proof of equality."
+    )
+    return [
+        _paired_table(rows, quantities, "paired", "Learning against RAND, paired by seed", note),
+        _paired_table(
+            rows,
+            spent_alike,
+            "equal_budgets",
+            "Unpadded validation loss against RAND at equal epochs, time and updates",
+            "Losses are read from the validations by straight lines, at what the cheapest run has "
+            f"spent at its end. {note}",
+        ),
+    ]
+
+
+def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
+    return loss_at(run, spent, budget)
+
+
+def _paired_table(
+    rows: Sequence[ReportRow],
+    quantities: dict[str, tuple[int, Value]],
+    key: str,
+    title: str,
+    note: str,
+) -> ReportTable:
+    """Mean, difference from RAND and p of each quantity; a row for every experiment."""
+    rand = representatives(rows).get("RAND")
+    cells: list[list] = [[] for _ in rows]
+    columns = []
+    for name, (decimals, value) in quantities.items():
+        columns += [_column(name, decimals), _column("− RAND", decimals), _column("p", 0)]
+        differences = [_against(rand, row, value) for row in rows]
+        adjusted = holm([found.p_value if found else None for found in differences])
+        for line, row, found, p_value in zip(cells, rows, differences, adjusted, strict=True):
+            line += [mean_over_runs(row.runs, value), _as_cell(found, row, rand), _p_cell(p_value)]
+    lines = [
+        ((row.label,), [("", cell) for cell in line]) for row, line in zip(rows, cells, strict=True)
+    ]
+    return ReportTable(key, title, ("batching",), tuple(columns), lines, note)
+
+
+def _against(rand: ReportRow | None, row: ReportRow, value: Value) -> PairedDifference | None:
+    if rand is None or row is rand or not _share_corpus_and_epochs(rand, row):
+        return None
+    return paired_difference(by_seed(rand.runs, value), by_seed(row.runs, value))
+
+
+def _share_corpus_and_epochs(first: ReportRow, second: ReportRow) -> bool:
+    return all(first.settings[name] == second.settings[name] for name in ("corpus", "epochs"))
+
+
+def _as_cell(found: PairedDifference | None, row: ReportRow, rand: ReportRow | None):
+    if found is not None:
+        return MeanWithError(found.mean, found.standard_error, found.num_seeds)
+    if row is rand:
+        return ""
+    return MeanWithError(missing="no run of RAND with such a corpus, epochs and seed")
+
+
+def _p_cell(p_value: float | None) -> str:
+    if p_value is None:
+        return ""
+    return ("<0.001" if p_value < 0.001 else f"{p_value:.3f}") + "*" * (p_value < LEVEL)
+
+
+def _column(heading: str, decimals: int) -> TableColumn:
+    return TableColumn(heading, decimals, False)
+
+
+def _differs_only_in(row: ReportRow, base: ReportRow, name: str) -> bool:
+    """Whether the rows have the same name, and the same settings but for one."""
+    same = row.name == base.name and row.settings.keys() == base.settings.keys()
+    return same and all(row.settings[n] == base.settings[n] for n in base.settings if n != name)
+
+
+def _small_batches_table(rows: Sequence[ReportRow], losses: LossColumns) -> ReportTable:
+    """What Gonzalez et al. look at: the same batching with smaller batches."""
+    chosen = representatives(rows)
+    sizes = []
+    for name in ("RAND", BEST):
+        of_name = [
+            row
+            for row in rows
+            if name in chosen and _differs_only_in(row, chosen[name], "batch_size")
+        ]
+        sizes += sorted(of_name, key=lambda row: row.settings["batch_size"])
+    late = partial(losses.value, column=2, name="validation_loss_unpadded")
+    values: list[tuple[TableColumn, Value]] = [
+        (_column("unpadded loss, late third", 3), late),
+        (_column("word error rate", 3), word_error_rate_of),
+        (_column("minutes per epoch", 3), minutes_of_epoch),
+        (_column("updates per epoch", 1), _mean_of_epochs("num_batches")),
+        (_column("ZPR (%)", 2), lambda run: 100 * _mean_of_epochs("zero_padding_rate")(run)),
+    ]
+    lines = [
+        (
+            (row.name, str(row.settings["batch_size"])),
+            [("", mean_over_runs(row.runs, value)) for _, value in values],
+        )
+        for row in sizes
+    ]
+    return ReportTable(
+        "small_batches",
+        "Smaller batches",
+        ("batching", "base batch size"),
+        tuple(column for column, _ in values),
+        lines,
+        "Gonzalez et al. (ICASSP 2023) find that learning depends on the batch size and that "
+        "random batches pay for large ones with padding. All have the same learning rate and "
+        "epochs, so smaller batches make more updates.",
+    )
+
+
+def _mean_of_epochs(name: str) -> Value:
+    return lambda run: statistics.fmean(getattr(epoch, name) for epoch in run.metrics.epochs)
+
+
+# ---------------------------------------------------------------------------- novelty and spread
+
+MEASURES = ("novelty", "spread")
+
+
+def mixing(rows: Sequence[ReportRow]) -> list[Survey]:
+    """How every row's batches mix the clips, from plans of its corpus, in the order of `rows`."""
+    surveyors: dict[bytes, Surveyor] = {}
+    surveys = []
+    for row in rows:
+        run = row.runs[0]
+        h, key = run.hparams, run.lengths.tobytes()
+        surveyor = surveyors.setdefault(key, Surveyor(run.lengths))
+        options = {"dynamic_batch_size": h.dynamic_batch_size}
+        if h.dynamic_batch_size:
+            options["batch_capacity"] = h.batch_capacity
+        if name := PARAMETERS.get(h.batching_strategy):
+            options[name] = getattr(h, name)
+        surveys.append(
+            surveyor.survey(h.batch_size, h.batching_strategy, epochs=PLANNED, **options)
+        )
+    return surveys
+
+
+def outcomes(rows: Sequence[ReportRow]) -> dict[str, list[MeanWithError]]:
+    """What novelty and spread might foretell, of every row."""
+    updates = least_spent(rows, updates_made)
+    at_updates = partial(_at, updates_made, updates)
+    return {
+        f"unpadded loss at {updates:,.0f} updates": [
+            mean_over_runs(row.runs, at_updates) for row in rows
+        ],
+        "word error rate at the end": [
+            mean_over_runs(row.runs, word_error_rate_of) for row in rows
+        ],
+    }
+
+
+def one_batch_size(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """Rows that differ from RAND in nothing but the batching and its parameter: novelty and spread
+    are compared between batches of one base size and learning rate."""
+    base = representatives(rows)
+    allowed = {*BATCHING, *PARAMETERS.values()}
+    first = base.get("RAND", rows[0])
+    shared = first.settings.keys() - allowed
+    return [
+        row
+        for row in rows
+        if all(row.settings.get(name) == first.settings[name] for name in shared)
+    ]
+
+
+def _foretelling_table(rows: Sequence[ReportRow]) -> ReportTable:
+    """Spearman's rank correlation of novelty and spread with what was learnt."""
+    compared = one_batch_size(rows)
+    surveys = mixing(compared)
+    lines, p_values = [], []
+    for measure in MEASURES:
+        for outcome, found in outcomes(compared).items():
+            pairs = [
+                (getattr(survey, measure), mean.mean)
+                for survey, mean in zip(surveys, found, strict=True)
+                if mean.mean is not None and not math.isnan(getattr(survey, measure))
+            ]
+            rho, p_value = rank_correlation(pairs)
+            p_values.append(p_value)
+            lines.append(((measure, outcome, str(len(pairs))), rho))
+    return ReportTable(
+        "foretelling",
+        "Do novelty and spread foretell learning?",
+        ("measure", "outcome", "experiments"),
+        (_column("Spearman's rank correlation", 2), _column("p", 0)),
+        [
+            (labels, [("", rho), ("", _p_cell(p))])
+            for (labels, rho), p in zip(lines, holm(p_values), strict=True)
+        ],
+        "Over the experiments with one base batch size and learning rate. Novelty: share of the "
+        "pairs in a batch that were in different batches an epoch before; spread: 0 as in sorted "
+        "batches, 1 as in random ones. Both are those of compare_batching.py. A negative "
+        "correlation means that more mixing goes with a lower loss or rate; p by Holm's method "
+        "over the rows.",
+    )
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> tuple[MeanWithError, float | None]:
+    """Spearman's coefficient and its p-value; missing for fewer than four pairs or equal values."""
+    if len(pairs) < 4:
+        return MeanWithError(missing="fewer than four experiments"), None
+    columns = list(zip(*pairs, strict=True))
+    if any(len(set(column)) == 1 for column in columns):
+        return MeanWithError(missing="all experiments are alike"), None
+    found = spearmanr(*columns)
+    return MeanWithError(float(found.statistic), None, len(pairs)), float(found.pvalue)
+
+
+# ---------------------------------------------------------------------------- findings
+
+
+def study_findings(rows: Sequence[ReportRow], losses: LossColumns) -> list[Finding]:
+    """The paper's claims, each confirmed, contradicted or undecided at this scale; then what it
+    calls potential: that its batching learns more than RAND in equal time and in equal updates."""
+    chosen = representatives(rows)
+    vl3: Value = partial(losses.value, column=2, name="validation_loss")
+    found = []
+    for claim in CLAIMS:
+        value = minutes_of_epoch if claim.key == "minutes" else vl3
+        changes = [_change_of_pair(chosen, pair, claim.key, value) for pair in claim.pairs]
+        published_lines = [_published(*pair, claim.key) for pair in claim.pairs]
+        found.append(_finding(claim, published_lines, changes))
+    for what, spent in (("time", hours_spent), ("updates", updates_made)):
+        pair = ("RAND", BEST)
+        budget = least_spent([chosen[name] for name in pair if name in chosen] or rows, spent)
+        text = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
+        change = _change_of_pair(chosen, pair, "vl3", partial(_at, spent, budget))
+        found.append(_finding(Claim(text, [pair], "vl3"), ["– (potentially)"], [change]))
+    return found
+
+
+def _change_of_pair(
+    chosen: dict[str, ReportRow], pair: tuple[str, str], key: str, value: Value
+) -> PairedDifference | None:
+    """Change in per cent; None where it is not measured. Of times, no error is smaller than that
+    from repeated epochs."""
+    if not all(name in chosen for name in pair):
+        return None
+    first, second = (chosen[name] for name in pair)
+    if not _share_corpus_and_epochs(first, second):
+        return None
+    a, b = by_seed(first.runs, value), by_seed(second.runs, value)
+    error = 0.0
+    if key == "minutes" and (seeds := a.keys() & b.keys()):
+        errors = (by_seed(row.runs, relative_error_of_minutes) for row in (first, second))
+        of_first, of_second = errors
+        squares = [
+            (100 * b[seed] / a[seed]) ** 2 * (of_first[seed] ** 2 + of_second[seed] ** 2)
+            for seed in seeds
+        ]
+        error = math.sqrt(sum(squares)) / len(squares)
+    return paired_difference(a, b, in_per_cent=True, least_error=error)
+
+
+def _published(before: str, after: str, key: str) -> str:
+    fall, _ = reductions({}, before, after, key)[1]
+    return f"{before} → {after}: {_signed(-fall.mean)}"
+
+
+def _signed(per_cent: float) -> str:
+    return f"{per_cent:+.2f}".replace("-", "−") + "\u00a0%"
+
+
+def _finding(claim: Claim, published_lines: list[str], changes: list) -> Finding:
+    adjusted = holm([change.p_value if change else None for change in changes])
+    lines, verdicts = [], []
+    for (before, after), change, p_value in zip(claim.pairs, changes, adjusted, strict=True):
+        if change is None:
+            lines.append(f"{before} → {after}: – (not measured)")
+            continue
+        error = "" if change.standard_error is None else f" ± {change.standard_error:.2g}"
+        tested = "one seed" if p_value is None else f"p {_p_cell(p_value)}"
+        lines.append(f"{before} → {after}: {_signed(change.mean)}{error}, {tested}")
+        verdicts.append(_verdict_of_pair(change, p_value))
+    return Finding(claim.text, published_lines, lines, _verdict(claim, verdicts, changes))
+
+
+def _verdict_of_pair(change: PairedDifference, p_value: float | None) -> str:
+    if p_value is None or p_value >= LEVEL:
+        return "undecided"
+    return "confirmed" if change.mean < 0 else "contradicted"
+
+
+def _verdict(claim: Claim, verdicts: list[str], changes: list[PairedDifference | None]) -> str:
+    if not verdicts:
+        return "not measured"
+    lacking = len(claim.pairs) - len(verdicts)
+    left_out = f" ({lacking} of {len(claim.pairs)} not measured)" if lacking else ""
+    if claim.text == LOWEST_LOSS.text:  # lower than every other, or not the lowest
+        verdict = "contradicted" if "contradicted" in verdicts else "undecided"
+        return ("confirmed" if set(verdicts) == {"confirmed"} else verdict) + left_out
+    if claim.text == SAVING.text and verdicts == ["confirmed"]:
+        published_saving = published.TABLE_3[BEST][1]
+        if -changes[0].mean < published_saving - POINTS_OF_GRACE:
+            return "confirmed in part: an epoch is shorter, but by less"
+    if len(set(verdicts)) == 1:
+        return verdicts[0] + left_out
+    kinds = ("confirmed", "contradicted", "undecided")
+    counted = ", ".join(f"{kind} in {verdicts.count(kind)}" for kind in kinds if kind in verdicts)
+    # A claim of which a part is undecided and none contradicted is not refuted.
+    return ("mixed: " if "contradicted" in verdicts else "in part: ") + counted + left_out

@@ -1,0 +1,190 @@
+"""scripts/study.py: which runs make up the study, in which order, and how they stop and fail."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from analysis.published import TABLE_2
+from analysis.survey import Surveyor
+from batching import plan_epoch
+from corpus.spoken_numbers import WEIGHTS
+from hparams import create_hparams
+from scripts import study
+
+
+@pytest.fixture(scope="module")
+def surveyor():
+    """Lengths of 950 clips spread as those of the demo corpus: mostly long, up to 5.7 s."""
+    rng = np.random.default_rng(0)
+    digits = rng.choice(list(WEIGHTS), 950, p=np.array(list(WEIGHTS.values())) / 47)
+    frames = np.clip(rng.normal(45 * digits - 10, 25), 28, 493)
+    return Surveyor(frames.round().astype(int), frames_per_step=4)
+
+
+@pytest.fixture(scope="module")
+def experiments(surveyor):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "PLANNED", 3)
+        return study.experiments(surveyor, create_hparams("batch_size=16,n_frames_per_step=4"))
+
+
+def test_the_ten_rows_pad_in_the_papers_order(surveyor):
+    matched = study.matched_overrides(surveyor, 16)
+    hparams = create_hparams(matched)
+    strategies = {
+        "RAND": ("random", False), "SSB-DBS": ("semi_sorted", True), "SSB": ("semi_sorted", False),
+        "BKT": ("bucket", False), "ATS": ("alternated_sort", False), "SB-DBS": ("sorted", True),
+        "SB": ("sorted", False),
+    }  # fmt: skip
+    rates = {
+        name: surveyor.survey(
+            16, strategy, dynamic_batch_size=dynamic, epochs=study.PLANNED,
+            bucket_size=hparams.bucket_size, num_bins=hparams.num_bins,
+        ).zero_padding_rate
+        for name, (strategy, dynamic) in strategies.items()
+    }  # fmt: skip
+    papers = sorted(strategies, key=lambda n: TABLE_2.get(f"{n}-BR", TABLE_2.get(n))[0])
+    assert sorted(rates, key=rates.get) == papers
+
+
+def test_equal_updates_are_those_of_rand(surveyor):
+    size = study.size_of_equal_updates(surveyor, 16)
+    assert 4 < size < 16
+    options = {"dynamic_batch_size": True, "seed": 5}
+    batches = len(plan_epoch(surveyor.lengths, size, "semi_sorted", **options))
+    assert batches == pytest.approx(60, rel=0.06)  # 950 / 16
+
+
+def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiments):
+    names = [experiment.name for experiment in experiments]
+    assert len(set(names)) == len(names) == 18
+    assert names[:10] == study.TEN
+    assert {"rand_batch_4", "rand_batch_8", "ssb_dbs_br_batch_4", "ssb_dbs_br_batch_8"} <= {*names}
+    by_name = {experiment.name: experiment for experiment in experiments}
+    assert {e.name for e in experiments if e.all_seeds} == {
+        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended"
+    }  # fmt: skip
+    exponential = [create_hparams(by_name[n].overrides) for n in names if "exp" in n]
+    assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
+    default, recommended = sorted(h.local_randomization_factor for h in exponential)[::-1]
+    assert default == 0.1 > recommended > 0.01
+    assert by_name["ssb_dbs_br_learning_rate"].overrides == "learning_rate_batch_exponent=0.5"
+
+
+def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
+    jobs = study.jobs_in_order(experiments, [1, 2, 3, 4, 5])
+    assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
+    first = [job.experiment for job in jobs if job.seed == 1]
+    assert first == experiments
+    assert [e.follow_up for e in first] == sorted(e.follow_up for e in first)
+    counts = {e.name: sum(job.experiment is e for job in jobs) for e in experiments}
+    assert {n: c for n, c in counts.items() if c == 5}.keys() == {
+        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended"
+    }  # fmt: skip
+    assert set(counts.values()) == {3, 5}
+    assert {str(job.place) for job in jobs[:2]} == {"rand/seed_1", "sb_br/seed_1"}
+
+
+# ---------------------------------------------------------------------------- running
+
+
+def intelligibility(epochs):
+    return json.dumps(
+        {
+            "word_error_rate": 0.25, "recordings": 0.1, "recordings_after_griffin_lim": 0.1,
+            "texts": 1, "checkpoint": "checkpoint_9.pt", "epochs": epochs, "transcripts": [],
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make_study(tmp_path, monkeypatch):
+    """A study of three runs whose programs are shell commands: training, then listening."""
+
+    def make(train="true", epochs=2):
+        jobs = [study.StudyRun(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
+        made = study.Study(tmp_path, epochs, jobs, study.Runner(), "batch_size=4")
+        (tmp_path / "logs").mkdir(exist_ok=True)
+
+        def run(command, log, environment):
+            shell, folder = train, tmp_path / environment.get("NAME", "") / "seed_1"
+            if "listen.py" in str(command[1]):
+                shell = f"echo '{intelligibility(epochs)}' >{command[-1]}"
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "checkpoint_9.pt").touch()
+            return real(made.runner, ["bash", "-ec", shell], log, environment)
+
+        monkeypatch.setattr(made.runner, "run", run)
+        return made
+
+    real = study.Runner.run
+    return make
+
+
+def test_all_runs_are_trained_and_heard_and_progress_names_what_is_left(make_study, capsys):
+    made = make_study(train="echo $NAME $SEEDS $EXTRA")
+    made.run(side_by_side=2)
+    assert (made.done, made.failed) == (3, [])
+    output = capsys.readouterr().out
+    assert "3 runs of 2 epochs, 3 left" in output
+    assert "c, seed 1: begins" in output
+    assert "word error rate 0.250" in output
+    assert "3 of 3 done, about 0 s left" in output
+    assert (made.out / "logs" / "b-seed_1.log").read_text() == "b 1 batch_size=4\n"
+
+
+def test_a_finished_run_is_left_alone_and_one_of_fewer_epochs_goes_on(make_study, capsys):
+    make_study().run(side_by_side=1)
+    made = make_study(train="false")
+    made.run(side_by_side=1)
+    assert (made.done, made.failed) == (3, [])
+    more = make_study(epochs=3)
+    assert more.done == 0
+    more.run(side_by_side=1)
+    assert more.done == 3
+
+
+def test_a_run_that_fails_is_named_and_stops_no_other(make_study, capsys):
+    made = make_study(train='[ "$NAME" != b ] || exit 3')
+    made.run(side_by_side=1)
+    assert made.done == 2
+    [problem] = made.failed
+    assert problem.startswith("b, seed 1: training ended with status 3, see ")
+    assert "b, seed 1: failed, training ended with status 3" in capsys.readouterr().out
+
+
+def test_a_stop_asks_what_runs_to_save_and_begins_nothing_more(make_study):
+    made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
+    thread = threading.Thread(target=made.run, args=(2,))
+    thread.start()
+    logs = [made.out / "logs" / f"{name}-seed_1.log" for name in "ab"]
+    deadline = time.monotonic() + 20
+    while not all(log.exists() and "up" in log.read_text() for log in logs):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    made.runner.stop(signal.SIGINT, None)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert all("saved" in log.read_text() for log in logs)
+    assert not (made.out / "logs" / "c-seed_1.log").exists()
+    assert (made.done, made.failed) == (0, [])
+
+
+def test_a_corpus_that_is_no_demo_corpus_is_refused(tmp_path):
+    with pytest.raises(study.UserError, match="leave CORPUS unset, and one is made"):
+        study.record_unseen(tmp_path, tmp_path, 3, create_hparams(""))
+
+
+def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
+    def held(_folder):
+        raise BlockingIOError
+
+    monkeypatch.setattr(study, "lock", held)
+    with pytest.raises(SystemExit, match="another process runs a study in"):
+        study.main([os.fspath(tmp_path)])
