@@ -9,8 +9,6 @@ those of the recordings and of the recordings after mel and Griffin-Lim.
 """
 
 import csv
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +23,11 @@ from errors import UserError
 from files import numbered_lines, write_atomically, write_json
 from hparams import HParams
 from progress import progress_bar
+from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
 
 INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 CEILING_FILE = "ceiling.json"  # in the folder of the recordings
 LONGEST_SPEECH = 1.3  # times the longest recording; what has not stopped by then never does
-SYNTHESIZE = Path(__file__).resolve().parents[1] / "synthesize.py"
 
 
 @dataclass(frozen=True)
@@ -95,26 +93,42 @@ def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
 
 
 def evaluate(
-    checkpoint: Path, epochs: int, recordings: Path, speech: Path, hparams: HParams
+    checkpoint: Path, epochs: int, recordings: Path, speech: Path | None, hparams: HParams
 ) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, and take down what was spoken.
 
     Args:
         epochs: that the checkpoint was trained.
-        speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text.
+        speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text;
+            None keeps none of them.
         hparams: of the checkpoint.
 
     Raises:
-        UserError: if the recordings or the checkpoint cannot be read, or a program is missing.
+        UserError: if the recordings or the checkpoint cannot be read, or the recogniser is not
+            installed.
     """
     ceiling = measure_ceiling(recordings, hparams)
     clips = read_recordings(recordings)
-    speak_texts(checkpoint, clips, speech, hparams)
-    listener, transcripts = NumberRecogniser(), []
-    for path, text in zip(_spoken(speech, len(clips)), (text for _, text in clips), strict=True):
-        samples = read_audio(path, hparams).numpy()
+    steps = most_decoder_steps(clips, hparams)
+    speaker = load_speaker(checkpoint, f"max_decoder_steps={steps}")
+    if speech is not None:
+        speech.mkdir(parents=True, exist_ok=True)
+    listener, transcripts, rows = NumberRecogniser(), [], [("wav", "text")]
+    for number, (_, text) in enumerate(
+        progress_bar("Speaking and listening", len(clips), " texts", iterable=clips), 1
+    ):
+        spoken = speak_text(speaker, sequence_to_speak(text, hparams))
+        if speech is None:
+            samples = griffin_lim(spoken.mel, hparams)
+        else:
+            name = f"{number:04d}"
+            write_speech(speech / name, spoken, hparams)
+            samples = read_audio(speech / f"{name}.wav", hparams).numpy()
+            rows.append((f"{name}.wav", text))
         words = listener.take_down(samples, hparams.sampling_rate)
         transcripts.append(Transcript(plain_words(text), words))
+    if speech is not None:
+        write_atomically(speech / "index.csv", lambda file: _write_csv(file, rows))
     return Intelligibility(
         word_error_rate(transcripts),
         ceiling.recordings,
@@ -126,42 +140,9 @@ def evaluate(
     )
 
 
-def speak_texts(
-    checkpoint: Path, clips: list[tuple[Path, str]], speech: Path, hparams: HParams
-) -> None:
-    """Let synthesize.py speak the texts of `clips` into the folder `speech`, with an index.
-
-    Raises:
-        UserError: with the last lines of synthesize.py, if it fails.
-    """
-    speech.mkdir(parents=True, exist_ok=True)
-    texts = speech / "texts.txt"
-    lines = "".join(f"{text}\n" for _, text in clips)
-    write_atomically(texts, lambda file: file.write_text(lines, encoding="utf-8"))
-    steps = most_decoder_steps(clips, hparams)
-    command = [sys.executable, SYNTHESIZE, "--checkpoint", checkpoint, "--text-file", texts]
-    command += ["-o", speech, "--hparams", f"max_decoder_steps={steps}"]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if ended.returncode != 0:
-        last = "\n".join(ended.stdout.splitlines()[-3:])
-        raise UserError(f"{checkpoint} could not speak: {last}")
-    rows = [("wav", "text")]
-    rows += [
-        (path.name, text)
-        for path, (_, text) in zip(_spoken(speech, len(clips)), clips, strict=True)
-    ]
-    write_atomically(speech / "index.csv", lambda file: _write_csv(file, rows))
-
-
 def _write_csv(path: Path, rows: Iterable[tuple[str, str]]) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def _spoken(speech: Path, count: int) -> list[Path]:
-    return [speech / f"{number:04d}.wav" for number in range(1, count + 1)]
 
 
 def most_decoder_steps(clips: list[tuple[Path, str]], hparams: HParams) -> int:

@@ -13,7 +13,6 @@ checkpoint the rates of the recordings alone are measured; they are kept beside 
 import project_root
 
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,9 +29,7 @@ def listen(checkpoint: Path, recordings: Path, speech: Path | None, out: Path) -
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1  # 0 where the checkpoint does not say
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = speech or Path(temporary)
-        found = evaluate(checkpoint, epochs, recordings, folder, hparams)
+    found = evaluate(checkpoint, epochs, recordings, speech, hparams)
     write_json(out, asdict(found))
     return (
         f"word error rate of {found.texts} texts: {found.word_error_rate:.3f}; recordings "

@@ -47,7 +47,7 @@ SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
 SILENCE_AFTER = 0.05  # seconds in which a model can see that the number is over
 VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
-DITHER = 4.0  # standard deviation in 16-bit steps (-78 dB): keeps log-mels off their floor
+NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as recordings have it
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
@@ -138,12 +138,12 @@ def make_clips(
     voice: Voice, clips: int, seed: int, skip: int = 0
 ) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield (number in digits, sentence, samples) of each clip; no number comes twice."""
-    dither_rng = np.random.default_rng([seed, 1])
+    noise_rng = np.random.default_rng([seed, 1])
     for number in draw_numbers(skip + clips, seed)[skip:]:
         sentence = as_sentence(in_words(number))
         samples = voice.speak(sentence, WORDS_PER_MINUTE)
         samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
-        noisy = samples + dither_rng.normal(0, DITHER, len(samples))
+        noisy = samples + noise_rng.normal(0, NOISE, len(samples))
         yield f"{number:,}", sentence, np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from analysis.listening import (
     most_decoder_steps,
     read_intelligibility,
     read_recordings,
-    speak_texts,
 )
 from audio import write_wav
 from hparams import create_hparams
@@ -52,22 +52,25 @@ def recordings(tmp_path, monkeypatch):
 
 @pytest.fixture
 def speaks(monkeypatch):
-    """In the place of synthesize.py: a tone for each text but the last, which stays silent."""
-    calls = []
+    """In the place of a model: a tone for each text but the last, which stays silent."""
+    loaded = []
 
-    def speak(command, **_):
-        arguments = list(map(str, command))
-        calls.append(arguments)
-        out = listening.Path(arguments[arguments.index("-o") + 1])
-        texts = listening.Path(arguments[arguments.index("--text-file") + 1]).read_text()
-        for number, text in enumerate(texts.splitlines(), 1):
-            loudness = 0.0 if text == TEXTS[-1] else 0.5
-            samples = np.full(4000, loudness, np.float32)
-            write_wav(out / f"{number:04d}.wav", samples, HPARAMS.sampling_rate)
-        return listening.subprocess.CompletedProcess(command, 0, "")
+    def load(checkpoint, overrides):
+        loaded.append((checkpoint, overrides))
+        return overrides
 
-    monkeypatch.setattr(listening.subprocess, "run", speak)
-    return calls
+    def griffin_lim(mel, _):
+        return np.full(100, 0.0 if mel == TEXTS[-1] else 0.5, np.float32)
+
+    def write_speech(base, speech, hparams):
+        samples = griffin_lim(speech.mel, hparams)
+        write_wav(base.with_suffix(".wav"), np.tile(samples, 40), hparams.sampling_rate)
+
+    monkeypatch.setattr(listening, "load_speaker", load)
+    monkeypatch.setattr(listening, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(listening, "speak_text", lambda _, text: SimpleNamespace(mel=text))
+    monkeypatch.setattr(listening, "write_speech", write_speech)
+    return loaded, lambda: monkeypatch.setattr(listening, "griffin_lim", griffin_lim)
 
 
 def test_the_ceiling_is_measured_once_for_each_kind_of_mel(recordings):
@@ -83,29 +86,23 @@ def test_the_ceiling_is_measured_once_for_each_kind_of_mel(recordings):
 
 
 def test_a_checkpoint_is_heard_beside_the_recordings(recordings, speaks, tmp_path):
-    checkpoint = tmp_path / "checkpoint_60.pt"
+    checkpoint, (loaded, speak_without_files) = tmp_path / "checkpoint_60.pt", speaks
     found = evaluate(checkpoint, 2, recordings, tmp_path / "speech", HPARAMS)
     assert (found.word_error_rate, found.recordings) == (2 / 4, 2 / 4)
     assert (found.recordings_after_griffin_lim, found.texts, found.epochs) == (1, 3, 2)
     assert found.checkpoint == "checkpoint_60.pt"
     assert [t.heard for t in found.transcripts] == ["seven", "seven", ""]
-    [arguments] = speaks
-    assert str(checkpoint) in arguments
+    assert loaded == [(checkpoint, "max_decoder_steps=6")]  # 1.3 times 17 frames, 4 a step
     with open(tmp_path / "speech" / "index.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [["wav", "text"], *([f"000{i}.wav", t] for i, t in enumerate(TEXTS, 1))]
+    speak_without_files()
+    assert evaluate(checkpoint, 2, recordings, None, HPARAMS) == found
 
 
 def test_speech_may_take_a_little_longer_than_the_longest_recording(recordings):
     frames = 1 + (4000 + 2 * 137) // HPARAMS.hop_length
     assert most_decoder_steps(read_recordings(recordings), HPARAMS) == np.ceil(1.3 * frames / 4)
-
-
-def test_a_checkpoint_that_cannot_speak_says_why(recordings, tmp_path):
-    missing = tmp_path / "none.pt"
-    message = refusal(speak_texts, missing, read_recordings(recordings), tmp_path / "s", HPARAMS)
-    assert "none.pt could not speak: " in message
-    assert "synthesize.py: " in message
 
 
 def test_listen_writes_what_the_report_reads(recordings, tmp_path, monkeypatch, capsys):
@@ -135,3 +132,12 @@ def test_listen_writes_what_the_report_reads(recordings, tmp_path, monkeypatch, 
         listen.main(
             [*map(str, arguments[:2]), "--recordings", str(tmp_path / "unseen2"), "-o", str(out)]
         )
+
+
+def test_the_recordings_are_listened_to_without_a_checkpoint(recordings, capsys):
+    listen.main(["--recordings", str(recordings), "--hparams", "n_frames_per_step=4"])
+    assert "of 3 recordings 0.500, after mel and Griffin-Lim 1.000" in capsys.readouterr().out
+    for more in (["--checkpoint", "c.pt"], ["-o", "f.json"]):
+        with pytest.raises(SystemExit):
+            listen.main(["--recordings", str(recordings), *more])
+        assert "--checkpoint and -o go together" in capsys.readouterr().err

@@ -71,11 +71,11 @@ def test_clips_are_audible_16_bit_mono_at_22050_hz_of_a_third_to_4_seconds(corpu
 
 @needs_espeak
 def test_clips_are_never_digitally_silent(corpus):
-    # Mel spectrograms of silence lie on the floor of the logarithm; dither keeps them off it.
+    # Mel spectrograms of silence lie on the floor of the logarithm; noise keeps them off it.
     for path in (corpus / "wavs").iterdir():
         samples, _ = soundfile.read(path, dtype="int16")
         frames = samples[: len(samples) // 256 * 256].reshape(-1, 256)
-        assert frames.std(axis=1).min() > 2
+        assert frames.std(axis=1).min() > 20
 
 
 @needs_espeak
@@ -95,7 +95,7 @@ def test_the_third_column_is_what_is_spoken(tmp_path, monkeypatch):
         [samples] = spoken[text]
         silence = np.zeros(len(wav) - len(samples), int)
         assert len(silence) == round(0.05 * 22050)
-        assert np.abs(wav - np.concatenate([samples, silence])).max() < 40
+        assert np.abs(wav - np.concatenate([samples, silence])).max() < 200  # the noise
 
 
 @needs_espeak
