@@ -92,8 +92,8 @@ def test_numbers_are_different_and_mostly_long_and_follow_from_the_seed():
     assert len(set(drawn)) == 2000
     counts = np.array([sum(len(str(n)) == digits for n in drawn) for digits in range(3, 7)])
     weights = np.array([WEIGHTS[digits] for digits in range(3, 7)])
-    # Of one digit and of two there are but 99.
-    np.testing.assert_allclose(counts / counts.sum(), weights / weights.sum(), atol=0.03)
+    # Of one digit and of two there are but 99, and some of three are drawn twice.
+    np.testing.assert_allclose(counts / counts.sum(), weights / weights.sum(), atol=0.05)
     assert drawn == draw_numbers(2000, seed=4)
     assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
 
