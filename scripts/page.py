@@ -75,12 +75,12 @@ def checkpoints_of(paths: list[Path]) -> dict[str, Path]:
     found, problems = [], []
     for path in paths:
         if not path.is_dir():  # a missing file too, of which the reader says so
-            name = path.parent.name if path.name == BEST else f"{path.parent.name}/{path.name}"
-            found.append((name, path))
+            run = _run_name(path.absolute().parent)
+            found.append((run if path.name == BEST else f"{run}/{path.name}", path))
         elif (path / BEST).exists():
-            found.append((path.resolve().name, path / BEST))
-        elif runs := sorted(path.glob(f"*/seed_*/{BEST}"), key=_run_order):
-            found += [(_run_name(run), run) for run in runs]
+            found.append((_run_name(path.absolute()), path / BEST))
+        elif runs := sorted(path.absolute().glob(f"*/seed_*/{BEST}"), key=_run_order):
+            found += [(_run_name(run.parent), run) for run in runs]
         else:
             problems.append(
                 f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
@@ -97,8 +97,11 @@ def _run_order(best: Path) -> tuple[str, int, str]:
     return best.parent.parent.name, int(seed) if seed.isdecimal() else 0, seed
 
 
-def _run_name(best: Path) -> str:
-    return f"{best.parent.parent.name}, {best.parent.name.replace('_', ' ')}"
+def _run_name(run: Path) -> str:
+    """A run's folder, but "rand, seed 0" for rand/seed_0."""
+    if run.name.startswith("seed_"):
+        return f"{run.parent.name}, {run.name.replace('_', ' ')}"
+    return run.name
 
 
 def load_speakers(paths: dict[str, Path], overrides: str) -> dict[str, Speaker]:

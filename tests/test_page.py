@@ -57,6 +57,8 @@ def test_checkpoints_are_named_by_run_and_those_of_a_table_2_folder_by_experimen
         "ssb_dbs_br, seed 0": tmp_path / "ssb_dbs_br/seed_0/best.pt",
     }
     assert list(found)[2:4] == ["rand, seed 2", "rand, seed 10"]
+    seed = tmp_path / "rand" / "seed_2"
+    assert page.checkpoints_of([seed]) == {"rand, seed 2": seed / "best.pt"}
     (tmp_path / "b" / "alone").mkdir(parents=True)
     other = tmp_path / "b" / "alone" / "best.pt"
     assert page.checkpoints_of([alone / "best.pt", other]) == {

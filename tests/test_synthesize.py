@@ -12,24 +12,6 @@ import speaking
 import synthesize
 from audio import SILENCE
 
-
-def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
-    checkpoint_path, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(speaking, "draw_alignment", lambda _: Figure((1, 1)))
-    texts = ["short", "a somewhat longer text, with a comma."]
-    arguments = ["--checkpoint", str(checkpoint_path), "--save-mel"]
-    arguments += ["--hparams", "gate_threshold=2"]
-    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    together, alone = tmp_path / "together", tmp_path / "alone"
-    synthesize.main([*arguments, "--text-file", str(tmp_path / "texts.txt"), "-o", str(together)])
-    for number, text in enumerate(texts, 1):
-        synthesize.main([*arguments, "--text", text, "-o", str(alone)])
-        for kind in ("wav", "npy"):
-            ours, others = alone / f"0001.{kind}", together / f"{number:04d}.{kind}"
-            assert ours.read_bytes() == others.read_bytes()
-
-
 # ---------------------------------------------------------------------------- in parts
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
@@ -96,18 +78,20 @@ def test_the_longest_training_text_is_the_limit_unless_another_is_given(
     assert "  in 3 parts of 11 to 12 symbols (--max-symbols 16)\n" in capsys.readouterr().out
 
 
-def test_a_text_in_parts_has_bitwise_the_sound_alone_that_it_has_in_company(
+def test_a_text_has_bitwise_the_sound_and_mel_alone_that_it_has_in_company(
     checkpoint_path, tmp_path, empty_pictures
 ):
+    texts, limit = ["Short.", LONG_TEXT], ("--max-symbols", "16")  # whole, and in parts
     alone, together = tmp_path / "alone", tmp_path / "together"
-    speak_text(checkpoint_path, alone, "--max-symbols", "16")
-    (tmp_path / "texts.txt").write_text(f"Short.\n{LONG_TEXT}\n", encoding="utf-8")
-    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(together), "--save-mel"]
-    arguments += ["--text-file", str(tmp_path / "texts.txt"), "--max-symbols", "16"]
-    synthesize.main([*arguments, "--hparams", "gate_threshold=2"])
-    for kind in ("wav", "npy"):
-        ours, others = alone / f"0001.{kind}", together / f"0002.{kind}"
-        assert ours.read_bytes() == others.read_bytes()
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(together), "--save-mel", *limit]
+    arguments += ["--text-file", str(tmp_path / "texts.txt"), "--hparams", "gate_threshold=2"]
+    synthesize.main(arguments)
+    for number, text in enumerate(texts, 1):
+        speak_text(checkpoint_path, alone, *limit, text=text)
+        for kind in ("wav", "npy"):
+            ours, others = alone / f"0001.{kind}", together / f"{number:04d}.{kind}"
+            assert ours.read_bytes() == others.read_bytes()
 
 
 def test_a_warning_names_the_part_that_it_is_about(checkpoint_path, tmp_path, mels_alone, capsys):
