@@ -38,7 +38,7 @@ COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colo
 MODEL = ROOT / "scripts" / "speaking_model.txt"
 TRAINING = "epochs_per_validation=2,log_interval=5,keep_checkpoints=1"
 # The rate stays, then halves every 100 updates: in the end a small one settles what was learnt.
-TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=700"
+TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=600"
 TRAINING += ",learning_rate_half_life=100"
 COMPARED = 4  # epochs under each batching
 UNSEEN = 50  # numbers spoken at the end
@@ -83,6 +83,7 @@ class Beside(threading.Thread):
         super().__init__()
         self.log, self.commands = log, commands
         self.problem: Stopped | None = None
+        self._stopping = False
         self._process: subprocess.Popen | None = None
         print(f"\nOn the other core meanwhile, into {log}:")
         for command in commands:
@@ -93,6 +94,8 @@ class Beside(threading.Thread):
         try:
             with open(self.log, "a", encoding="utf-8") as output:
                 for command in self.commands:
+                    if self._stopping:
+                        return
                     streams = {"stdout": output, "stderr": subprocess.STDOUT}
                     self._process = start(*command, **streams)
                     finish(self._process, *command)
@@ -101,6 +104,7 @@ class Beside(threading.Thread):
 
     def stop(self) -> None:
         """Let the program that runs save and end, and begin no other."""
+        self._stopping = True
         if self._process is not None:
             self._process.terminate()
         self.join()
@@ -246,7 +250,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
     parser.add_argument("--clips", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=14, help="of the run that learns to speak")
+    parser.add_argument("--epochs", type=int, default=12, help="of the run that learns to speak")
     args = parser.parse_args(arguments)
     out, began = args.out, time.monotonic()
     again = "run it again to go on, or delete the output folder to start anew"

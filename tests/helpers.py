@@ -1,6 +1,7 @@
 """A tiny corpus and model, and training runs that can be killed: what several tests share."""
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -255,6 +256,9 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
 
 
+_PROGRAMS = itertools.count()
+
+
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
     """`python arguments...` of a copy of the project in `folder`, which is the working folder too.
 
@@ -262,7 +266,7 @@ def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> End
     the project's own modules come from the copy. Its pictures are empty, which is most of what
     is left of that time; the tests of each program look at real ones.
     """
-    log = folder.with_suffix(".log")
+    log = folder.with_suffix(f".{next(_PROGRAMS)}.log")  # several may run at once
     process = fork_server().Process(target=_run_program, args=(log, folder, arguments))
     process.start()
     process.join(timeout)

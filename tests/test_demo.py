@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 from helpers import metrics, run_program
 
+from analysis.listening import Intelligibility, read_intelligibility
 from scripts import demo
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_metrics(*minutes: float, zpr: float, abl: float) -> SimpleNamespace:
-    """What `read_metrics` gives, of a run with these minutes an epoch."""
+    """What `read_metrics` gives, of a run with these minutes an epoch, validated every second."""
     epochs = [
         SimpleNamespace(
             minutes=m,
@@ -24,25 +25,35 @@ def run_metrics(*minutes: float, zpr: float, abl: float) -> SimpleNamespace:
             average_batch_length=abl + 100 * i,
             num_batches=10,
             frames_per_second=1000 / m,
+            padded_fraction=zpr,
         )
         for i, m in enumerate(minutes)
     ]
-    validation = SimpleNamespace(validation_loss=2.0, validation_loss_unpadded=3.0)
-    return SimpleNamespace(epochs=epochs, validations=[validation])
+    validations = [
+        SimpleNamespace(epoch=i, validation_loss=10.0 - i, validation_loss_unpadded=20.0 - i)
+        for i in range(2, len(minutes) + 1, 2)
+    ]
+    return SimpleNamespace(epochs=epochs, validations=validations)
 
 
-def test_the_table_gives_medians_of_time_and_the_saving_against_random():
+def test_the_table_compares_the_epochs_that_both_have():
     summaries = {
-        "RAND": demo.summarise(run_metrics(9.0, 2.0, 2.0, zpr=0.3, abl=700)),
-        "SSB-DBS-BR": demo.summarise(run_metrics(1.0, 1.5, 99.0, zpr=0.1, abl=500)),
+        "RAND": demo.summarise(run_metrics(9.0, 2.0, 2.0, 2.0, zpr=0.3, abl=700)),
+        "SSB-DBS-BR": demo.summarise(run_metrics(1.0, 1.5, 1.5, 99.0, 7.0, 7.0, zpr=0.1, abl=500)),
     }
     titles, random, ours = (line.split("  ") for line in demo.table(summaries).splitlines())
     assert [word.strip() for word in titles if word][-3:] == ["val. loss", "unpadded", "saving"]
     assert " ".join(random).split() == [
-        "RAND", "30.00", "800.0", "10.0", "2.000", "500", "2.0000", "3.0000", "–",
+        "RAND", "30.00", "850.0", "10.0", "2.000", "500", "6.0000", "16.0000", "–",
     ]  # fmt: skip
-    assert " ".join(ours).split()[4] == "1.500"
-    assert " ".join(ours).split()[-1] == "25.0%"  # 1.5 against 2
+    assert " ".join(ours).split()[2:5] == ["650.0", "10.0", "1.500"]  # of the first four epochs
+    assert " ".join(ours).split()[6:] == ["6.0000", "16.0000", "25.0%"]  # 1.5 against 2
+
+
+def test_word_error_rates_stand_side_by_side():
+    heard = Intelligibility(0.25, 0.1, 0.125, 50, "best.pt", 12, [])
+    lines = [line.split() for line in demo.rates(heard).splitlines()]
+    assert [line[-1] for line in lines] == ["rate", "0.100", "0.125", "0.250"]
 
 
 class ForkedProgram:
@@ -50,41 +61,63 @@ class ForkedProgram:
 
     returncode = None
 
-    def __init__(self, command: list[str | Path], env: dict[str, str]):
+    def __init__(self, command: list[str | Path], env: dict[str, str], **streams):
         python, *self.arguments = map(str, command)
         assert (python, env["OMP_NUM_THREADS"]) == (sys.executable, "1")
+        self.stdout = streams.get("stdout")
+        assert streams.get("stderr") in (None, subprocess.STDOUT)
 
     def wait(self) -> None:
         ended = run_program(Path.cwd(), self.arguments)
-        print(ended.output)
+        print(ended.output, file=self.stdout)
         self.returncode = ended.code
 
 
 def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("espeakng_loader", reason="the demo speaks with espeakng-loader")
+    for package in ("espeakng_loader", "pocketsphinx", "jiwer"):
+        pytest.importorskip(package, reason=f"the demo speaks and listens with {package}")
     folder = tmp_path / "where I work"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(demo.subprocess, "Popen", ForkedProgram)
-    # A tenth of the frames of clips as long as these, and speech that ends with its first frame.
-    quick = f"{demo.TRAINING},hop_length=2560,filter_length=4096,gate_threshold=1e-9"
-    monkeypatch.setattr(demo, "TRAINING", quick)
+    monkeypatch.setattr(demo, "TRAINING", "epochs_per_validation=1,log_interval=2")
+    monkeypatch.setattr(demo, "UNSEEN", 2)
+    monkeypatch.setattr(demo, "VALIDATION", 0.2)
 
     out, printed = Path("a demo"), []
     for _ in range(2):
         demo.main(["--out", str(out), "--clips", "12", "--epochs", "1"])
         printed.append(capsys.readouterr().out)
-    assert printed[0].count("\n$ python ") == 5
+    assert printed[0].count("\n$ python ") == 7
     assert "\n$ python train.py -o 'a demo/rand' --resume --hparams '@a demo/" in printed[0]
-    assert "10 training clips, 2 for validation, 1,126,113 parameters" in printed[0]  # small_model
-    for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0001.png"):
+    assert "10 training clips, 2 for validation, 2,008,145 parameters" in printed[0]
+    for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0002.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "ssb-dbs-br" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
     assert comparison in printed[0]
     assert comparison in printed[1]  # finished runs are not trained again
     assert [epoch["epoch"] for epoch in metrics(out / "rand", "epoch")] == [1]
-    assert "prepare_ljspeech.py data/LJSpeech-1.1 --download" in printed[0]  # the next command
+    heard = read_intelligibility(out / "intelligibility.json")
+    assert heard.texts == 2
+    assert demo.rates(heard) in printed[1]
+    index = (out / "speech" / "index.csv").read_text(encoding="utf-8").splitlines()
+    spoken = [line.split("|")[2] for line in (out / "unseen" / "metadata.csv").open()]
+    assert index == [
+        "wav,text",
+        *(f"000{i}.wav,{text}".strip() for i, text in enumerate(spoken, 1)),
+    ]
+    trained = (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
+    assert not any(text in trained for text in spoken)
+    assert 'make say TEXT="4,072"' in printed[0]
+
+
+STOPPED = """
+try:
+    demo.run(program)
+except demo.Stopped as stopped:
+    demo.sys.exit(str(stopped))
+"""
 
 
 def test_ctrl_c_lets_the_program_save_and_says_how_to_go_on(tmp_path):
@@ -100,7 +133,7 @@ def test_ctrl_c_lets_the_program_save_and_says_how_to_go_on(tmp_path):
         "    sys.exit(130)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from scripts import demo; demo.run({str(program)!r})"],
+        [sys.executable, "-c", f"from scripts import demo; program = {str(program)!r}\n{STOPPED}"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
         stdout=subprocess.PIPE,
