@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,15 +60,15 @@ def speaks(monkeypatch):
     def speak(command, **_):
         arguments = list(map(str, command))
         calls.append(arguments)
-        out = listening.Path(arguments[arguments.index("-o") + 1])
-        texts = listening.Path(arguments[arguments.index("--text-file") + 1]).read_text()
+        out = Path(arguments[arguments.index("-o") + 1])
+        texts = Path(arguments[arguments.index("--text-file") + 1]).read_text()
         for number, text in enumerate(texts.splitlines(), 1):
             loudness = 0.0 if text == TEXTS[-1] else 0.5
             samples = np.full(4000, loudness, np.float32)
             write_wav(out / f"{number:04d}.wav", samples, HPARAMS.sampling_rate)
-        return listening.subprocess.CompletedProcess(command, 0, "")
+        return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr(listening.subprocess, "run", speak)
+    monkeypatch.setattr(subprocess, "run", speak)
     return calls
 
 
@@ -101,11 +103,15 @@ def test_speech_may_take_a_little_longer_than_the_longest_recording(recordings):
     assert most_decoder_steps(read_recordings(recordings), HPARAMS) == np.ceil(1.3 * frames / 4)
 
 
-def test_a_checkpoint_that_cannot_speak_says_why(recordings, tmp_path):
+def test_a_checkpoint_that_cannot_speak_says_why(recordings, tmp_path, monkeypatch):
+    ended = subprocess.CompletedProcess(
+        [], 1, "much before\nsynthesize.py: none.pt: no such file\n"
+    )
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     missing = tmp_path / "none.pt"
     message = refusal(speak_texts, missing, read_recordings(recordings), tmp_path / "s", HPARAMS)
-    assert "none.pt could not speak: " in message
-    assert "synthesize.py: " in message
+    assert message.endswith("synthesize.py: none.pt: no such file")
+    assert f"{missing} could not speak: " in message
 
 
 def test_listen_writes_what_the_report_reads(recordings, tmp_path, monkeypatch, capsys):
