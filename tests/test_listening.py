@@ -104,9 +104,7 @@ def test_speech_may_take_a_little_longer_than_the_longest_recording(recordings):
 
 
 def test_a_checkpoint_that_cannot_speak_says_why(recordings, tmp_path, monkeypatch):
-    ended = subprocess.CompletedProcess(
-        [], 1, "much before\nsynthesize.py: none.pt: no such file\n"
-    )
+    ended = subprocess.CompletedProcess([], 1, "more\nsynthesize.py: none.pt: no such file\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     missing = tmp_path / "none.pt"
     message = refusal(speak_texts, missing, read_recordings(recordings), tmp_path / "s", HPARAMS)
