@@ -215,7 +215,7 @@ def _as_cell(found: PairedDifference | None, row: ReportRow, rand: ReportRow | N
         return MeanWithError(found.mean, found.standard_error, found.num_seeds)
     if row is rand:
         return ""
-    return MeanWithError(missing="no run of RAND with such a corpus, epochs and seed")
+    return MeanWithError(missing="RAND was not measured with the same corpus, epochs and seeds")
 
 
 def _p_cell(p_value: float | None) -> str:

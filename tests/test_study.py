@@ -52,7 +52,8 @@ def test_the_ten_rows_pad_in_the_papers_order(surveyor):
     assert sorted(rates, key=rates.get) == papers
 
 
-def test_equal_updates_are_those_of_rand(surveyor):
+def test_equal_updates_are_those_of_rand(surveyor, monkeypatch):
+    monkeypatch.setattr(study, "PLANNED", 3)
     size = study.size_of_equal_updates(surveyor, 16)
     assert 4 < size < 16
     options = {"dynamic_batch_size": True, "seed": 5}
