@@ -81,6 +81,7 @@ class ValidationRecord:
     epoch: int
     validation_loss: float
     validation_loss_unpadded: float
+    alignment_sharpness: float
 
     __pydantic_config__ = {"allow_inf_nan": False}  # noqa: RUF012
 
