@@ -279,8 +279,8 @@ def main(arguments: list[str] | None = None) -> None:
 {comparison}
 
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-Both are of the first {COMPARED["RAND"]} epochs, trained side by side on a core each. They show the saving,
-and not which batching learns better: for that see docs/paper.md.
+Both are of the first {COMPARED["RAND"]} epochs, side by side on a core each. They show the saving, and
+not which batching learns better: for that see docs/paper.md.
 
 {rates(heard)}
 
