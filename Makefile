@@ -3,7 +3,7 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
-DEMO_MODEL := demo/ssb-dbs-br/best.pt
+DEMO_MODEL := demo/run/best.pt
 export TEXT  # in the environment, a shell takes it as it is
 
 .PHONY: demo test say page

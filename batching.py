@@ -676,6 +676,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
+        random_epochs: so many epochs at the start have random batches of `batch_size` (RAND).
         rank, world_size: this process and how many there are.
     """
 
@@ -685,6 +686,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         batch_size: int,
         strategy: str,
         *,
+        random_epochs: int = 0,
         rank: int = 0,
         world_size: int = 1,
         **options,
@@ -693,8 +695,10 @@ class LengthBatchSampler(Sampler[list[int]]):
             raise TypeError("epoch: call set_epoch instead")
         _check_count("world_size", world_size, 1)
         _check_count("rank", rank, 0, world_size - 1)
+        _check_count("random_epochs", random_epochs, 0)
         self.lengths = check_lengths(lengths)
         self.batch_size, self.strategy, self.options = batch_size, strategy, options
+        self.random_epochs = random_epochs
         self.rank, self.world_size = rank, world_size
         self._loaded_epoch: int | None = None
         self.set_epoch(0)
@@ -709,13 +713,19 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def _plan(self, epoch: int, start: int) -> None:
         self.epoch, self.start = epoch, start
-        batches = plan_epoch(
-            self.lengths, self.batch_size, self.strategy, epoch=epoch, **self.options
-        )
+        batches = self.plan_of(epoch)
         self.plan, self.repeated_clips = batches, 0  # the whole epoch's batches, all ranks
         if self.world_size > 1:
             batches = self._share(batches)
         self.batches = batches  # this rank's batches of the whole epoch
+
+    def plan_of(self, epoch: int) -> EpochPlan:
+        """All ranks' batches of any epoch."""
+        strategy, options = self.strategy, self.options
+        if epoch < self.random_epochs:
+            fixed = {"dynamic_batch_size": False, "batch_capacity": None}
+            strategy, options = "random", options | fixed | {"batch_randomization": False}
+        return plan_epoch(self.lengths, self.batch_size, strategy, epoch=epoch, **options)
 
     def _share(self, batches: list[np.ndarray]) -> list[np.ndarray]:
         longest = np.array([self.lengths[batch].max() for batch in batches])

@@ -64,6 +64,7 @@ class HParams:
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
     batch_capacity: int | None = None  # padded frames a batch may hold; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
+    random_epochs: int = 0  # at the start, of random batches: the alignment forms sooner under them
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
 
     # --- optimisation
@@ -137,6 +138,7 @@ _NOT_NEGATIVE = {
     "num_workers",
     "mel_fmin",
     "local_randomization_factor",
+    "random_epochs",
     "learning_rate_warmup_steps",
     "learning_rate_decay_start",
     "learning_rate_final",
@@ -399,6 +401,16 @@ def _range_problems(hparams: HParams | types.SimpleNamespace) -> list[str]:
         problems.append(f"postnet_n_convolutions={h.postnet_n_convolutions}: must be at least 2")
     if h.batch_capacity is not None and not h.dynamic_batch_size:
         problems.append("batch_capacity is given but dynamic_batch_size is False; change one")
+    if h.random_epochs and not h.prepare_trainset_per_epoch:
+        problems.append(
+            f"random_epochs={h.random_epochs}: prepare_trainset_per_epoch=False repeats the first "
+            "epoch for ever; change one"
+        )
+    if h.random_epochs and h.batch_capacity is not None:
+        problems.append(
+            f"random_epochs={h.random_epochs}: random batches hold batch_size clips, whatever "
+            "batch_capacity allows; leave one of them out"
+        )
     parameter = REGISTRY[h.batching_strategy].parameter
     if parameter and parameter.holds_batches and getattr(h, parameter.name) < h.batch_size:
         problems.append(

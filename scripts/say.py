@@ -18,7 +18,7 @@ from errors import UserError
 from files import refuse_no_folder
 from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
 
-CHECKPOINT = Path("demo", "ssb-dbs-br", "best.pt")
+CHECKPOINT = Path("demo", "run", "best.pt")
 MOST_STEPS = 150  # of 4 frames, so 7 s; the longest number takes 3.8 s
 MOST_LETTERS = 80  # the longest number of six digits has 63
 

@@ -1,7 +1,6 @@
 """A tiny corpus and model, and training runs that can be killed: what several tests share."""
 
 import contextlib
-import itertools
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -60,12 +59,6 @@ TINY = {
     "epochs_per_validation": 2,
     "decoder": "reference",  # so small, it trains sooner than the fast one
 }
-# A model that ends after 12 steps, for tests of what speaking writes.
-SPEAKER = (
-    "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
-    "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
-    "max_decoder_steps=12"
-)
 
 
 @dataclass(frozen=True)
@@ -256,9 +249,6 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
 
 
-_PROGRAMS = itertools.count()
-
-
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
     """`python arguments...` of a copy of the project in `folder`, which is the working folder too.
 
@@ -266,7 +256,7 @@ def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> End
     the project's own modules come from the copy. Its pictures are empty, which is most of what
     is left of that time; the tests of each program look at real ones.
     """
-    log = folder.with_suffix(f".{next(_PROGRAMS)}.log")  # several may run at once
+    log = folder.with_suffix(".log")
     process = fork_server().Process(target=_run_program, args=(log, folder, arguments))
     process.start()
     process.join(timeout)

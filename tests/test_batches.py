@@ -10,7 +10,7 @@ import soundfile
 from data_utils import CHECKED_FILE, Clip, record_of_checked
 from errors import UserError
 from hparams import HParams
-from training.batches import batching_in_words, make_sampler, read_clips
+from training.batches import batching_costs, batching_in_words, make_sampler, read_clips
 
 CLIPS = [Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}") for i in range(5)]
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
@@ -36,6 +36,17 @@ def test_a_batching_is_named_with_what_is_on_beside_the_strategy():
     assert batching_in_words(dynamic) == "semi_sorted, dynamic sizes"
     both = replace(dynamic, batch_randomization=True)
     assert batching_in_words(both) == "semi_sorted, dynamic sizes, batches shuffled"
+    late = replace(plain, random_epochs=3)
+    assert batching_in_words(late) == "semi_sorted, from epoch 4 on"
+
+
+def test_costs_are_those_of_the_strategy_and_not_of_random_epochs_before_it():
+    hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
+    sampler = make_sampler(CLIPS, hparams)
+    shown = batching_costs(sampler, hparams).splitlines()
+    sampler.set_epoch(2)
+    assert shown[1:] == batching_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
+    assert "0.0 % fewer" not in shown[2]
 
 
 # ---------------------------------------------------------------------------- reading clips

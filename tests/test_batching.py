@@ -893,6 +893,27 @@ def test_sampler_takes_its_epoch_only_through_set_epoch():
         LengthBatchSampler(TWENTY, 3, "random").set_epoch(-1)
 
 
+@every_strategy
+def test_the_first_epochs_may_be_random_and_the_others_stay_the_strategys_own(strategy):
+    options = {"seed": 3, "dynamic_batch_size": True, "num_bins": 3, "bucket_size": 9}
+    options |= {"batch_capacity": 90, "batch_randomization": True}
+    sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=2, **options)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        if epoch < 2:
+            expected = plan_epoch(TWENTY, 3, "random", seed=3, epoch=epoch)
+        else:
+            expected = plan_epoch(TWENTY, 3, strategy, epoch=epoch, **options)
+        expected = [batch.tolist() for batch in expected]
+        assert list(sampler) == expected
+        state = sampler.state_dict(2)
+        resumed = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=2, **options)
+        resumed.load_state_dict(state)
+        assert list(resumed) == expected[2:]
+    with pytest.raises(BatchingError, match="random_epochs=-1"):
+        LengthBatchSampler(TWENTY, 3, strategy, random_epochs=-1)
+
+
 def fresh_from(state, strategy="semi_sorted", **changed):
     sampler = LengthBatchSampler(TWENTY, 3, strategy, **(RECIPE | changed))
     sampler.load_state_dict(json.loads(json.dumps(state)))  # what any checkpoint can hold

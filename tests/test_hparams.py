@@ -70,6 +70,7 @@ OWN_DEFAULTS = {
     "dynamic_batch_size": True,
     "batch_capacity": None,
     "batch_randomization": True,
+    "random_epochs": 0,
     "prepare_trainset_per_epoch": True,
     "epochs_per_validation": 2,
     "validation_batch_size": 16,
@@ -237,6 +238,9 @@ def test_all_problems_are_listed_together():
         ("postnet_n_convolutions=1", "at least 2"),
         ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
+        ("random_epochs=2,prepare_trainset_per_epoch=False", "repeats the first epoch"),
+        ("random_epochs=2,batch_capacity=90000", "leave one of them out"),
+        ("random_epochs=-1", "random_epochs=-1"),
         ("text_cleaners=[]", "at least one"),
     ],
 )

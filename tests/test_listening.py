@@ -132,12 +132,3 @@ def test_listen_writes_what_the_report_reads(recordings, tmp_path, monkeypatch, 
         listen.main(
             [*map(str, arguments[:2]), "--recordings", str(tmp_path / "unseen2"), "-o", str(out)]
         )
-
-
-def test_the_recordings_are_listened_to_without_a_checkpoint(recordings, capsys):
-    listen.main(["--recordings", str(recordings), "--hparams", "n_frames_per_step=4"])
-    assert "of 3 recordings 0.500, after mel and Griffin-Lim 1.000" in capsys.readouterr().out
-    for more in (["--checkpoint", "c.pt"], ["-o", "f.json"]):
-        with pytest.raises(SystemExit):
-            listen.main(["--recordings", str(recordings), *more])
-        assert "--checkpoint and -o go together" in capsys.readouterr().err

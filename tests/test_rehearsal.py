@@ -279,6 +279,12 @@ def test_largest_capacity_that_fits_is_named(fitting):
     assert message.endswith(f"this fits: --hparams batch_capacity={fitting * 100}")
 
 
+def test_with_random_epochs_a_batch_size_is_named_for_no_capacity_goes_with_them():
+    text = "batch_size=64,dynamic_batch_size=True,random_epochs=2"
+    message, _ = advice(799, [100] * 70, text)
+    assert message.endswith("this fits: --hparams batch_size=7")
+
+
 def test_advice_starts_from_the_capacity_given():
     """Fits: 10 longest clips of 100; given: 1050, which clips of 95 fill with 1045."""
     frames = [100] * 12 + [95] * 30

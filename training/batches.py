@@ -55,17 +55,27 @@ def read_clips(
 def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
     """The sampler of training batches; UserError for options that this corpus does not allow."""
     try:
-        return LengthBatchSampler([clip.num_frames for clip in clips], **batching_options(hparams))
+        return LengthBatchSampler(
+            [clip.num_frames for clip in clips],
+            random_epochs=hparams.random_epochs,
+            **batching_options(hparams),
+        )
     except BatchingError as error:  # batching.py stands alone, so it has no UserError
         raise UserError(str(error)) from None
 
 
 def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
-    """The first epoch's padding, and its cost against random batches of the same corpus."""
+    """An epoch's padding, and its cost against random batches of the same corpus.
+
+    The epoch is the sampler's, or the first that is not meant to be of random batches.
+    """
     r = hparams.n_frames_per_step
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
     rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
-    ours = plan_stats(sampler, hparams)
+    plan = sampler.plan
+    if sampler.epoch < hparams.random_epochs:
+        plan = sampler.plan_of(hparams.random_epochs)
+    ours = padding_stats(sampler.lengths, plan, frames_per_step=r)
 
     def cost(what: str, spent: float, spent_by_random: float) -> str:
         saved = 100 * (1 - spent / spent_by_random)
@@ -91,7 +101,8 @@ def batching_in_words(hparams: HParams) -> str:
     """The strategy and what is on beside it."""
     name = hparams.batching_strategy
     name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
-    return name + (", batches shuffled" if hparams.batch_randomization else "")
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+    return name + (f", from epoch {hparams.random_epochs + 1} on" if hparams.random_epochs else "")
 
 
 def plan_stats(sampler: LengthBatchSampler, hparams: HParams) -> PaddingStats:

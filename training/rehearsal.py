@@ -91,7 +91,7 @@ def rehearse(
                 lambda clips: _fit(trainer, trainer.compute_gradients, training_shapes(clips)), most
             )
             setting, value = "batch_size", fitting
-            if hparams.dynamic_batch_size:
+            if hparams.dynamic_batch_size and not hparams.random_epochs:
                 setting, value = "batch_capacity", fitting * max(frames)
             problems.append(_problem("", asked, fitting, f"{setting}={value}"))
         trainer.model.eval()
