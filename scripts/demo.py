@@ -175,7 +175,7 @@ def draw(path: Path, metrics: RunMetrics) -> None:
         axes.scatter(minutes, values, color=colours, zorder=2)
         axes.set(xlabel="minutes of training", xlim=(0, None))
     time_axes.set(title="time", ylabel="minutes per epoch (median)")
-    padding_axes.set(title="a clip: real frames, padding (hatched)", ylabel="frames per clip")
+    padding_axes.set(title="padding (hatched)", ylabel="frames per clip")
     for axes in (time_axes, padding_axes):
         axes.margins(y=0.15)
     loss_axes.set(title="learning", ylabel="validation loss, unpadded", ylim=(0, None))

@@ -2,10 +2,10 @@
 
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
-Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups: smaller
-batches, as many updates as RAND makes, a learning rate that grows with the batch. Each is trained
-by its script in scripts/table2, and its last checkpoint (so that all have trained as many epochs)
-then speaks 100 numbers that no training has seen: see scripts/listen.py.
+Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups: other batch
+sizes, as many updates as RAND makes, random batches at the start, a learning rate that grows with
+the batch. Each is trained by its script in scripts/table2, and its last checkpoint (so that all
+have trained as many epochs) then speaks 100 numbers that no training has seen: scripts/listen.py.
 
 Two runs go side by side. The first seed of all experiments comes first, then the second, and so on,
 so that a whole set is there early. Ctrl-C stops both with a checkpoint; the same command goes on.
@@ -46,6 +46,7 @@ from training.checkpoint import list_checkpoints
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
+RANDOM_EPOCHS = 2  # at the start of the follow-up that begins with random batches
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
 EXPONENTIAL = "batching_strategy=semi_sorted_exponential"
@@ -138,6 +139,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     equal = size_of_equal_updates(surveyor, hparams.batch_size)
     follow_ups = [
         (f"ssb_dbs_br_batch_{equal}", "ssb_dbs_br", f"batch_size={equal}"),
+        ("ssb_dbs_br_random_epochs", "ssb_dbs_br", f"random_epochs={RANDOM_EPOCHS}", True),
         ("ssb_dbs_br_learning_rate", "ssb_dbs_br", "learning_rate_batch_exponent=0.5"),
     ]
     for size in (size for size in BATCH_SIZES if size != hparams.batch_size):

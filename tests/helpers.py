@@ -59,6 +59,12 @@ TINY = {
     "epochs_per_validation": 2,
     "decoder": "reference",  # so small, it trains sooner than the fast one
 }
+# A model that ends after 12 steps, for tests of what speaking writes.
+SPEAKER = (
+    "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
+    "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
+    "max_decoder_steps=12"
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ TABLE = {
         "torch numpy",
     ),
     "analysis": (
-        "errors files progress hparams batching text audio data_utils corpus pictures "
+        "errors files progress hparams batching text audio data_utils corpus pictures speaking "
         "training.measuring training.step",
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),

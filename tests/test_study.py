@@ -19,10 +19,10 @@ from scripts import study
 
 @pytest.fixture(scope="module")
 def surveyor():
-    """Lengths of 950 clips spread as those of the demo corpus: mostly long, up to 5.7 s."""
+    """Lengths of 950 clips spread as those of the demo corpus: mostly long, up to 3.7 s."""
     rng = np.random.default_rng(0)
-    digits = rng.choice(list(WEIGHTS), 950, p=np.array(list(WEIGHTS.values())) / 47)
-    frames = np.clip(rng.normal(45 * digits - 10, 25), 28, 493)
+    digits = rng.choice(list(WEIGHTS), 950, p=np.array(list(WEIGHTS.values())) / 33)
+    frames = np.clip(rng.normal(55 * digits - 30, 25), 28, 322)
     return Surveyor(frames.round().astype(int), frames_per_step=4)
 
 
@@ -63,18 +63,19 @@ def test_equal_updates_are_those_of_rand(surveyor, monkeypatch):
 
 def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiments):
     names = [experiment.name for experiment in experiments]
-    assert len(set(names)) == len(names) == 18
+    assert len(set(names)) == len(names) == 19
     assert names[:10] == study.TEN
     assert {"rand_batch_4", "rand_batch_8", "ssb_dbs_br_batch_4", "ssb_dbs_br_batch_8"} <= {*names}
     by_name = {experiment.name: experiment for experiment in experiments}
     assert {e.name for e in experiments if e.all_seeds} == {
-        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended"
+        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended", "ssb_dbs_br_random_epochs"
     }  # fmt: skip
     exponential = [create_hparams(by_name[n].overrides) for n in names if "exp" in n]
     assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
     default, recommended = sorted(h.local_randomization_factor for h in exponential)[::-1]
     assert default == 0.1 > recommended > 0.01
     assert by_name["ssb_dbs_br_learning_rate"].overrides == "learning_rate_batch_exponent=0.5"
+    assert by_name["ssb_dbs_br_random_epochs"].overrides == "random_epochs=2"
 
 
 def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
@@ -85,7 +86,7 @@ def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
     assert [e.follow_up for e in first] == sorted(e.follow_up for e in first)
     counts = {e.name: sum(job.experiment is e for job in jobs) for e in experiments}
     assert {n: c for n, c in counts.items() if c == 5}.keys() == {
-        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended"
+        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended", "ssb_dbs_br_random_epochs"
     }  # fmt: skip
     assert set(counts.values()) == {3, 5}
     assert {str(job.place) for job in jobs[:2]} == {"rand/seed_1", "sb_br/seed_1"}

@@ -33,7 +33,7 @@ fi
 
 source "$here/python.sh"
 if [ $mode = small ]; then
-  export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-12} SEEDS=${SEEDS:-1 2 3 4 5}
+  export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-10} SEEDS=${SEEDS:-1 2 3 4 5}
   export AUDIO=win_time=None,hop_time=None VAL_FRACTION=0.05 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   # A schedule counts updates, and would lower the rate sooner where batches are smaller.
   fixed=learning_rate_schedule=constant,epochs_per_validation=1,keep_checkpoints=1,num_workers=0
