@@ -11,12 +11,14 @@ from math import gcd
 from pathlib import Path
 
 import numpy as np
-from scipy.signal import resample_poly
 
+from analysis.checked_json import parse_json
 from corpus.spoken_numbers import GRAMMAR
 from errors import UserError
+from files import numbered_lines
 
 RATE = 16_000  # Hz, of its acoustic model
+INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 SILENCE = 0.2  # seconds put before and after the speech, in which it finds its level
 
 
@@ -50,6 +52,8 @@ class NumberRecogniser:
 
     def take_down(self, samples: np.ndarray, sampling_rate: int) -> str:
         """The words heard in float samples [N] in [-1, 1]; empty where it heard no number."""
+        from scipy.signal import resample_poly
+
         divisor = gcd(sampling_rate, RATE)
         samples = resample_poly(samples, RATE // divisor, sampling_rate // divisor)
         samples = np.pad(samples, round(SILENCE * RATE))
@@ -72,3 +76,38 @@ def word_error_rate(transcripts: Iterable[Transcript]) -> float:
 
     pairs = list(transcripts)
     return jiwer.wer([pair.text for pair in pairs], [pair.heard for pair in pairs])
+
+
+@dataclass(frozen=True)
+class Intelligibility:
+    """Word error rates of one checkpoint and of the recordings of the same texts."""
+
+    word_error_rate: float
+    recordings: float
+    recordings_after_griffin_lim: float
+    texts: int
+    checkpoint: str
+    epochs: int  # that it was trained, 0 where it does not say
+    transcripts: list[Transcript]
+
+
+def read_intelligibility(path: Path) -> Intelligibility:
+    """What was heard of a checkpoint, from the file that listen.py wrote.
+
+    Raises:
+        UserError: naming the file and what is wrong in it.
+    """
+    return read_findings(path, Intelligibility)
+
+
+def read_findings(path: Path, expected: type):
+    """An `expected` from the file that a program wrote of it.
+
+    Raises:
+        UserError: naming the file and what is wrong in it.
+    """
+    lines = numbered_lines(path, "no such file; scripts/listen.py writes it")
+    try:
+        return parse_json("\n".join(line for _, line in lines), expected)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; delete it and listen again") from None

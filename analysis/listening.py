@@ -15,17 +15,22 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.checked_json import parse_json
-from analysis.intelligibility import NumberRecogniser, Transcript, plain_words, word_error_rate
+from analysis.intelligibility import (
+    Intelligibility,
+    NumberRecogniser,
+    Transcript,
+    plain_words,
+    read_findings,
+    word_error_rate,
+)
 from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
 from corpus.metadata import read_metadata
 from errors import UserError
-from files import numbered_lines, write_atomically, write_json
+from files import write_atomically, write_json
 from hparams import HParams
 from progress import progress_bar
 from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
 
-INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 CEILING_FILE = "ceiling.json"  # in the folder of the recordings
 LONGEST_SPEECH = 1.3  # times the longest recording; what has not stopped by then never does
 
@@ -38,19 +43,6 @@ class Ceiling:
     after_griffin_lim: float  # of the recordings after mel and Griffin-Lim, as the model's are
     mels: dict  # the mels' settings
     transcripts: list[Transcript]  # of the recordings themselves
-
-
-@dataclass(frozen=True)
-class Intelligibility:
-    """Word error rates of one checkpoint and of the recordings of the same texts."""
-
-    word_error_rate: float
-    recordings: float
-    recordings_after_griffin_lim: float
-    texts: int
-    checkpoint: str
-    epochs: int  # that it was trained, 0 where it does not say
-    transcripts: list[Transcript]
 
 
 def read_recordings(folder: Path) -> list[tuple[Path, str]]:
@@ -74,7 +66,7 @@ def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
     """
     kept, mels = folder / CEILING_FILE, mel_fingerprint(hparams)
     if kept.exists():
-        found = _read_json(kept, Ceiling)
+        found = read_findings(kept, Ceiling)
         if found.mels == mels:
             return found
     recordings, listener = read_recordings(folder), NumberRecogniser()
@@ -149,20 +141,3 @@ def most_decoder_steps(clips: list[tuple[Path, str]], hparams: HParams) -> int:
     """Decoder steps that a little more than the longest recording takes."""
     frames = [frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips]
     return int(np.ceil(LONGEST_SPEECH * max(frames) / hparams.n_frames_per_step))
-
-
-def read_intelligibility(path: Path) -> Intelligibility:
-    """What `evaluate` found, from the file that listen.py wrote.
-
-    Raises:
-        UserError: naming the file and what is wrong in it.
-    """
-    return _read_json(path, Intelligibility)
-
-
-def _read_json(path: Path, expected):
-    lines = numbered_lines(path, "no such file; scripts/listen.py writes it")
-    try:
-        return parse_json("\n".join(line for _, line in lines), expected)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; delete it and listen again") from None

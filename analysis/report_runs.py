@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis import published
+from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.lengths import read_lengths
-from analysis.listening import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.metrics import RunMetrics, RunRecord, read_metrics
 from analysis.strategies import PARAMETERS, batching_name
 from batching import STRATEGIES

@@ -23,7 +23,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.arguments import make_parser
-from analysis.listening import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.metrics import EpochRecord, RunMetrics, read_metrics
 from analysis.tables import text_table
 from errors import UserError

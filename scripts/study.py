@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
+from analysis.intelligibility import INTELLIGIBILITY_FILE, read_intelligibility
 from analysis.lengths import read_lengths
-from analysis.listening import INTELLIGIBILITY_FILE, measure_ceiling, read_intelligibility
+from analysis.listening import measure_ceiling
 from analysis.recommendation import as_hparams, batching_overrides, recommend
 from analysis.strategies import PARAMETERS
 from analysis.survey import Surveyor, match_zero_padding

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from helpers import metrics, run_program
 
-from analysis.listening import Intelligibility, read_intelligibility
+from analysis.intelligibility import Intelligibility, read_intelligibility
 from scripts import demo
 
 ROOT = Path(__file__).resolve().parent.parent

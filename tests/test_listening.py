@@ -10,13 +10,11 @@ from corpora import make_corpus, refusal
 from helpers import ROOT
 
 from analysis import listening
-from analysis.intelligibility import Transcript
+from analysis.intelligibility import Intelligibility, Transcript, read_intelligibility
 from analysis.listening import (
-    Intelligibility,
     evaluate,
     measure_ceiling,
     most_decoder_steps,
-    read_intelligibility,
     read_recordings,
 )
 from audio import write_wav

@@ -131,7 +131,11 @@ def smaller(command: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "documents",
-    [("README.md",), ("docs/paper.md", "docs/batching.md"), ("docs/speed.md", "docs/migration.md")],
+    [
+        ("README.md", "docs/own-data.md", "docs/training.md"),
+        ("docs/paper.md", "docs/batching.md"),
+        ("docs/speed.md", "docs/migration.md"),
+    ],
     ids=" and ".join,
 )
 def test_every_command_runs_in_the_order_given(documents, clone):

@@ -11,7 +11,7 @@ from records import write_run
 from scipy.stats import spearmanr, ttest_rel
 
 from analysis import published, report_pages
-from analysis.listening import INTELLIGIBILITY_FILE
+from analysis.intelligibility import INTELLIGIBILITY_FILE
 from analysis.paired import holm
 from analysis.report_findings import BEST
 from analysis.report_measures import choose_loss_columns
