@@ -1,4 +1,4 @@
-# make demo: from nothing to a trained toy model under two batching strategies. make test: what CI runs.
+# make demo: from nothing to a model that speaks. make test: what CI runs.
 # make say TEXT="4,072", make page: hear the demo's model.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python

@@ -64,7 +64,9 @@ def test_what_cannot_be_said_is_one_line(text, message, tmp_path, monkeypatch):
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "TEXT"}
+    # `make test` hands its own flags and depth on, with which another make says where it is.
+    left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(
         ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
