@@ -27,7 +27,7 @@ from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read
 from analysis.metrics import EpochRecord, RunMetrics, read_metrics
 from analysis.tables import text_table
 from errors import UserError
-from files import write_atomically
+from files import refuse_no_folder, write_atomically
 
 COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colour-blind too
 MODEL = ROOT / "scripts" / "speaking_model.txt"
@@ -85,9 +85,9 @@ def train(out: Path, clips: int, epochs: int) -> Path:
 
 
 def speak(out: Path, checkpoint: Path) -> Intelligibility:
-    """What the recogniser heard of the unseen numbers, which the model speaks now."""
+    """What was heard of the unseen numbers; the model speaks them anew if it learnt since."""
     found = out / INTELLIGIBILITY_FILE
-    if not found.exists():
+    if not found.exists() or found.stat().st_mtime < checkpoint.stat().st_mtime:
         run(
             "scripts/listen.py",
             *("--checkpoint", checkpoint, "--recordings", out / "unseen"),
@@ -194,6 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     out, began = args.out, time.monotonic()
     again = "run it again to go on, or delete the output folder to start anew"
     try:
+        refuse_no_folder(out, "--out")
         folder = train(out, args.clips, args.epochs)
         best = folder / "best.pt"
         heard, metrics = speak(out, best), read_metrics(folder)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from helpers import metrics, run_program
 
 from analysis.intelligibility import Intelligibility, read_intelligibility
+from files import write_json
 from scripts import demo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,6 +111,32 @@ def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, mon
     trained = (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
     assert not any(text in trained for text in spoken)
     assert 'make say TEXT="4,072"' in printed[0]
+
+
+def test_a_file_in_the_folders_place_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(SystemExit, match=r"demo: .*notes\.txt.*--out"):
+        demo.main(["--out", str(tmp_path / "notes.txt")])
+
+
+def test_a_checkpoint_is_heard_anew_where_it_learnt_since(tmp_path, monkeypatch):
+    best, found = tmp_path / "best.pt", tmp_path / "intelligibility.json"
+    runs = []
+
+    def listen(*command):
+        runs.append(command)
+        write_json(found, asdict(Intelligibility(0.25, 0.1, 0.125, 50, "best.pt", 12, [])))
+
+    monkeypatch.setattr(demo, "run", listen)
+    best.touch()
+    assert demo.speak(tmp_path, best).word_error_rate == 0.25
+    os.utime(found, (2000, 2000))
+    os.utime(best, (1000, 1000))
+    demo.speak(tmp_path, best)
+    assert len(runs) == 1
+    os.utime(best, (3000, 3000))
+    demo.speak(tmp_path, best)
+    assert len(runs) == 2
 
 
 STOPPED = """
