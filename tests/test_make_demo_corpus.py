@@ -130,7 +130,8 @@ def test_the_same_seed_gives_the_same_bytes_in_a_fresh_process_which_says_what_i
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "fresh")
     assert read_metadata(tmp_path / "first") != read_metadata(tmp_path / "other")
-    lines = result.stdout.splitlines()
+    # On a machine with much other work it takes so long that it says how far it is.
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("Speaking: ")]
     assert lines[0].startswith(f"Wrote 20 clips of synthesised speech to {tmp_path / 'fresh'} in ")
     seconds = [soundfile.info(path).duration for path in (tmp_path / "fresh" / "wavs").iterdir()]
     assert lines[0].endswith(
