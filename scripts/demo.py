@@ -214,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
 {comparison}
 
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
-The run begins with random batches, under which the alignment forms sooner (docs/training.md).
+The run begins with random batches, and goes on under SSB-DBS-BR (docs/training.md).
 
 {rates(heard)}
 

@@ -1455,8 +1455,7 @@ def test_an_alignment_that_has_not_formed_is_said_once_with_what_helps(
     sharpness = metrics(out, "validation")[-1]["alignment_sharpness"]
     assert printed.count("warning: the alignment has not formed after") == 1
     assert f"sharpness {sharpness:.2f} is below 0.3" in printed
-    settings_that_help = ("n_frames_per_step=2", "guided_attention_weight=5", "random_epochs=3")
-    for setting in ("--trim-silence", *settings_that_help):
+    for setting in ("--trim-silence", "n_frames_per_step=2", "guided_attention_weight=5"):
         assert setting in printed
     run(out, corpus, "--resume", **settings, epochs=4)
     assert "has not formed" not in capsys.readouterr().out

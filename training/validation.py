@@ -159,8 +159,6 @@ def advice_on_alignment(record: dict, hparams: HParams) -> str:
         settings.append("n_frames_per_step=2 (or 3), which makes the way through a text shorter")
     if hparams.guided_attention_weight == 0:
         settings.append("guided_attention_weight=5")
-    if hparams.batching_strategy != "random" and hparams.random_epochs == 0:
-        settings.append("random_epochs=3: clips of all lengths share the first batches")
     tries = [
         "cut silence off the clips' ends (prepare_ljspeech.py names them, --trim-silence cuts)",
         *(f"begin a new run with {setting}" for setting in settings),
