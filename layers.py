@@ -149,7 +149,13 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it)."""
+    """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
+
+    Without `location_gradient` the past alignments count as given: the location layer learns what
+    to make of them, and no gradient goes on to the steps that made them. Through all steps that
+    gradient grows large where attention walks at a pace of its own, and drowns what would teach it
+    to follow the text (docs/training.md).
+    """
 
     def __init__(
         self,
@@ -158,8 +164,10 @@ class Attention(nn.Module):
         attention_dim: int,
         location_n_filters: int,
         location_kernel_size: int,
+        location_gradient: bool = True,
     ):
         super().__init__()
+        self.location_gradient = location_gradient
         self.query_layer = Linear(query_dim, attention_dim, bias=False, init_gain="tanh")
         self.memory_layer = Linear(memory_dim, attention_dim, bias=False, init_gain="tanh")
         self.v = Linear(attention_dim, 1, bias=False)
@@ -174,6 +182,8 @@ class Attention(nn.Module):
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the context [B, memory_dim] and the alignment [B, T_in], which sums to 1."""
+        if not self.location_gradient:
+            past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)
         energies = self.v(torch.tanh(projected + processed_memory + self.location_layer(past)))
         alignment = torch.softmax(energies.squeeze(2).masked_fill(mask, -torch.inf), dim=1)

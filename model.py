@@ -153,6 +153,7 @@ class Decoder(nn.Module):
             h.attention_dim,
             h.attention_location_n_filters,
             h.attention_location_kernel_size,
+            h.attention_location_gradient,
         )
         self.decoder_rnn = nn.LSTMCell(
             h.attention_rnn_dim + h.encoder_embedding_dim, h.decoder_rnn_dim

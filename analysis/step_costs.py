@@ -60,6 +60,7 @@ COST_SETTINGS = (
     "attention_dim",
     "attention_location_n_filters",
     "attention_location_kernel_size",
+    "attention_location_gradient",
     "postnet_embedding_dim",
     "postnet_kernel_size",
     "postnet_n_convolutions",

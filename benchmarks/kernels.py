@@ -54,6 +54,7 @@ def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.
         kernel_size=hparams.attention_location_kernel_size,
         p_attention_dropout=hparams.p_attention_dropout,
         p_decoder_dropout=hparams.p_decoder_dropout,
+        location_gradient=hparams.attention_location_gradient,
         differentiable=True,
         early_launch=early,
         stream=torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0,

@@ -107,7 +107,12 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
         return found
     if memory.is_cuda:
         _warn_once(found)
-    return PlainLoops(operand_dtype, decoder.p_attention_dropout, decoder.p_decoder_dropout)
+    return PlainLoops(
+        operand_dtype,
+        decoder.p_attention_dropout,
+        decoder.p_decoder_dropout,
+        decoder.attention_layer.location_gradient,
+    )
 
 
 @functools.cache

@@ -43,6 +43,7 @@ class Setting(NamedTuple):
     kernel_size: int  # K
     p_attention_dropout: float
     p_decoder_dropout: float
+    location_gradient: bool  # whether gradients go back through the alignments of steps before
     differentiable: bool  # whether the backward passes are wanted too
     early_launch: bool  # whether a launch may be made while the one before it still runs
     stream: int  # graphs on two streams must not share a table
@@ -105,6 +106,7 @@ def graphs_for(
         location.weight.shape[2],
         0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
         early_launch,
         stream,
@@ -353,7 +355,8 @@ def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) 
         "num_warps": 8 if dim else 4,
         **types,
     }
-    programs = -(-size // units) + (CLIPS if dim else 0), -(-setting.clips // CLIPS)
+    through_windows = CLIPS if dim and setting.location_gradient else 0
+    programs = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
     gradient = _kernels().cell_gradient[programs]
     return lambda table, offset: gradient(table, offset, 1 / (1 - p), **options)
 

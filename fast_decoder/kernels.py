@@ -509,8 +509,8 @@ def cell_gradient(
 ):
     """The step's gates become their gradients; program (units, clips).
 
-    Programs beyond the last unit take a clip each instead, and bring denergy through the windows
-    to the alignments that they show.
+    Programs beyond the last unit, if there are any, take a clip each instead, and bring denergy
+    through the windows to the alignments that they show.
     """
     t = tl.load(table + STOP) - 1 - offset
     _wait(EARLY)

@@ -22,9 +22,14 @@ class PlainLoops:
     """Both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
 
     def __init__(
-        self, operand_dtype: torch.dtype, p_attention_dropout: float, p_decoder_dropout: float
+        self,
+        operand_dtype: torch.dtype,
+        p_attention_dropout: float,
+        p_decoder_dropout: float,
+        location_gradient: bool = True,
     ):
         self.operand_dtype = operand_dtype  # of the LSTMs' products
+        self.location_gradient = location_gradient  # back through the alignments of steps before
         self.p_attention_dropout, self.p_decoder_dropout = p_attention_dropout, p_decoder_dropout
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
@@ -92,7 +97,7 @@ class PlainLoops:
         )
         denergies = new(CHUNK, batch_size, num_symbols)
         dcumulative, dalignment = (torch.zeros_like(alignments[0]) for _ in range(2))
-        attention = _AttentionSlopes(buffers)
+        attention = _AttentionSlopes(buffers, self.location_gradient)
         cell = _CellBackward(buffers, self.p_attention_dropout)
         multiply = product_by(buffers.weight.T, batch_size, self.operand_dtype)
         for stop in range(num_steps, 0, -CHUNK):
@@ -116,9 +121,12 @@ class PlainLoops:
                 dquery = gradients.queries[t].unsqueeze(1)
                 torch.bmm(denergy, slopes[t - start], out=dquery)
                 cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), query_weight))
-                dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
-                dcumulative += dpast[:, 1]
-                dalignment = dpast[:, 0] + dcumulative
+                if self.location_gradient:
+                    dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
+                    dcumulative += dpast[:, 1]
+                    dalignment = dpast[:, 0] + dcumulative
+                else:
+                    dalignment = dcumulative
             attention.finish(denergies[: stop - start], gradients)
         return gradients
 
@@ -241,22 +249,25 @@ def _windows(past: torch.Tensor, half: int) -> torch.Tensor:
 class _AttentionSlopes:
     """What attention's backward steps multiply by, for several steps at once."""
 
-    def __init__(self, buffers: AttentionBuffers):
-        self.buffers = buffers
+    def __init__(self, buffers: AttentionBuffers, with_band: bool):
+        self.buffers, self.band = buffers, None
+        if not with_band:
+            return
         _, batch_size, num_symbols = buffers.alignments.shape
-        self.half = buffers.location_weight.shape[1] // 4
-        width = num_symbols + 2 * self.half
+        half = buffers.location_weight.shape[1] // 4
+        width = num_symbols + 2 * half
         # band[n, source, n + k] = (location_weight^T slope_n)[source, k], and zero elsewhere
         self.band = buffers.v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
         self.diagonals = self.band.as_strided(
-            (CHUNK, batch_size, num_symbols, 2, 2 * self.half + 1),
+            (CHUNK, batch_size, num_symbols, 2, 2 * half + 1),
             (*self.band.stride()[:2], 2 * width + 1, width, 1),
         )
 
-    def prepare(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def prepare(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
         buffers = self.buffers
-        windows = _windows(buffers.past[start:stop], self.half)
+        half = buffers.location_weight.shape[1] // 4
+        windows = _windows(buffers.past[start:stop], half)
         self.windows = windows.reshape(-1, buffers.location_weight.shape[1])
         pre = product(self.windows, buffers.location_weight, buffers.v.dtype)
         pre = pre.view(*windows.shape[:3], -1).add_(buffers.processed_memory)
@@ -264,8 +275,9 @@ class _AttentionSlopes:
             (buffers.hidden[start:stop] @ buffers.query_weight.T).unsqueeze(2)
         ).tanh_()
         self.slopes = torch.ops.aten.tanh_backward(buffers.v.expand_as(pre), self.tanh)
-        filters = product(self.slopes.flatten(0, 2), buffers.location_weight.T, buffers.v.dtype)
-        self.diagonals[: stop - start] = filters.view_as(windows)
+        if self.band is not None:
+            filters = product(self.slopes.flatten(0, 2), buffers.location_weight.T, buffers.v.dtype)
+            self.diagonals[: stop - start] = filters.view_as(windows)
         return self.slopes, self.band
 
     def finish(self, denergies: torch.Tensor, gradients: AttentionGradients) -> None:

@@ -28,6 +28,7 @@ FULL = {
     "kernel_size": 31,
     "p_attention_dropout": 0.1,
     "p_decoder_dropout": 0.1,
+    "location_gradient": True,
     "differentiable": True,
     "early_launch": True,
 }

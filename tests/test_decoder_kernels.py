@@ -169,6 +169,7 @@ def test_programs_without_a_clip_or_a_symbol_change_nothing(monkeypatch):
         {"p_attention_dropout": 0.0},
         {"p_decoder_dropout": 0.6, "p_attention_dropout": 0.3},
         {"training": False},
+        {"attention_location_gradient": False},
         {"attention_rnn_dim": 72, "decoder_rnn_dim": 40, "attention_dim": 20, "prenet_dim": 12},
     ],
     ids=str,

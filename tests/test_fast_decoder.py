@@ -193,6 +193,7 @@ def test_several_frames_a_step_change_nothing(lengths, r, dtype, products):
         {"p_decoder_dropout": 0.6, "p_attention_dropout": 0.3},
         WITHOUT_DROPOUT,
         {"training": False},
+        {"attention_location_gradient": False},
         {"training": False, **WITHOUT_DROPOUT},
         {"attention_rnn_dim": 64, "decoder_rnn_dim": 48, "attention_dim": 16, "prenet_dim": 32},
     ],

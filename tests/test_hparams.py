@@ -71,6 +71,7 @@ OWN_DEFAULTS = {
     "batch_capacity": None,
     "batch_randomization": True,
     "random_epochs": 0,
+    "attention_location_gradient": True,
     "prepare_trainset_per_epoch": True,
     "epochs_per_validation": 2,
     "validation_batch_size": 16,

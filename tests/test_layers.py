@@ -215,6 +215,25 @@ def test_the_prenet_is_two_relu_layers_each_with_its_mask():
     np.testing.assert_array_equal(prenet(x, keep).detach().numpy() != 0, expected != 0)
 
 
+def test_without_a_location_gradient_nothing_goes_back_through_past_alignments():
+    """Alignment and context are as with it, and so are the gradients of all that is no past."""
+    found = []
+    for location_gradient in (True, False):
+        torch.manual_seed(0)
+        attention = Attention(5, 6, 4, 3, 7, location_gradient)
+        memory, past = torch.randn(3, 9, 6), torch.rand(3, 2, 9, requires_grad=True)
+        query = torch.randn(3, 5, requires_grad=True)
+        mask = padding_mask(torch.tensor([9, 4, 1]), 9, CPU)
+        outputs = attention(query, memory, attention.memory_layer(memory), past, mask)
+        torch.cat(outputs, dim=1).square().sum().backward()
+        gradients = [p.grad for p in (query, *attention.parameters())]
+        found.append([output.detach() for output in outputs] + gradients)
+        assert (past.grad is not None and bool(past.grad.any())) == location_gradient
+    for whole, cut in zip(*found, strict=True):
+        assert torch.equal(whole, cut)
+        assert cut.any()
+
+
 def test_attention_looks_at_symbols_only_and_weights_sum_to_one():
     attention = Attention(5, 6, 4, 3, 7)
     memory, past = torch.randn(3, 9, 6, generator=seeded()), torch.rand(3, 2, 9)
