@@ -1,10 +1,17 @@
-"""Differences between two batchings, paired by seed, and whether they are beyond chance.
+"""Differences between batchings, paired by seed, and whether they are beyond chance.
 
-The test is the paired t-test, two-sided: the mean of the seeds' differences over its standard
-error, with one degree of freedom less than there are seeds. Several comparisons that are made
-together share the 5 % by Holm's method (Holm 1979, "A simple sequentially rejective multiple test
-procedure"). With three seeds a difference must be 4.3 of its standard errors to pass even alone,
-so what is not beyond chance may still be there.
+Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
+design, and values are compared as ratios:
+
+    log value = effect of the batching + effect of the seed + chance
+
+fitted by least squares to all runs of a comparison (two-way analysis of variance without
+interaction; Montgomery, "Design and Analysis of Experiments", on randomised complete blocks). The
+spread that chance makes is taken to be the same share of every batching's values, so all runs
+together tell it: a batching with three seeds of its own would have to differ by 4.3 standard errors
+before anything is believed, one of twenty batchings by about two. A change is tested by a two-sided
+t-test. Several that are made together share the 5 % by Holm's method (Holm 1979, "A simple
+sequentially rejective multiple test procedure").
 """
 
 import math
@@ -18,44 +25,61 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """Second minus first. `p_value` is None where there are fewer than two seeds in common."""
+class Change:
+    """From one batching to another, in per cent of the first."""
 
     mean: float
-    standard_error: float | None
-    num_seeds: int
+    standard_error: float | None  # None where no run is left over to tell what chance makes
+    num_seeds: int  # that both have
     p_value: float | None
 
 
-def paired_difference(
-    first: dict[int, float],
-    second: dict[int, float],
-    *,
-    in_per_cent: bool = False,
-    least_error: float = 0.0,
-) -> PairedDifference | None:
-    """The mean difference of two batchings' values; None where they have no seed in common.
+class SeedModel:
+    """The values of several batchings, each a number for every seed.
 
     Args:
-        first, second: a value for every seed.
-        in_per_cent: of the first, seed by seed.
-        least_error: a standard error known from elsewhere, such as from repeated epochs, in the
-            unit of the difference; the seeds' own counts where it is larger.
+        batchings: for each a positive value by seed; it may be empty.
     """
-    seeds = sorted(first.keys() & second.keys())
-    if not seeds:
-        return None
-    a, b = (np.array([values[seed] for seed in seeds]) for values in (first, second))
-    differences = 100 * (b / a - 1) if in_per_cent else b - a
-    mean, n = float(differences.mean()), len(seeds)
-    if n < 2:
-        return PairedDifference(mean, least_error or None, n, None)
-    error = max(float(differences.std(ddof=1)) / math.sqrt(n), least_error)
-    if error > 0:
-        p_value = float(2 * t.sf(abs(mean) / error, n - 1))
-    else:
-        p_value = 1.0 if mean == 0 else 0.0
-    return PairedDifference(mean, error, n, p_value)
+
+    def __init__(self, batchings: Sequence[dict[int, float]]):
+        self._batchings = batchings
+        rows = [(place, seed) for place, values in enumerate(batchings) for seed in values]
+        seeds = sorted({seed for _, seed in rows})
+        columns = np.zeros((len(rows), len(batchings) + len(seeds)))
+        for row, (place, seed) in enumerate(rows):
+            columns[row, [place, len(batchings) + seeds.index(seed)]] = 1
+        logs = np.log([batchings[place][seed] for place, seed in rows])
+        inverse = np.linalg.pinv(columns)
+        self._effects, self._spread = inverse @ logs, inverse @ inverse.T
+        self.degrees_of_freedom = len(rows) - round(np.trace(columns @ inverse))
+        residuals = logs - columns @ self._effects
+        self._variance = float(residuals @ residuals) / max(self.degrees_of_freedom, 1)
+
+    def change(self, first: int, second: int, least_error: float = 0.0) -> Change | None:
+        """From one of the batchings to another; None where they have no seed in common.
+
+        Args:
+            first, second: their places.
+            least_error: a standard error known from elsewhere, such as from repeated epochs, as a
+                share of the ratio; the runs' own counts where it is larger.
+        """
+        shared = self._batchings[first].keys() & self._batchings[second].keys()
+        if not shared:
+            return None
+        contrast = np.zeros(len(self._effects))
+        contrast[[first, second]] = -1, 1
+        log_ratio = float(contrast @ self._effects)
+        mean = 100 * math.expm1(log_ratio)
+        if self.degrees_of_freedom < 1:
+            error = 100 * math.exp(log_ratio) * least_error or None
+            return Change(mean, error, len(shared), None)
+        error = math.sqrt(self._variance * float(contrast @ self._spread @ contrast))
+        error = max(error, least_error)
+        if error > 1e-12:  # of equal values, rounding alone is left
+            p_value = float(2 * t.sf(abs(log_ratio) / error, self.degrees_of_freedom))
+        else:
+            p_value = 1.0 if abs(log_ratio) < 1e-9 else 0.0
+        return Change(mean, 100 * math.exp(log_ratio) * error, len(shared), p_value)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

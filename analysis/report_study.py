@@ -1,7 +1,7 @@
 """What a study of learning adds to a report: runs with several seeds whose speech was heard.
 
-Every figure is worked out from the runs. Differences are paired by seed; see analysis/paired.py for
-the test.
+Every figure is worked out from the runs. Changes are paired by seed; analysis/paired.py has the
+test.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from analysis import published
-from analysis.paired import LEVEL, PairedDifference, by_seed, holm, paired_difference
+from analysis.paired import LEVEL, Change, SeedModel, by_seed, holm
 from analysis.report_figures import hours_spent, updates_made
 from analysis.report_findings import (
     BEST,
@@ -48,6 +48,13 @@ def word_error_rate_of(run: FinishedRun) -> float:
     if run.intelligibility is None:
         raise LookupError("was not listened to")
     return run.intelligibility.word_error_rate
+
+
+def word_error_rate_above_0(run: FinishedRun) -> float:
+    """The same for ratios: at least that of half a wrong word."""
+    rate = word_error_rate_of(run)
+    words = sum(len(transcript.text.split()) for transcript in run.intelligibility.transcripts)
+    return max(rate, 0.5 / max(words, 1))
 
 
 def minutes_of_epoch(run: FinishedRun) -> float:
@@ -142,23 +149,26 @@ def _of_the_recordings(rows: Sequence[ReportRow]) -> str:
 
 def _paired_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportTable]:
     """Every experiment against RAND, with one test a quantity."""
-    time, updates = (least_spent(rows, spent) for spent in (hours_spent, updates_made))
+    alike = one_batch_size(rows)  # batches twice the size would halve what all are compared at
+    time, updates = (least_spent(alike, spent) for spent in (hours_spent, updates_made))
     late = partial(losses.value, column=2, name="validation_loss")
-    quantities: dict[str, tuple[int, Value]] = {
-        "padded loss, late third": (3, late),
-        "unpadded loss, late third": (3, partial(late, name="validation_loss_unpadded")),
-        "word error rate": (3, word_error_rate_of),
+    quantities: dict[str, tuple[Value, Value]] = {
+        "padded loss, late third": (late, late),
+        "unpadded loss, late third": (partial(late, name="validation_loss_unpadded"),) * 2,
+        "word error rate": (word_error_rate_of, word_error_rate_above_0),
     }
-    spent_alike: dict[str, tuple[int, Value]] = {
-        "at equal epochs": (3, lambda run: run.metrics.validations[-1].validation_loss_unpadded),
-        f"at equal time, {60 * time:.2f} minutes": (3, partial(_at, hours_spent, time)),
-        f"at {updates:,.0f} updates": (3, partial(_at, updates_made, updates)),
+    last: Value = lambda run: run.metrics.validations[-1].validation_loss_unpadded  # noqa: E731
+    spent_alike: dict[str, tuple[Value, Value]] = {
+        "at equal epochs": (last, last),
+        f"at equal time, {60 * time:.2f} minutes": (partial(_at, hours_spent, time),) * 2,
+        f"at {updates:,.0f} updates": (partial(_at, updates_made, updates),) * 2,
     }
     note = (
-        "Difference from RAND, mean ± standard error over the seeds that both have. p: two-sided "
-        "paired t-test over seeds, adjusted by Holm's method over the rows of a column; * beyond "
-        f"chance at {LEVEL:.0%}. With three seeds a difference must be 4.3 of its standard errors "
-        "before the adjustment, so a p above that is no proof of equality."
+        "Of each quantity: its mean ± standard error over the batching's own seeds; the change "
+        "against RAND in per cent ± standard error, and p. Changes are fitted to all runs as "
+        "log value = batching + seed + chance, what chance makes being one share of all; p is that "
+        "of a two-sided t-test, adjusted by Holm's method over the rows of a column; * beyond "
+        f"chance at {LEVEL:.0%}. A larger p is no proof of equality."
     )
     return [
         _paired_table(rows, quantities, "paired", "Learning against RAND, paired by seed", note),
@@ -167,8 +177,8 @@ def _paired_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[Repor
             spent_alike,
             "equal_budgets",
             "Unpadded validation loss against RAND at equal epochs, time and updates",
-            "Losses are read from the validations by straight lines, at what the cheapest run has "
-            f"spent at its end. {note}",
+            "Losses are read from the validations by straight lines, at what the cheapest run of "
+            f"RAND's base batch size has spent at its end; – where a run spent less. {note}",
         ),
     ]
 
@@ -179,41 +189,66 @@ def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
 
 def _paired_table(
     rows: Sequence[ReportRow],
-    quantities: dict[str, tuple[int, Value]],
+    quantities: dict[str, tuple[Value, Value]],
     key: str,
     title: str,
     note: str,
 ) -> ReportTable:
-    """Mean, difference from RAND and p of each quantity; a row for every experiment."""
+    """Mean, change against RAND and p of each quantity (to show, and to take ratios of); a row for
+    every experiment."""
     rand = representatives(rows).get("RAND")
     cells: list[list] = [[] for _ in rows]
     columns = []
-    for name, (decimals, value) in quantities.items():
-        columns += [_column(name, decimals), _column("− RAND", decimals), _column("p", 0)]
-        differences = [_against(rand, row, value) for row in rows]
-        adjusted = holm([found.p_value if found else None for found in differences])
-        for line, row, found, p_value in zip(cells, rows, differences, adjusted, strict=True):
-            line += [mean_over_runs(row.runs, value), _as_cell(found, row, rand), _p_cell(p_value)]
+    for name, (shown, compared) in quantities.items():
+        columns += [_column(name, 3), _column("against RAND (%)", 1), _column("p", 0)]
+        changes = _Changes(rows, compared)
+        found = [None if row is rand else changes.between(rand, row) for row in rows]
+        adjusted = holm([change.p_value if change else None for change in found])
+        for line, row, change, p_value in zip(cells, rows, found, adjusted, strict=True):
+            line += [mean_over_runs(row.runs, shown), _as_cell(change, row is rand)]
+            line.append(_p_cell(p_value))
     lines = [
         ((row.label,), [("", cell) for cell in line]) for row, line in zip(rows, cells, strict=True)
     ]
     return ReportTable(key, title, ("batching",), tuple(columns), lines, note)
 
 
-def _against(rand: ReportRow | None, row: ReportRow, value: Value) -> PairedDifference | None:
-    if rand is None or row is rand or not _share_corpus_and_epochs(rand, row):
-        return None
-    return paired_difference(by_seed(rand.runs, value), by_seed(row.runs, value))
+class _Changes:
+    """Changes of a quantity between batchings, fitted to all runs of a corpus and its epochs."""
+
+    def __init__(self, rows: Sequence[ReportRow], value: Value):
+        self._rows, self._values = rows, [by_seed(row.runs, value) for row in rows]
+        self._models: dict[tuple, SeedModel] = {}
+
+    def between(
+        self, first: ReportRow | None, second: ReportRow | None, least_error: float = 0.0
+    ) -> Change | None:
+        """None where one is missing, or they share no corpus, epochs or seeds."""
+        if (
+            first is None
+            or second is None
+            or _corpus_and_epochs(first) != _corpus_and_epochs(second)
+        ):
+            return None
+        group = _corpus_and_epochs(first)
+        alike = [place for place, row in enumerate(self._rows) if _corpus_and_epochs(row) == group]
+        if group not in self._models:
+            self._models[group] = SeedModel([self._values[place] for place in alike])
+        places = [
+            next(nth for nth, place in enumerate(alike) if self._rows[place] is row)
+            for row in (first, second)
+        ]
+        return self._models[group].change(*places, least_error)
 
 
-def _share_corpus_and_epochs(first: ReportRow, second: ReportRow) -> bool:
-    return all(first.settings[name] == second.settings[name] for name in ("corpus", "epochs"))
+def _corpus_and_epochs(row: ReportRow) -> tuple:
+    return row.settings["corpus"], row.settings["epochs"]
 
 
-def _as_cell(found: PairedDifference | None, row: ReportRow, rand: ReportRow | None):
-    if found is not None:
-        return MeanWithError(found.mean, found.standard_error, found.num_seeds)
-    if row is rand:
+def _as_cell(change: Change | None, is_rand: bool):
+    if change is not None:
+        return MeanWithError(change.mean, change.standard_error, change.num_seeds)
+    if is_rand:
         return ""
     return MeanWithError(missing="RAND was not measured with the same corpus, epochs and seeds")
 
@@ -380,41 +415,36 @@ def study_findings(rows: Sequence[ReportRow], losses: LossColumns) -> list[Findi
     chosen = representatives(rows)
     vl3: Value = partial(losses.value, column=2, name="validation_loss")
     found = []
+    changes_by_key = {"minutes": _Changes(rows, minutes_of_epoch), "vl3": _Changes(rows, vl3)}
     for claim in CLAIMS:
-        value = minutes_of_epoch if claim.key == "minutes" else vl3
-        changes = [_change_of_pair(chosen, pair, claim.key, value) for pair in claim.pairs]
+        key = "minutes" if claim.key == "minutes" else "vl3"
+        changes = [_change_of_pair(chosen, pair, changes_by_key[key], key) for pair in claim.pairs]
         published_lines = [_published(*pair, claim.key) for pair in claim.pairs]
         found.append(_finding(claim, published_lines, changes))
     for what, spent in (("time", hours_spent), ("updates", updates_made)):
         pair = ("RAND", BEST)
         budget = least_spent([chosen[name] for name in pair if name in chosen] or rows, spent)
         text = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
-        change = _change_of_pair(chosen, pair, "vl3", partial(_at, spent, budget))
+        change = _change_of_pair(chosen, pair, _Changes(rows, partial(_at, spent, budget)), "vl3")
         found.append(_finding(Claim(text, [pair], "vl3"), ["– (potentially)"], [change]))
     return found
 
 
 def _change_of_pair(
-    chosen: dict[str, ReportRow], pair: tuple[str, str], key: str, value: Value
-) -> PairedDifference | None:
-    """Change in per cent; None where it is not measured. Of times, no error is smaller than that
-    from repeated epochs."""
-    if not all(name in chosen for name in pair):
-        return None
-    first, second = (chosen[name] for name in pair)
-    if not _share_corpus_and_epochs(first, second):
-        return None
-    a, b = by_seed(first.runs, value), by_seed(second.runs, value)
-    error = 0.0
-    if key == "minutes" and (seeds := a.keys() & b.keys()):
-        errors = (by_seed(row.runs, relative_error_of_minutes) for row in (first, second))
-        of_first, of_second = errors
-        squares = [
-            (100 * b[seed] / a[seed]) ** 2 * (of_first[seed] ** 2 + of_second[seed] ** 2)
-            for seed in seeds
-        ]
-        error = math.sqrt(sum(squares)) / len(squares)
-    return paired_difference(a, b, in_per_cent=True, least_error=error)
+    chosen: dict[str, ReportRow], pair: tuple[str, str], changes: _Changes, key: str
+) -> Change | None:
+    """None where it is not measured. Of times, no error is smaller than that from repeated
+    epochs."""
+    first, second = (chosen.get(name) for name in pair)
+    least_error = 0.0
+    if key == "minutes" and first and second:
+        of_first, of_second = (
+            by_seed(row.runs, relative_error_of_minutes) for row in (first, second)
+        )
+        if seeds := of_first.keys() & of_second.keys():
+            squares = [of_first[seed] ** 2 + of_second[seed] ** 2 for seed in seeds]
+            least_error = math.sqrt(sum(squares)) / len(squares)
+    return changes.between(first, second, least_error)
 
 
 def _published(before: str, after: str, key: str) -> str:
@@ -440,13 +470,13 @@ def _finding(claim: Claim, published_lines: list[str], changes: list) -> Finding
     return Finding(claim.text, published_lines, lines, _verdict(claim, verdicts, changes))
 
 
-def _verdict_of_pair(change: PairedDifference, p_value: float | None) -> str:
+def _verdict_of_pair(change: Change, p_value: float | None) -> str:
     if p_value is None or p_value >= LEVEL:
         return "undecided"
     return "confirmed" if change.mean < 0 else "contradicted"
 
 
-def _verdict(claim: Claim, verdicts: list[str], changes: list[PairedDifference | None]) -> str:
+def _verdict(claim: Claim, verdicts: list[str], changes: list[Change | None]) -> str:
     if not verdicts:
         return "not measured"
     lacking = len(claim.pairs) - len(verdicts)
