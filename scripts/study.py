@@ -140,7 +140,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     equal = size_of_equal_updates(surveyor, hparams.batch_size)
     follow_ups = [
         (f"ssb_dbs_br_batch_{equal}", "ssb_dbs_br", f"batch_size={equal}"),
-        ("ssb_dbs_br_random_epochs", "ssb_dbs_br", f"random_epochs={RANDOM_EPOCHS}", True),
+        ("ssb_dbs_br_random_epochs", "ssb_dbs_br", f"random_epochs={RANDOM_EPOCHS}"),
         ("ssb_dbs_br_learning_rate", "ssb_dbs_br", "learning_rate_batch_exponent=0.5"),
     ]
     for size in (size for size in BATCH_SIZES if size != hparams.batch_size):

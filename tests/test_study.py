@@ -68,8 +68,10 @@ def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiment
     assert {"rand_batch_4", "rand_batch_8", "ssb_dbs_br_batch_4", "ssb_dbs_br_batch_8"} <= {*names}
     by_name = {experiment.name: experiment for experiment in experiments}
     assert {e.name for e in experiments if e.all_seeds} == {
-        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended", "ssb_dbs_br_random_epochs"
-    }  # fmt: skip
+        "rand",
+        "ssb_dbs_br",
+        "ssb_exp_dbs_br_recommended",
+    }
     exponential = [create_hparams(by_name[n].overrides) for n in names if "exp" in n]
     assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
     default, recommended = sorted(h.local_randomization_factor for h in exponential)[::-1]
@@ -86,8 +88,10 @@ def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
     assert [e.follow_up for e in first] == sorted(e.follow_up for e in first)
     counts = {e.name: sum(job.experiment is e for job in jobs) for e in experiments}
     assert {n: c for n, c in counts.items() if c == 5}.keys() == {
-        "rand", "ssb_dbs_br", "ssb_exp_dbs_br_recommended", "ssb_dbs_br_random_epochs"
-    }  # fmt: skip
+        "rand",
+        "ssb_dbs_br",
+        "ssb_exp_dbs_br_recommended",
+    }
     assert set(counts.values()) == {3, 5}
     assert {str(job.place) for job in jobs[:2]} == {"rand/seed_1", "sb_br/seed_1"}
 
