@@ -8,9 +8,12 @@ The model speaks each of them, a recogniser takes it down, and the word error ra
 those of the recordings and of the recordings after mel and Griffin-Lim.
 """
 
+import contextlib
 import csv
+import signal
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +60,13 @@ def read_recordings(folder: Path) -> list[tuple[Path, str]]:
     return [(folder / "wavs" / f"{entry.id}.wav", entry.text) for entry in entries]
 
 
+def kept_ceiling(folder: Path, hparams: HParams) -> Ceiling | None:
+    """The rates that `measure_ceiling` kept in `folder`, if they are of such mels."""
+    kept = folder / CEILING_FILE
+    found = read_findings(kept, Ceiling) if kept.exists() else None
+    return found if found and found.mels == mel_fingerprint(hparams) else None
+
+
 def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
     """The rates of the recordings in `folder`, which are kept there for the next time.
 
@@ -64,11 +74,8 @@ def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
         UserError: if the folder is not in LJSpeech's layout, a sound cannot be read or the
             recogniser is not installed.
     """
-    kept, mels = folder / CEILING_FILE, mel_fingerprint(hparams)
-    if kept.exists():
-        found = read_findings(kept, Ceiling)
-        if found.mels == mels:
-            return found
+    if found := kept_ceiling(folder, hparams):
+        return found
     recordings, listener = read_recordings(folder), NumberRecogniser()
     heard, heard_after = [], []
     for path, text in progress_bar(
@@ -79,8 +86,9 @@ def measure_ceiling(folder: Path, hparams: HParams) -> Ceiling:
         for transcripts, sound in ((heard, samples.numpy()), (heard_after, rebuilt)):
             words = listener.take_down(sound, hparams.sampling_rate)
             transcripts.append(Transcript(plain_words(text), words))
+    mels = mel_fingerprint(hparams)
     ceiling = Ceiling(word_error_rate(heard), word_error_rate(heard_after), mels, heard)
-    write_json(kept, asdict(ceiling))
+    write_json(folder / CEILING_FILE, asdict(ceiling))
     return ceiling
 
 
@@ -88,6 +96,9 @@ def evaluate(
     checkpoint: Path, epochs: int, recordings: Path, speech: Path | None, hparams: HParams
 ) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, and take down what was spoken.
+
+    The recordings, if nothing has listened to them yet, are listened to in a process beside this
+    one, which takes about as long.
 
     Args:
         epochs: that the checkpoint was trained.
@@ -99,8 +110,42 @@ def evaluate(
         UserError: if the recordings or the checkpoint cannot be read, or the recogniser is not
             installed.
     """
-    ceiling = measure_ceiling(recordings, hparams)
     clips = read_recordings(recordings)
+    if kept_ceiling(recordings, hparams):
+        transcripts = _speak_and_listen(checkpoint, clips, speech, hparams)
+    else:
+        # Forked before torch has threads here.
+        beside = get_context("fork").Process(target=_measure_beside, args=(recordings, hparams))
+        beside.start()
+        try:
+            transcripts = _speak_and_listen(checkpoint, clips, speech, hparams)
+        except BaseException:
+            beside.terminate()
+            raise
+        finally:
+            beside.join()
+    ceiling = measure_ceiling(recordings, hparams)  # what went wrong beside is told here
+    return Intelligibility(
+        word_error_rate(transcripts),
+        ceiling.recordings,
+        ceiling.after_griffin_lim,
+        len(transcripts),
+        checkpoint.name,
+        epochs,
+        transcripts,
+    )
+
+
+def _measure_beside(recordings: Path, hparams: HParams) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the other process too
+    with contextlib.suppress(UserError, OSError):
+        measure_ceiling(recordings, hparams)
+
+
+def _speak_and_listen(
+    checkpoint: Path, clips: list[tuple[Path, str]], speech: Path | None, hparams: HParams
+) -> list[Transcript]:
+    """What is heard of every text, spoken by the checkpoint; arguments as `evaluate`'s."""
     steps = most_decoder_steps(clips, hparams)
     speaker = load_speaker(checkpoint, f"max_decoder_steps={steps}")
     if speech is not None:
@@ -121,15 +166,7 @@ def evaluate(
         transcripts.append(Transcript(plain_words(text), words))
     if speech is not None:
         write_atomically(speech / "index.csv", lambda file: _write_csv(file, rows))
-    return Intelligibility(
-        word_error_rate(transcripts),
-        ceiling.recordings,
-        ceiling.after_griffin_lim,
-        len(transcripts),
-        checkpoint.name,
-        epochs,
-        transcripts,
-    )
+    return transcripts
 
 
 def _write_csv(path: Path, rows: Iterable[tuple[str, str]]) -> None:

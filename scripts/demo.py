@@ -37,7 +37,7 @@ RANDOM_EPOCHS = 3
 TRAINING = "epochs_per_validation=1,log_interval=5,keep_checkpoints=1"
 TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=800"
 TRAINING += ",learning_rate_half_life=80"
-THREADS = "2"
+THREADS = "2"  # that train
 UNSEEN = 50  # numbers spoken at the end
 VALIDATION = 0.05  # of the clips
 
@@ -46,7 +46,7 @@ class Stopped(Exception):
     """A program of the demo did not end well. What is there is kept."""
 
 
-def run(*command: str | Path) -> None:
+def run(*command: str | Path, threads: str = "1") -> None:
     """Run a program of the recipe, showing the command as a user would type it.
 
     Raises:
@@ -54,7 +54,7 @@ def run(*command: str | Path) -> None:
     """
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
-    environment = os.environ | {"OMP_NUM_THREADS": THREADS}
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
     # The model's products are so small that a thread which sleeps at once wakes too late.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
@@ -80,7 +80,7 @@ def train(out: Path, clips: int, epochs: int) -> Path:
     )
     hparams = f"@{lists / 'settings.txt'},@{os.path.relpath(MODEL)},{TRAINING},epochs={epochs}"
     hparams += f",random_epochs={RANDOM_EPOCHS},{BATCHING}"
-    run("train.py", "-o", folder, "--resume", "--hparams", hparams)
+    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=THREADS)
     return folder
 
 

@@ -64,7 +64,8 @@ class ForkedProgram:
 
     def __init__(self, command: list[str | Path], env: dict[str, str]):
         python, *self.arguments = map(str, command)
-        assert (python, env["OMP_NUM_THREADS"]) == (sys.executable, "2")
+        threads = "2" if Path(self.arguments[0]).name == "train.py" else "1"
+        assert (python, env["OMP_NUM_THREADS"]) == (sys.executable, threads)
 
     def wait(self) -> None:
         ended = run_program(Path.cwd(), self.arguments)

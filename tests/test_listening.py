@@ -2,6 +2,8 @@
 
 import csv
 import json
+import multiprocessing
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +98,18 @@ def test_a_checkpoint_is_heard_beside_the_recordings(recordings, speaks, tmp_pat
     assert rows == [["wav", "text"], *([f"000{i}.wav", t] for i, t in enumerate(TEXTS, 1))]
     speak_without_files()
     assert evaluate(checkpoint, 2, recordings, None, HPARAMS) == found
+
+
+def test_ctrl_c_ends_the_listening_to_recordings_beside_it(recordings, speaks, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listening, "speak_text", pressed)
+    monkeypatch.setattr(Recogniser, "take_down", lambda *_: time.sleep(60))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(recordings / "checkpoint_1.pt", 1, recordings, None, HPARAMS)
+    assert multiprocessing.active_children() == []
+    assert not (recordings / listening.CEILING_FILE).exists()
 
 
 def test_speech_may_take_a_little_longer_than_the_longest_recording(recordings):
