@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis import published
+from analysis.epoch_times import EPOCH_MINUTES_FILE, EpochMinutes, read_epoch_minutes
 from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.lengths import read_lengths
 from analysis.metrics import RunMetrics, RunRecord, read_metrics
@@ -51,6 +52,7 @@ class FinishedRun:
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
     intelligibility: Intelligibility | None = None  # of a study: what a recogniser heard of it
+    epoch_minutes: EpochMinutes | None = None  # timed in turns with other batchings
 
     @property
     def record(self) -> RunRecord:
@@ -136,7 +138,15 @@ def read_finished_run(directory: Path) -> FinishedRun:
                 f"{directory / INTELLIGIBILITY_FILE}: of epoch {heard.epochs}, and the run has "
                 f"{len(epochs)}; listen to its last checkpoint: scripts/listen.py"
             )
-    return FinishedRun(directory, metrics, hparams, lengths, heard)
+    timed = None
+    if (directory / EPOCH_MINUTES_FILE).exists():
+        timed = read_epoch_minutes(directory / EPOCH_MINUTES_FILE)
+        if len(timed.minutes) != len(epochs):
+            raise UserError(
+                f"{directory / EPOCH_MINUTES_FILE}: of {len(timed.minutes)} epochs, and the run "
+                f"has {len(epochs)}; time them again: scripts/time_epochs.py"
+            )
+    return FinishedRun(directory, metrics, hparams, lengths, heard, timed)
 
 
 # ---------------------------------------------------------------------------- what runs share

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from analysis import published
 from analysis.paired import LEVEL, Change, SeedModel, by_seed, holm
-from analysis.report_figures import hours_spent, updates_made
+from analysis.report_figures import hours_spent, minutes_of_epochs, updates_made
 from analysis.report_findings import (
     BEST,
     CLAIMS,
@@ -59,11 +59,14 @@ def word_error_rate_above_0(run: FinishedRun) -> float:
 
 def minutes_of_epoch(run: FinishedRun) -> float:
     """The median over the epochs."""
-    return statistics.median(epoch.minutes for epoch in run.metrics.epochs)
+    return statistics.median(minutes_of_epochs(run))
 
 
 def relative_error_of_minutes(run: FinishedRun) -> float:
-    """Standard error of `minutes_of_epoch`, as a share of it, from how much epochs differ."""
+    """Standard error of `minutes_of_epoch`, as a share of it: by the batches that were timed in
+    turns, else from how much epochs differ."""
+    if run.epoch_minutes is not None:
+        return run.epoch_minutes.relative_error
     minutes = [epoch.minutes for epoch in run.metrics.epochs]
     if len(minutes) < 2:
         return 0.0

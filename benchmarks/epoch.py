@@ -11,19 +11,16 @@ paper's (batch size 16, 12.5 ms between frames) unless --hparams changes them.
 
 One epoch is planned under random batches (RAND) and under SSB-DBS-BR, with the capacity of
 batch_size longest clips and with each of --capacities, in padded frames; RAND then has as many
-clips a batch as the capacity holds longest ones. Each plan's batches are ordered by decoder steps
-and cut into strata of equal size; two batches of each are drawn, and whole training steps (forward,
-loss, backward, clipping, Adam) on noise of the lengths of their clips are timed, the plans in
-turns. The time of an epoch is the sum over strata of mean seconds x batches, without reading data;
-what follows +- is the standard error of that sum by the drawing of batches.
+clips a batch as the capacity holds longest ones. Steps on a sample of each plan's batches are
+timed, the plans in turns (analysis/epoch_times.py); what follows +- is the standard error by the
+drawing of batches.
 """
 
 import project_root
 
 import argparse
-import math
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,17 +33,15 @@ from analysis.arguments import (
     whole_number,
     whole_numbers,
 )
-from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, noise, noise_batch
-from analysis.survey import batch_shapes
+from analysis.clips import Clips, clips_of_lengths_file, made_up_clips
+from analysis.epoch_times import Plan, estimate, shapes_of, time_plans
 from analysis.tables import markdown_table
 from batching import BatchingError, padding_stats, plan_epoch
 from corpus.metadata import SPLIT_FILE
-from data_utils import Batch
 from errors import UserError
 from files import write_json
 from hparams import STRATEGIES, HParams, batching_options, create_hparams
-from progress import progress_bar
-from training.measuring import measured_on, peak_memory, reset_peak_memory, seconds_of
+from training.measuring import measured_on
 from training.step import DECODERS, Trainer, choose_decoder
 
 if fast_path.IS_HERE:
@@ -59,17 +54,6 @@ else:  # no graphs: every batch has the shape that it needs
 
 PROGRAM = "epoch.py"
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
-DRAWS = 2  # batches of a stratum: the fewest that tell how much they differ
-
-
-@dataclass
-class Plan:
-    """One epoch under one batching."""
-
-    name: str
-    capacity: int  # padded frames that a batch may hold
-    batches: list[np.ndarray]
-    shapes: np.ndarray  # [batches, 3]: clips, padded frames, padded symbols
 
 
 # ---------------------------------------------------------------------------- planning
@@ -107,111 +91,6 @@ def all_plans(clips: Clips, hparams: HParams) -> list[Plan]:
             name = f"{strategy}{', dynamic sizes' if dynamic else ''}"
             plans.append(Plan(name, capacity, batches, shapes_of(clips, batches, hparams)))
     return plans
-
-
-def shapes_of(clips: Clips, batches: list[np.ndarray], hparams: HParams) -> np.ndarray:
-    """[batches, 3] clips, frames padded to whole decoder steps, and symbols."""
-    sizes, frames, symbols = batch_shapes(batches, clips.frames, clips.symbols)
-    r = hparams.n_frames_per_step
-    return np.stack([sizes, -(-frames // r) * r, symbols], axis=1)
-
-
-def strata(plan: Plan, draws: int) -> list[np.ndarray]:
-    """Batches by number, ordered by padded frames, then clips, and cut into `draws` / 2 parts as
-    equal as can be; at least two batches in each, if there are so many."""
-    clips, frames, _ = plan.shapes.T
-    order = np.lexsort((clips, frames))
-    return np.array_split(order, max(1, min(draws, len(order)) // DRAWS))
-
-
-def draw(parts: list[np.ndarray], seed: int) -> list[np.ndarray]:
-    """Two batches of each stratum, at random; one where there is no second."""
-    rng = np.random.default_rng(seed)
-    return [rng.choice(part, min(DRAWS, len(part)), replace=False) for part in parts]
-
-
-def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
-    """(sum, its standard error) of a quantity over strata of `sizes`, from the values drawn there.
-
-    Stratified sampling without replacement (Cochran, Sampling Techniques, chapter 5). The error
-    is not-a-number where a stratum of several has one value only.
-    """
-    total, variance = 0.0, 0.0
-    for size, values in zip(sizes, drawn, strict=True):
-        total += size * float(np.mean(values))
-        if len(values) < size:
-            spread = np.var(values, ddof=1) if len(values) > 1 else math.nan
-            variance += size**2 * (1 - len(values) / size) * float(spread) / len(values)
-    return total, math.sqrt(variance)
-
-
-# ---------------------------------------------------------------------------- measuring
-
-
-class PlanTimer:
-    """Times training steps on the plans' batches."""
-
-    def __init__(self, trainer: Trainer, clips: Clips):
-        self.trainer, self.clips = trainer, clips
-        self.cuda = trainer.device.type == "cuda"
-        self.mel = noise(int(clips.frames.max()), trainer.hparams)
-
-    def batch(self, plan: Plan, number: int) -> Batch:
-        chosen, hparams = plan.batches[number], self.trainer.hparams
-        return noise_batch(self.clips, chosen, self.mel, hparams, self.cuda)
-
-    def step(self, batch: Batch, decoder: str) -> None:
-        self.trainer.use_decoder(decoder)
-        self.trainer.step(batch)
-
-    def peak_bytes(self, plan: Plan, decoder: str) -> int | None:
-        """Memory of the batch of most padded frames; None where it cannot be measured."""
-        batch = self.batch(plan, int((plan.shapes[:, 0] * plan.shapes[:, 1]).argmax()))
-        for _ in range(1 + self.cuda):  # a GPU's first step compiles and captures
-            measurable = reset_peak_memory(self.trainer.device)
-            self.step(batch, decoder)
-        return peak_memory(self.trainer.device) if measurable else None
-
-    def seconds(self, plan: Plan, number: int, decoder: str, repeats: int) -> float:
-        """Median of the repeats."""
-        batch = self.batch(plan, number)
-        if self.cuda:
-            self.step(batch, decoder)
-        times = [seconds_of(self.trainer.device, self.step, batch, decoder) for _ in range(repeats)]
-        return float(np.median(times))
-
-
-def time_plans(trainer: Trainer, decoders: list[str], clips, plans: list[Plan], args) -> dict:
-    """{decoder: [{"sizes", "shapes", "seconds", "peak_memory_bytes"} of every plan]}: of every
-    stratum the number of its batches, and the shapes and seconds of those drawn."""
-    timer = PlanTimer(trainer, clips)
-    parts = [strata(plan, args.batches) for plan in plans]
-    drawn = [draw(plan_strata, args.seed) for plan_strata in parts]
-    found = {
-        name: [
-            {
-                "sizes": [len(stratum) for stratum in plan_strata],
-                "shapes": [plan.shapes[numbers].tolist() for numbers in chosen],
-                "seconds": [[] for _ in plan_strata],
-                "peak_memory_bytes": timer.peak_bytes(plan, name),  # and everything is warm then
-            }
-            for plan, plan_strata, chosen in zip(plans, parts, drawn, strict=True)
-        ]
-        for name in decoders
-    }
-    # The plans take turns, so that a machine that slows down meanwhile slows all of them.
-    jobs = []
-    for index, chosen in enumerate(drawn):
-        for stratum, numbers in enumerate(chosen):
-            for turn, number in enumerate(numbers.tolist()):
-                jobs.append((turn, stratum / len(chosen), index, stratum, number))
-    with progress_bar("timing", len(jobs) * len(decoders), " batches") as bar:
-        for _, _, index, stratum, number in sorted(jobs):
-            for name in decoders:
-                seconds = timer.seconds(plans[index], number, name, args.repeats)
-                found[name][index]["seconds"][stratum].append(seconds)
-                bar.update()
-    return found
 
 
 # ---------------------------------------------------------------------------- the report
@@ -357,7 +236,8 @@ def main(arguments: list[str] | None = None) -> None:
         f"{clips.source}\ndecoder: {described}\n"
         f"up to {args.batches} batches a plan, {args.repeats} timed on each; no data is read"
     )
-    rows = results(plans, clips, time_plans(trainer, decoders, clips, plans, args), r)
+    options = {"batches": args.batches, "repeats": args.repeats, "seed": args.seed}
+    rows = results(plans, clips, time_plans(trainer, decoders, clips, plans, **options), r)
     print(f"\n{plans_table(rows)}\n\n{times_table(rows)}")
     if args.json:
         result = {

@@ -60,10 +60,11 @@ FIGURES = {
 TEST = (
     "Changes are paired by seed, and fitted to the runs of all batchings: log value = batching + "
     "seed + chance. A claim is confirmed or contradicted where the change is beyond chance: "
-    "two-sided t-test at 5 %, adjusted by Holm's method over the pairs of the claim. Of times, the "
-    "standard error is no smaller than that of the median of a run's epochs, so that what else the "
-    "machine did decides nothing. Three to five seeds see only large effects: what is undecided "
-    "may still be true."
+    "two-sided t-test at 5 %, adjusted by Holm's method over the pairs of the claim. Minutes of an "
+    "epoch are of steps timed in turns where time_epochs.py did so, else the runs' own; their "
+    "standard error is no smaller than that by the batches timed, or of the median of a run's "
+    "epochs, so that what else the machine did decides nothing. Three to five seeds see only large "
+    "effects: what is undecided may still be true."
 )
 STUDY_FIGURES = {
     "loss_over_updates": "Validation loss over updates of the weights; bands are one standard "

@@ -15,6 +15,7 @@ Settings come from the environment, as settings.sh names them: CORPUS, EPOCHS, S
     OUT/NAME/seed_N/intelligibility.json what the recogniser heard of it
     OUT/logs/NAME-seed_N.log             what both programs printed
     OUT/unseen/                          recordings of the 100 numbers, and their own rates
+    OUT/NAME/seed_N/epoch_minutes.json   what its epochs take, timed in turns at the end
     OUT/report/                          the report, once every run has ended
 """
 
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
+from analysis.epoch_times import EPOCH_MINUTES_FILE
 from analysis.intelligibility import INTELLIGIBILITY_FILE, read_intelligibility
 from analysis.lengths import read_lengths
 from analysis.listening import measure_ceiling
@@ -222,6 +224,10 @@ class Study:
         found = self.out / job.place / INTELLIGIBILITY_FILE
         return found.exists() and read_intelligibility(found).epochs >= self.epochs
 
+    def is_timed(self) -> bool:
+        """Whether the epochs of all runs were timed in turns."""
+        return all((self.out / job.place / EPOCH_MINUTES_FILE).exists() for job in self.jobs)
+
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
         left = [job for job in self.jobs if not self.is_done(job)]
@@ -345,6 +351,11 @@ def main(arguments: list[str] | None = None) -> None:
     if study.runner.stopping:
         print(f"study.py: stopped with checkpoints; {again}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+    out = out.resolve()
+    if not study.failed and not study.is_timed():
+        time_epochs = [sys.executable, "scripts/time_epochs.py", str(out)]
+        if subprocess.run(time_epochs, cwd=ROOT, check=False).returncode != 0:
+            sys.exit(f"study.py: epochs could not be timed; {again}")
     report = [sys.executable, "scripts/report.py", str(out), "-o", str(out / "report")]
     status = subprocess.run(report, cwd=ROOT, check=False).returncode
     if study.failed:

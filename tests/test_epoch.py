@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis import clips as corpus
-from analysis import fast_path
+from analysis import epoch_times, fast_path
 from batching import STRATEGIES
 from benchmarks import epoch
 from data_utils import read_filelist
@@ -36,15 +36,15 @@ def test_over_all_samples_the_estimate_is_right_and_so_is_its_standard_error():
     population = [[3.0, 5.0, 10.0], [1.0, 1.5, 2.0, 7.0]]
     sizes = [len(stratum) for stratum in population]
     draws = itertools.product(*(itertools.combinations(stratum, 2) for stratum in population))
-    found = [epoch.estimate(sizes, [list(values) for values in draw]) for draw in draws]
+    found = [epoch_times.estimate(sizes, [list(values) for values in draw]) for draw in draws]
     totals, errors = np.array(found).T
     assert totals.mean() == pytest.approx(sum(map(sum, population)))
     assert np.square(errors).mean() == pytest.approx(totals.var())
 
 
 def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it():
-    assert epoch.estimate([1, 2], [[4.0], [1.0, 3.0]]) == (8.0, 0.0)
-    total, error = epoch.estimate([5], [[2.0]])
+    assert epoch_times.estimate([1, 2], [[4.0], [1.0, 3.0]]) == (8.0, 0.0)
+    total, error = epoch_times.estimate([5], [[2.0]])
     assert total == 10.0
     assert math.isnan(error)
 
@@ -52,13 +52,13 @@ def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it():
 def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each():
     clips = corpus.made_up_clips(500, PAPER)
     for plan in epoch.make_plans(clips, PAPER, [30_000]):
-        parts = epoch.strata(plan, 7)
+        parts = epoch_times.strata(plan, 7)
         assert len(parts) == 3
         assert sorted(np.concatenate(parts).tolist()) == list(range(len(plan.batches)))
         frames = [plan.shapes[part, 1] for part in parts]
         assert all(a.max() <= b.min() for a, b in itertools.pairwise(frames))
         assert np.ptp([len(part) for part in parts]) <= 1
-        chosen = epoch.draw(parts, seed=3)
+        chosen = epoch_times.draw(parts, seed=3)
         assert [len(set(numbers)) for numbers in chosen] == [2, 2, 2]
         pairs = zip(chosen, parts, strict=True)
         assert all(set(numbers.tolist()) <= set(part.tolist()) for numbers, part in pairs)
@@ -83,7 +83,7 @@ def test_shapes_buckets_and_idle_programs_are_counted(monkeypatch):
     monkeypatch.setattr(epoch, "bucket", lambda b, n: (-(-b // 4) * 4, -(-n // 10) * 10))
     lengths = corpus.Clips(np.array([5, 5, 5, 2, 9]), np.array([3, 8, 10, 12, 7]), "")
     batches = [np.array([0, 1, 2]), np.array([3]), np.array([4])]
-    plan = epoch.Plan("any", 20, batches, epoch.shapes_of(lengths, batches, PAPER))
+    plan = epoch_times.Plan("any", 20, batches, epoch_times.shapes_of(lengths, batches, PAPER))
     found = epoch.summary(plan, lengths, 1)
     assert plan.shapes.tolist() == [[3, 5, 10], [1, 2, 12], [1, 9, 7]]
     assert (found["shapes"], found["buckets"]) == (3, 2)
