@@ -447,6 +447,8 @@ def _change_of_pair(
         if seeds := of_first.keys() & of_second.keys():
             squares = [of_first[seed] ** 2 + of_second[seed] ** 2 for seed in seeds]
             least_error = math.sqrt(sum(squares)) / len(squares)
+            if any(run.epoch_minutes for row in (first, second) for run in row.runs):
+                least_error *= math.sqrt(len(squares))  # one measurement, for all seeds
     return changes.between(first, second, least_error)
 
 

@@ -11,6 +11,7 @@ from records import write_run
 from scipy.stats import spearmanr, t
 
 from analysis import published, report_pages
+from analysis.epoch_times import EPOCH_MINUTES_FILE
 from analysis.intelligibility import INTELLIGIBILITY_FILE
 from analysis.paired import holm
 from analysis.report_findings import BEST
@@ -209,6 +210,26 @@ def test_a_saving_within_the_noise_of_the_epochs_is_undecided(tmp_path):
             )
             write_rate(run, 0.1)
     assert verdicts(rows_of(tmp_path / "busy"))[claim] == "undecided"
+
+
+def test_time_measured_in_turns_has_one_error_for_all_seeds(tmp_path):
+    minutes = {"RAND": 3.0, "SSB-DBS-BR": 1.5}
+    claim = f"{BEST} saves 41 % of an epoch's time against RAND."
+    for relative_error, verdict in ((0.05, "confirmed"), (0.3, "undecided")):
+        study = write_study(tmp_path / verdict, tuple(minutes), minutes=minutes.get)
+        for run in study.glob("*/*"):
+            # Twice as long as they were: what was measured in turns counts.
+            found = {"minutes": [2 * minutes[run.parent.name]] * 12}
+            (run / EPOCH_MINUTES_FILE).write_text(
+                json.dumps(found | {"relative_error": relative_error})
+            )
+        rows = rows_of(study)
+        assert verdicts(rows)[claim] == verdict
+        [finding] = [
+            f for f in study_findings(rows, choose_loss_columns(rows)) if "41 %" in f.claim
+        ]
+        error = 50 * np.sqrt(2) * relative_error  # of the ratio, 0.5, in per cent
+        assert finding.ours[0].startswith(f"RAND → SSB-DBS-BR: −50.00\u00a0% ± {error:.2g}, p ")
 
 
 def test_a_smaller_saving_than_the_published_is_confirmed_in_part(tmp_path):
