@@ -102,7 +102,7 @@ class HParams:
     attention_dim: int = 128  # width in which query and memory are compared
     attention_location_n_filters: int = 32  # filters over the past alignments
     attention_location_kernel_size: int = 31  # symbols under each of them
-    attention_location_gradient: bool = True  # back through past alignments; False aligns surely
+    attention_location_gradient: bool = True  # back through past alignments; False is steadier
     p_attention_dropout: float = 0.1  # dropout on the attention LSTM's hidden state
     p_decoder_dropout: float = 0.1  # dropout on the decoder LSTM's hidden state
     postnet_embedding_dim: int = 512  # channels of the postnet
