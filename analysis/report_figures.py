@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -25,31 +26,60 @@ DASHES = {
 SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
 WIDE = 3  # highest over lowest loss from which the axis is logarithmic
 MARKERS = 9  # along a line
+FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_validation_losses(rows: Sequence[ReportRow], *, over: str) -> Figure:
     """Ge21 Figure 4: validation loss over "epochs", the "time" that the run took until then, or
-    "updates".
-
-    Left with padding, as the paper has it, right without. A line a row: the mean of its seeds, in
-    a band of one standard error. The first epochs' losses dwarf all others, so the axis ends where
-    the highest line is after 30 % of the epochs; what lies above is cut off, as the picture says.
+    "updates"; left with padding, as the paper has it, right without.
     """
-    figure = Figure(figsize=(11, 6.6), layout="constrained")
-    panels = figure.subplots(1, 2)
-    curves = {name: [_curve(row, name, over=over) for row in rows] for name in LOSSES}
-    longest = max((x[-1] for x, _, _ in curves["validation_loss"] if x.size), default=0)
-    unit, factor = ("hours", 1.0) if longest >= 1 else ("minutes", 60.0)
-    for axes, (name, title) in zip(panels, LOSSES.items(), strict=True):
-        for number, (row, (x, mean, error)) in enumerate(zip(rows, curves[name], strict=True)):
-            style = _style(rows, number, len(x))
+    styles = [_style(rows, number) for number in range(len(rows))]
+    return _draw_panels(rows, styles, [(name, over, title) for name, title in LOSSES.items()])
+
+
+def draw_follow_ups(rows: Sequence[ReportRow]) -> Figure:
+    """Batchings that were trained with several settings: unpadded loss over epochs, time and
+    updates. A line a row, those of one name in shades of its colour."""
+    styles = []
+    for number, row in enumerate(rows):
+        same_name = [other.label for other in rows if other.name == row.name]
+        nth = same_name.index(row.label)
+        style = _style(rows, number)
+        colour = _lighter(style["color"], 0.7 * nth / max(1, len(same_name) - 1))
+        filled = row.runs[0].hparams.dynamic_batch_size
+        own = {"color": colour, "markerfacecolor": colour if filled else "white"}
+        styles.append(style | own | {"marker": FOLLOW_UP_MARKERS[nth % len(FOLLOW_UP_MARKERS)]})
+    loss = "validation_loss_unpadded"
+    panels = [(loss, over, LOSSES[loss]) for over in ("epochs", "time", "updates")]
+    return _draw_panels(rows, styles, panels)
+
+
+def _draw_panels(
+    rows: Sequence[ReportRow], styles: Sequence[dict], panels: Sequence[tuple[str, str, str]]
+) -> Figure:
+    """Panels of (loss, what it is drawn over, title) side by side.
+
+    A line a row: the mean of its seeds, in a band of one standard error. The first epochs' losses
+    dwarf all others, so the axis ends where the highest line is after 30 % of the epochs; what
+    lies above is cut off, as the picture says.
+    """
+    figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (name, over, title) in zip(all_axes, panels, strict=True):
+        curves = [_curve(row, name, over=over) for row in rows]
+        longest = max((x[-1] for x, _, _ in curves if x.size), default=0)
+        unit, factor = ("hours", 1.0) if longest >= 1 else ("minutes", 60.0)
+        for number, (row, style, curve) in enumerate(zip(rows, styles, curves, strict=True)):
+            x, mean, error = curve
+            every = max(1, len(x) // MARKERS)
+            markevery = (number * every // 10 % every, every)  # lines close together take turns
             x = x * factor if over == "time" else x
             if error is not None:
                 axes.fill_between(
                     x, mean - error, mean + error, color=style["color"], alpha=0.18, linewidth=0
                 )
-            axes.plot(x, mean, label=row.label, **style)
-        cut = _limit(axes, curves[name])
+            axes.plot(x, mean, label=row.label, markevery=markevery, **style)
+        cut = _limit(axes, curves)
         axes.set_title(title, fontsize=12, loc="left")
         labels = {"time": f"training time ({unit})", "epochs": "epoch", "updates": "updates"}
         axes.set_xlabel(labels[over])
@@ -67,13 +97,18 @@ def draw_validation_losses(rows: Sequence[ReportRow], *, over: str) -> Figure:
                 fontsize=8.5,
                 color="#555555",
             )
-    panels[0].set_ylabel("validation loss")
-    handles, labels = panels[0].get_legend_handles_labels()
+    all_axes[0].set_ylabel("validation loss")
+    handles, labels = all_axes[0].get_legend_handles_labels()
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=4.5
     )
     return figure
+
+
+def _lighter(colour: str, share: float) -> tuple[float, ...]:
+    """`colour`, that share of the way to white."""
+    return tuple(value + share * (1 - value) for value in to_rgb(colour))
 
 
 def _curve(row: ReportRow, name: str, *, over: str):
@@ -112,7 +147,7 @@ def updates_made(run: FinishedRun) -> np.ndarray:
     return np.cumsum([epoch.num_batches for epoch in run.metrics.epochs])
 
 
-def _style(rows: Sequence[ReportRow], number: int, points: int) -> dict:
+def _style(rows: Sequence[ReportRow], number: int) -> dict:
     row = rows[number]
     hparams = row.runs[0].hparams
     style = STYLES[hparams.batching_strategy]
@@ -123,11 +158,9 @@ def _style(rows: Sequence[ReportRow], number: int, points: int) -> dict:
     before = [other.name for other in rows[:number]].count(row.name)
     if before:  # another row of this name, with other settings
         dashes = (0, (9, 1.5, *(1.2, 1.5) * (before + 1)))
-    every = max(1, points // MARKERS)
     return {
         "color": style.colour,
         "marker": style.marker,
-        "markevery": (number * every // 10 % every, every),  # lines close together take turns
         "markersize": 5.5,
         "markerfacecolor": style.colour if hparams.dynamic_batch_size else "white",
         "linestyle": dashes,

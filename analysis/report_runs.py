@@ -1,7 +1,8 @@
 """Finished training runs, read from their folders and grouped into the rows of a report."""
 
 import itertools
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ PAPER_STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sor
 BATCHING = ("batching_strategy", "dynamic_batch_size", "batch_randomization")  # what rows compare
 _NAMES = tuple(field.name for field in fields(HParams))
 MODEL = _NAMES[_NAMES.index("n_symbols") :]  # the section "model" of hparams.py, to its end
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
 
@@ -230,12 +232,14 @@ def _place(row: ReportRow) -> tuple:
         h.dynamic_batch_size,
         h.batch_randomization,
         row.label != row.name,
-        row.label,
+        # Texts and numbers in turn, so that a batch size of 4 stands before one of 16.
+        [float(part) if nth % 2 else part for nth, part in enumerate(NUMBER.split(row.label))],
     )
 
 
 def _labelled(rows: list[ReportRow]) -> list[ReportRow]:
-    """Rows of one name get the settings appended in which they differ; the paper's stay bare."""
+    """Rows of one name get the settings appended in which they differ and that are not the usual
+    ones of this report, so that a bare name means the same settings wherever it stands."""
     labelled = []
     for row in rows:
         same_name = [other.settings for other in rows if other.name == row.name]
@@ -244,7 +248,7 @@ def _labelled(rows: list[ReportRow]) -> list[ReportRow]:
             for name in dict.fromkeys(itertools.chain(*same_name))
             if len({repr(settings.get(name)) for settings in same_name}) > 1
         ]
-        others = [n for n in names if row.settings.get(n) != _usual(n)]
+        others = [n for n in names if repr(row.settings.get(n)) != _usual(n, rows)]
         if others:
             values = ", ".join(f"{SHORT.get(n, n)} {row.settings.get(n)}" for n in others)
             row = replace(row, label=f"{row.name} ({values})")
@@ -252,9 +256,12 @@ def _labelled(rows: list[ReportRow]) -> list[ReportRow]:
     return labelled
 
 
-def _usual(name: str):
-    """The paper's value of a setting, or this recipe's default where the paper has none."""
-    return published.SETTINGS.get(name, getattr(HParams, name, "not the paper's"))
+def _usual(name: str, rows: Sequence[ReportRow]) -> str:
+    """repr of the value that most rows have; of equally many, the paper's, or this recipe's
+    default where the paper has none."""
+    counts = Counter(repr(row.settings[name]) for row in rows if name in row.settings)
+    default = repr(published.SETTINGS.get(name, getattr(HParams, name, "not the paper's")))
+    return max(counts, key=lambda value: (counts[value], value == default), default=default)
 
 
 def representatives(rows: Sequence[ReportRow]) -> dict[str, ReportRow]:
@@ -268,6 +275,12 @@ def representatives(rows: Sequence[ReportRow]) -> dict[str, ReportRow]:
     for row in rows:
         by_name[row.name].append(row)
     return {name: max(same_name, key=comparable) for name, same_name in by_name.items()}
+
+
+def follow_ups(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """Rows of the batchings that have several; empty if every batching has one."""
+    names = Counter(row.name for row in rows)
+    return [row for row in rows if names[row.name] > 1]
 
 
 # ---------------------------------------------------------------------------- warnings

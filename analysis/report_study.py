@@ -91,6 +91,11 @@ def loss_at(run: FinishedRun, spent: Callable[[FinishedRun], np.ndarray], budget
     return float(np.interp(budget, x, [v.validation_loss_unpadded for v in found]))
 
 
+def epochs_trained(run: FinishedRun) -> np.ndarray:
+    """1, 2, ...: [epochs]."""
+    return np.arange(1.0, len(run.metrics.epochs) + 1)
+
+
 def least_spent(rows: Sequence[ReportRow], spent: Callable[[FinishedRun], np.ndarray]) -> float:
     """What the run that spends least has spent at its last validation."""
     return min(
@@ -110,6 +115,7 @@ def study_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportT
         _learning_table(rows),
         *_paired_tables(rows, losses),
         _small_batches_table(rows, losses),
+        _same_base_table(rows),
         _foretelling_table(rows),
     ]
 
@@ -272,17 +278,16 @@ def _differs_only_in(row: ReportRow, base: ReportRow, name: str) -> bool:
     return same and all(row.settings[n] == base.settings[n] for n in base.settings if n != name)
 
 
+def _by_batch_size(rows: Sequence[ReportRow], name: str) -> list[ReportRow]:
+    """Rows of a batching that differ in nothing but the base batch size, in its order."""
+    base = representatives(rows).get(name)
+    alike = [row for row in rows if base and _differs_only_in(row, base, "batch_size")]
+    return sorted(alike, key=lambda row: row.settings["batch_size"])
+
+
 def _small_batches_table(rows: Sequence[ReportRow], losses: LossColumns) -> ReportTable:
     """What Gonzalez et al. look at: the same batching with smaller batches."""
-    chosen = representatives(rows)
-    sizes = []
-    for name in ("RAND", BEST):
-        of_name = [
-            row
-            for row in rows
-            if name in chosen and _differs_only_in(row, chosen[name], "batch_size")
-        ]
-        sizes += sorted(of_name, key=lambda row: row.settings["batch_size"])
+    sizes = [row for name in ("RAND", BEST) for row in _by_batch_size(rows, name)]
     late = partial(losses.value, column=2, name="validation_loss_unpadded")
     values: list[tuple[TableColumn, Value]] = [
         (_column("unpadded loss, late third", 3), late),
@@ -307,6 +312,49 @@ def _small_batches_table(rows: Sequence[ReportRow], losses: LossColumns) -> Repo
         "Gonzalez et al. (ICASSP 2023) find that learning depends on the batch size and that "
         "random batches pay for large ones with padding. All have the same learning rate and "
         "epochs, so smaller batches make more updates.",
+    )
+
+
+def _same_base_table(rows: Sequence[ReportRow]) -> ReportTable:
+    """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
+    best = {row.settings["batch_size"]: row for row in _by_batch_size(rows, BEST)}
+    pairs = [
+        (rand, best[rand.settings["batch_size"]])
+        for rand in _by_batch_size(rows, "RAND")
+        if rand.settings["batch_size"] in best
+    ]
+    cells: list[list] = [[] for _ in pairs]
+    columns = []
+    for what, spent in (
+        ("epochs", epochs_trained),
+        ("minutes", hours_spent),
+        ("updates", updates_made),
+    ):
+        factor, decimals = {"minutes": (60, 2)}.get(what, (1, 0))
+        columns += [
+            _column(what, decimals),
+            _column(f"change at equal {what} (%)", 1),
+            _column("p", 0),
+        ]
+        found = []
+        for line, pair in zip(cells, pairs, strict=True):
+            budget = least_spent(pair, spent)
+            line.append(MeanWithError(factor * budget))
+            found.append(_Changes(rows, partial(_at, spent, budget)).between(*pair))
+        adjusted = holm([change.p_value if change else None for change in found])
+        for line, change, p_value in zip(cells, found, adjusted, strict=True):
+            line += [_as_cell(change, False), _p_cell(p_value)]
+    return ReportTable(
+        "same_base",
+        f"Unpadded validation loss of {BEST} against RAND with the same base batch size",
+        ("base batch size",),
+        tuple(columns),
+        [
+            ((str(rand.settings["batch_size"]),), [("", cell) for cell in line])
+            for (rand, _), line in zip(pairs, cells, strict=True)
+        ],
+        f"At what the cheaper of the two has spent at its end; negative where {BEST} has the lower "
+        "loss. Fitted and tested as above, adjusted over the rows of a column.",
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from analysis import figures, published
 from analysis.arguments import make_parser
-from analysis.report_figures import draw_validation_losses, figure_lengths
+from analysis.report_figures import draw_follow_ups, draw_validation_losses, figure_lengths
 from analysis.report_findings import paper_findings, randomization_sentence
 from analysis.report_measures import (
     LossColumns,
@@ -34,6 +34,8 @@ from analysis.report_runs import (
     collect_rows,
     comparison_warnings,
     deviations,
+    follow_ups,
+    representatives,
 )
 from analysis.report_study import is_study, study_findings, study_tables
 from analysis.report_study_figures import draw_mixing_and_learning
@@ -69,6 +71,8 @@ TEST = (
 STUDY_FIGURES = {
     "loss_over_updates": "Validation loss over updates of the weights; bands are one standard "
     "error.",
+    "follow_ups": "Batchings that were trained with several settings; bands are one standard "
+    "error.",
     "mixing_and_learning": "Novelty and spread of the batches against what was learnt, an "
     "experiment a point; filled: dynamic sizes.",
 }
@@ -76,7 +80,10 @@ STUDY_FIGURES = {
 
 def figures_of(rows: list[ReportRow]) -> dict[str, str]:
     """The captions of the report's figures, by their files' names."""
-    return FIGURES | (STUDY_FIGURES if is_study(rows) else {})
+    captions = FIGURES | (STUDY_FIGURES if is_study(rows) else {})
+    if not follow_ups(rows):
+        captions.pop("follow_ups", None)
+    return captions
 
 
 def compose(rows: list[ReportRow], left_out: list[str], command: str, date: datetime) -> dict:
@@ -193,16 +200,22 @@ def draw_figures(rows: list[ReportRow], out: Path) -> list[Path]:
     lengths, options = figure_lengths(rows)
     batch_size = rows[0].runs[0].hparams.batch_size
     sweep = {name: value for name, value in options.items() if name != "num_buckets"}
+    curves = rows
+    if is_study(rows):  # its follow-ups have a figure of their own
+        curves = list(representatives(rows).values())
     drawn = [
         figures.draw_padded_batches(lengths, dynamic=False),
         figures.draw_parameter_sweeps(Surveyor(lengths), batch_size, **sweep),
         figures.draw_padded_batches(lengths, dynamic=True),
-        draw_validation_losses(rows, over="epochs"),
-        draw_validation_losses(rows, over="time"),
+        draw_validation_losses(curves, over="epochs"),
+        draw_validation_losses(curves, over="time"),
         figures.draw_length_against_position(lengths, batch_size, **options),
     ]
     if is_study(rows):
-        drawn += [draw_validation_losses(rows, over="updates"), draw_mixing_and_learning(rows)]
+        drawn.append(draw_validation_losses(curves, over="updates"))
+        if several := follow_ups(rows):
+            drawn.append(draw_follow_ups(several))
+        drawn.append(draw_mixing_and_learning(rows))
     return [
         path
         for stem, figure in zip(figures_of(rows), drawn, strict=True)

@@ -22,7 +22,7 @@ from records import (
 from records import write_lines as write_metrics
 
 from analysis import published, report_pages
-from analysis.report_figures import draw_validation_losses
+from analysis.report_figures import draw_follow_ups, draw_validation_losses
 from analysis.report_findings import paper_findings, randomization_sentence
 from analysis.report_measures import (
     PAPER,
@@ -36,7 +36,13 @@ from analysis.report_measures import (
     thirds,
 )
 from analysis.report_pages import escape_markdown, shown_cells
-from analysis.report_runs import collect_rows, comparison_warnings, deviations, representatives
+from analysis.report_runs import (
+    collect_rows,
+    comparison_warnings,
+    deviations,
+    follow_ups,
+    representatives,
+)
 from analysis.report_tables import make_tables
 
 VL = ("vl1", "vl2", "vl3", "vl_average")
@@ -259,6 +265,15 @@ def test_the_papers_rows_come_first_and_in_its_order(tmp_path):
     assert [cell.text for cell in line[:5]] == ["RAND-DBS", "–", "10.50", "–", "130.00"]
 
 
+def test_a_bare_name_means_the_settings_that_most_rows_have(tmp_path):
+    for name in ("SB", "SSB"):
+        write_run(tmp_path / name, name, overrides="batch_size=8")
+    for size in (4, 8, 16):
+        write_run(tmp_path / str(size), "RAND", overrides=f"batch_size={size}")
+    labels = [row.label for row in rows_of(tmp_path)]
+    assert labels == ["RAND", "RAND (batch_size 4)", "RAND (batch_size 16)", "SB", "SSB"]
+
+
 def test_rows_of_one_name_differ_in_their_labels_and_the_papers_setting_stays_bare(tmp_path):
     write_run(tmp_path / "a", "SSB", loss=lambda _: 3.0)
     write_run(tmp_path / "b", "SSB", loss=lambda _: 1.0, overrides="local_randomization_factor=0.3")
@@ -274,8 +289,8 @@ def test_of_several_rows_the_one_that_compares_with_the_others_stands_for_the_na
     write_run(tmp_path / "b", "RAND", epochs=12)
     write_run(tmp_path / "c", "SB", epochs=12)
     rows = rows_of(tmp_path)
-    assert {row.label for row in rows} == {"RAND (epochs 100)", "RAND (epochs 12)", "SB"}
-    assert representatives(rows)["RAND"].label == "RAND (epochs 12)"
+    assert {row.label for row in rows} == {"RAND (epochs 100)", "RAND", "SB"}
+    assert representatives(rows)["RAND"].settings["epochs"] == 12
 
 
 def test_settings_of_the_batching_itself_do_not_keep_two_from_being_compared(tmp_path):
@@ -507,8 +522,13 @@ def test_every_batching_has_a_look_of_its_own(tmp_path):
     for name in names:
         write_run(tmp_path / name, name)
     write_run(tmp_path / "lrf", "SSB", overrides="local_randomization_factor=0.3")
-    figure = draw_validation_losses(rows_of(tmp_path), over="epochs")
-    looks = {
+    rows = rows_of(tmp_path)
+    assert len(looks_of(draw_validation_losses(rows, over="epochs"))) == len(names) + 1
+    assert len(looks_of(draw_follow_ups(follow_ups(rows)))) == 2  # SSB's alone
+
+
+def looks_of(figure) -> set:
+    return {
         (
             line.get_color(),
             line.get_marker(),
@@ -517,7 +537,6 @@ def test_every_batching_has_a_look_of_its_own(tmp_path):
         )
         for line in figure.axes[0].get_lines()
     }
-    assert len(looks) == len(names) + 1
 
 
 # ---------------------------------------------------------------------------- files

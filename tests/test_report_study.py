@@ -175,6 +175,36 @@ def test_smaller_batches_have_a_table_of_their_own(tmp_path):
     assert lines["RAND", "4"][1][1].mean == 0.25
 
 
+def test_both_batchings_are_compared_at_every_base_batch_size_and_at_what_the_cheaper_spent(
+    tmp_path,
+):
+    for size, minutes in ((4, 3.0), (16, 2.0)):
+        for name, loss in (("RAND", 2.0), (BEST, 1.0)):
+            for seed in range(3):
+                folder = tmp_path / f"{name}-{size}-{seed}"
+                run = write_run(
+                    folder,
+                    name,
+                    seed=seed,
+                    overrides=f"batch_size={size}",
+                    minutes=lambda _, m=minutes * loss: m,
+                    loss=lambda _, x=loss * (1 + seed / 10): x,
+                )
+                write_rate(run, 0.1)
+    write_rate(write_run(tmp_path / "alone", "RAND", overrides="batch_size=8"), 0.1)
+    lines, table = table_of(rows_of(tmp_path), "same_base")
+    assert list(lines) == [("4",), ("16",)]
+    cells = [cell for _, cell in lines["4",]]
+    assert cells[0].mean == 12
+    assert cells[1].mean == pytest.approx(-50)  # of a loss that does not change with the epochs
+    assert cells[3].mean == pytest.approx(12 * 3.0)  # of the cheaper, SSB-DBS-BR
+    assert cells[2].endswith("*")
+    assert [column.heading for column in table.columns][3:5] == [
+        "minutes",
+        "change at equal minutes (%)",
+    ]
+
+
 def test_novelty_and_spread_are_correlated_with_what_was_learnt(rows):
     lines, _ = table_of(rows, "foretelling")
     assert {labels[:2] for labels in lines} == {
