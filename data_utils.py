@@ -440,6 +440,19 @@ class TextMelCollate:
         )
 
 
+def made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
+    """A batch of silence, of so many clips of these lengths."""
+    r = hparams.n_frames_per_step
+    num_steps = -(-frames // r)
+    return Batch(
+        text=torch.ones(batch_size, symbols, dtype=torch.int64),
+        text_lengths=torch.full((batch_size,), symbols),
+        mel=torch.zeros(batch_size, hparams.n_mel_channels, num_steps * r),
+        gate=torch.zeros(batch_size, num_steps),
+        mel_lengths=torch.full((batch_size,), frames),
+    )
+
+
 def end_with_parent() -> None:
     """Let this worker process not outlive its parent, even one that was killed."""
 

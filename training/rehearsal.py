@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from data_utils import Batch, Clip
+from data_utils import Batch, Clip, made_up_batch
 from errors import UserError
 from hparams import HParams
 from training.measuring import is_out_of_memory
@@ -117,7 +117,7 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
     try:
         for shape in shapes:
             trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
-            step(_made_up_batch(*shape, trainer.hparams).to(trainer.device))
+            step(made_up_batch(*shape, trainer.hparams).to(trainer.device))
         return True
     except RuntimeError as error:
         if is_out_of_memory(error):
@@ -171,15 +171,3 @@ def _without_trace(trainer: Trainer) -> Iterator[None]:
                     buffer.copy_(buffers[name])
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter.grad = gradient
-
-
-def _made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
-    r = hparams.n_frames_per_step
-    num_steps = -(-frames // r)
-    return Batch(
-        text=torch.ones(batch_size, symbols, dtype=torch.int64),
-        text_lengths=torch.full((batch_size,), symbols),
-        mel=torch.zeros(batch_size, hparams.n_mel_channels, num_steps * r),
-        gate=torch.zeros(batch_size, num_steps),
-        mel_lengths=torch.full((batch_size,), frames),
-    )

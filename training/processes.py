@@ -1,0 +1,104 @@
+"""The processes that train together: who is who, and what they tell each other.
+
+torchrun starts them and says by its variables which each one is. PyTorch's own parts do the rest:
+`DistributedDataParallel` adds up gradients while the backward pass goes on, over NCCL on GPUs and
+over gloo on CPUs.
+"""
+
+import contextlib
+import inspect
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from errors import UserError
+
+
+class Done:
+    """What is there already: the sum over one process."""
+
+    def wait(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process and those it trains with."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device | None = None  # of this process; None chooses as a lone process does
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes and prints."""
+        return self.rank == 0
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, whose backward pass leaves the mean of all processes' gradients."""
+        if self.world_size == 1:
+            return model
+        # Each Trainer looks after batch norm's buffers itself. torch 2.13 renamed the option.
+        names = inspect.signature(DistributedDataParallel).parameters
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        return DistributedDataParallel(model, gradient_as_bucket_view=True, **{name: False})
+
+    def alone(self, model: torch.nn.Module):
+        """Under it the model's gradients stay in this process."""
+        return contextlib.nullcontext() if self.world_size == 1 else model.no_sync()
+
+    def start_adding_up(self, vector: torch.Tensor) -> Any:
+        """Let `vector` become its sum over all processes; `wait` for what this returns."""
+        return Done() if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
+
+    def gather(self, value: Any) -> list:
+        """Every process's value, in the order of ranks."""
+        if self.world_size == 1:
+            return [value]
+        found = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
+
+    def broadcast(self, value: Any) -> Any:
+        """The first process's value."""
+        if self.world_size == 1:
+            return value
+        found = [value]
+        dist.broadcast_object_list(found, src=0)
+        return found[0]
+
+
+ALONE = Processes()
+
+
+def join(seconds: float) -> Processes:
+    """This process among those that torchrun started; `ALONE` without torchrun.
+
+    Args:
+        seconds: how long one may wait for the others before it gives up.
+
+    Raises:
+        UserError: if this machine has GPUs, and fewer than processes.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return ALONE
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"process {rank}: number {local_rank} on this machine, which has "
+                f"{torch.cuda.device_count()} GPUs; give torchrun --nproc-per-node "
+                f"{torch.cuda.device_count()}"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    return Processes(rank, world_size, device)
