@@ -1,12 +1,13 @@
 """A run's clips, their batches, and what these cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
 from data_utils import Clip, read_filelist, time_checked, warn_of_long_clips
 from errors import UserError
 from hparams import HParams, batching_options, check_symbols
 from progress import progress_bar
+from training.processes import ALONE, Processes
 
 
 def read_clips(
@@ -52,12 +53,22 @@ def read_clips(
     return lists
 
 
-def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
-    """The sampler of training batches; UserError for options that this corpus does not allow."""
+def make_sampler(
+    clips: list[Clip],
+    hparams: HParams,
+    processes: Processes = ALONE,
+    left_out: Collection[int] = (),
+) -> LengthBatchSampler:
+    """The sampler of this process's training batches; UserError for options that this corpus, or
+    this number of processes, does not allow. `left_out`: clips that are not trained on."""
     try:
         return LengthBatchSampler(
             [clip.num_frames for clip in clips],
             random_epochs=hparams.random_epochs,
+            batches_per_update=hparams.batches_per_update,
+            rank=processes.rank,
+            world_size=processes.world_size,
+            left_out=left_out,
             **batching_options(hparams),
         )
     except BatchingError as error:  # batching.py stands alone, so it has no UserError

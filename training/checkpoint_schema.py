@@ -247,6 +247,8 @@ NEWER_IN_LOOP = (
     "guided_attention_sum",
     "guided_attention_frames",
     "alignment_warned",
+    "seeded_by_batch",
+    "skipped_updates",
 )
 
 
@@ -317,4 +319,4 @@ PARTS: dict[str, Callable[[Any], Iterator[str] | list[str]]] = {
     "metrics_checksum": _when(_is_whole, "a whole number from 0"),
 }
 # All but the first are newer than the first release.
-OPTIONAL = {"learning_rate", "longest_text", "metrics_checksum"}
+OPTIONAL = {"learning_rate", "longest_text", "metrics_checksum"} | {"rng"}

@@ -8,6 +8,8 @@ over gloo on CPUs.
 import contextlib
 import inspect
 import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from errors import UserError
+
+
+class SaidElsewhere(UserError):
+    """What ends this process too, and another one tells the user."""
 
 
 class Done:
@@ -56,6 +62,72 @@ class Processes:
         """Let `vector` become its sum over all processes; `wait` for what this returns."""
         return Done() if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
+    def all_or_none(self, action: Callable[[], Any]) -> Any:
+        """What `action` returns in this process, if it ends well in all of them.
+
+        Raises:
+            UserError: in every process, if it raised one in any; with the processes' numbers where
+                not all of them say the same.
+        """
+        result, problem = None, None
+        try:
+            result = action()
+        except UserError as error:
+            problem = str(error)
+        problems = self.gather(problem)
+        if all(problem is None for problem in problems):
+            return result
+        if not self.is_first:
+            raise SaidElsewhere("the first process says what is wrong")
+        if len(set(problems)) == 1:
+            raise UserError(problems[0])
+        by_text: dict[str, list[str]] = {}
+        for rank, problem in enumerate(problems):
+            if problem is not None:
+                by_text.setdefault(problem, []).append(str(rank))
+        raise UserError(
+            "\n".join(f"process {', '.join(ranks)}: {text}" for text, ranks in by_text.items())
+        )
+
+    def refuse_differences(self, facts: dict[str, Any]) -> None:
+        """Refuse processes that do not know the same.
+
+        Args:
+            facts: what must be the same in all of them, by its name.
+
+        Raises:
+            UserError: in every process, naming those that differ from the first, and in what.
+        """
+        first, *others = self.gather(facts | {"machine": socket.gethostname()})
+        problems = [
+            f"process {rank} ({other['machine']}): {name} is {_brief(other[name])}, in process 0 "
+            f"({first['machine']}) {_brief(first[name])}"
+            for rank, other in enumerate(others, 1)
+            for name in facts
+            if other[name] != first[name]
+        ]
+        if problems and not self.is_first:
+            raise SaidElsewhere("the first process says how the processes differ")
+        if problems:
+            more = f"\n... and {len(problems) - 10} more" if len(problems) > 10 else ""
+            raise UserError(
+                "the processes differ; give all the same files, command and version:\n"
+                + "\n".join(problems[:10])
+                + more
+            )
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true in one of the processes."""
+        return bool(self.most(int(flag)))
+
+    def most(self, count: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.world_size == 1:
+            return count
+        largest = torch.tensor(count)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
+
     def gather(self, value: Any) -> list:
         """Every process's value, in the order of ranks."""
         if self.world_size == 1:
@@ -71,6 +143,11 @@ class Processes:
         found = [value]
         dist.broadcast_object_list(found, src=0)
         return found[0]
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 ALONE = Processes()

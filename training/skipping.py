@@ -1,12 +1,12 @@
 """Going on without some clips: the epoch's plan stays, and they are left out of its batches."""
 
 import csv
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from batching import LengthBatchSampler, PaddingStats, padding_stats
+from batching import PaddingStats, padding_stats
 from data_utils import LENGTHS_FILE, Clip
 from errors import UserError
 from hparams import HParams
@@ -89,27 +89,6 @@ def skipped_indices(clips: Sequence[Clip], ids: Collection[str]) -> frozenset[in
 
 def without(batch: Sequence[int] | np.ndarray, skipped: Collection[int]) -> list[int]:
     return [int(i) for i in batch if int(i) not in skipped]
-
-
-class KeptBatches:
-    """A sampler's batches without the clips of `skipped`; one left empty is passed over."""
-
-    def __init__(self, sampler: LengthBatchSampler, skipped: Collection[int]):
-        self.sampler, self.skipped = sampler, skipped
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.sampler:
-            if kept := without(batch, self.skipped):
-                yield kept
-
-
-def position_after_next(run: Run) -> int:
-    """Where the epoch's plan stands after the next batch with a clip in it."""
-    position = run.state.batches_trained
-    skipped = run.loader.batch_sampler.skipped
-    while skipped and not without(run.sampler.batches[position], skipped):
-        position += 1
-    return position + 1
 
 
 def epoch_stats(run: Run) -> PaddingStats:

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -53,8 +53,9 @@ class Part(NamedTuple):
 class StepLosses(NamedTuple):
     """The losses of an update that the device may still be working at."""
 
-    # [6] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, guided
-    # attention loss, not a number where its weight is 0, and processes that were asked to stop
+    # [7] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, guided
+    # attention loss, not a number where its weight is 0; how many processes were asked to stop,
+    # and how many found no next batch
     values: torch.Tensor
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
 
@@ -87,6 +88,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss()
         self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
+        self.failure: Exception | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from here on."""
@@ -145,19 +147,19 @@ class Trainer:
         if learning_rate is not None:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
-        total = self._gradients_of_update(parts, num_batches, stop)
-        loss, unpadded, guided, asked = total
+        loss, unpadded, guided, asked, failed = self._gradients_of_update(parts, num_batches, stop)
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss))
+        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failed > 0)
         # Fused Adam reads both on the device. It divides gradients by the first, which clips their
         # norm without a pass of its own, and changes nothing where the second is 1.
         self.optimizer.grad_scale = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         self.scaler.update()
-        values = torch.stack([loss, unpadded, gradient_norm.float(), skip.float(), guided, asked])
+        values = [loss, unpadded, gradient_norm.float(), skip.float(), guided, asked, failed]
+        values = torch.stack(values)
         values, copied = values.to("cpu", non_blocking=True), None  # from a GPU to pinned memory
         if self.device.type == "cuda":
             copied = torch.cuda.Event()
@@ -167,16 +169,17 @@ class Trainer:
     def _gradients_of_update(
         self, parts: Iterable[Part], num_batches: int, stop: bool
     ) -> torch.Tensor:
-        """[4] losses and the processes asked to stop, summed over the update's batches.
+        """[5] losses, processes asked to stop and processes without a next batch, summed over the
+        update's batches and all processes.
 
         The gradients are those of the whole update afterwards, in every process alike, and batch
         norm's running statistics the mean of what each of its batches alone would make of them.
         """
         processes = self.processes
         statistics = RunningStatistics(self.model) if num_batches > 1 else None
-        total = torch.zeros(4, device=self.device)
+        total = torch.zeros(5, device=self.device)
         total[3] = float(stop)
-        parts = iter(parts)
+        parts = self._until_failure(parts)
         part = next(parts, None)
         if part is None:  # the others wait for gradients of this process too: they are 0
             part = Part(made_up_batch(1, 1, 1, self.hparams), Share(0.0, 0.0, 0.0), 0)
@@ -194,8 +197,8 @@ class Trainer:
                 total[:3] += torch.stack(losses)
                 if statistics is not None:
                     statistics.add()
-                reduced = None
-                if last:  # while the backward pass goes on
+                if last:  # the sum is made while the backward pass goes on
+                    total[4] = float(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
                     reduced = processes.start_adding_up(vector)
                 # What takes the mean over processes must find the sum of their shares.
@@ -205,8 +208,18 @@ class Trainer:
             part = following
         reduced.wait()
         if statistics is not None:
-            statistics.write(vector[4:], num_batches)
-        return vector[:4]
+            statistics.write(vector[5:], num_batches)
+        return vector[:5]
+
+    def _until_failure(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
+        for this one's gradients: they learn of it with the update, which is not made."""
+        try:
+            yield from parts
+        except Exception as error:
+            if self.processes.world_size == 1:
+                raise
+            self.failure = self.failure or error.__cause__ or error
 
 
 class RunningStatistics:
@@ -265,8 +278,8 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
     return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"
 
 
-def learning_rate_at(iteration: int, clips: int, hparams: HParams) -> float:
-    """The rate of the step on so many clips that follows `iteration` finished ones.
+def learning_rate_at(iteration: int, clips: float, hparams: HParams) -> float:
+    """The rate of the step that follows `iteration` finished ones, `clips` a batch on the mean.
 
     With the exponent 0.5 the rate grows as the square root of the batch (Malladi et al. 2022, "On
     the SDEs and scaling rules for adaptive gradient algorithms", arXiv 2205.10287).

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from errors import UserError
+from training.processes import SaidElsewhere
 from training.run import Run
 
 DEFAULT_LOGS = "logs"  # inside the output folder
@@ -34,10 +35,16 @@ class StopRequest:
         elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
             raise KeyboardInterrupt
 
+    def agree(self, run: Run) -> None:
+        """Let all processes stop if one was asked to; each calls this at the same moment."""
+        run.must_stop = run.processes.any(self.signal is not None)
+
     def leave(self, run: Run) -> None:
-        """End the process if a signal came; the caller has saved."""
-        if self.signal is not None:
-            print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
+        """End the process if the run must stop; the caller has saved."""
+        if run.must_stop:
+            self.signal = self.signal or signal.SIGTERM
+            if run.processes.is_first:
+                print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
             sys.exit(128 + self.signal)
 
 
@@ -55,9 +62,12 @@ def messages(run: Run | None = None) -> Iterator[None]:
     That is a mistake of the user's, Ctrl-C, or the death of a process that reads clips. Once there
     is a `run`, the message says how to go on with it. Any other exception keeps its traceback.
     """
-    go_on = f"go on with: {resume_command(run)}" if run else ""
+    first = run is not None and run.processes.is_first
+    go_on = f"go on with: {resume_command(run)}" if first else ""
     try:
         yield
+    except SaidElsewhere:
+        sys.exit(1)
     except UserError as error:
         sys.exit("\n".join(filter(None, [f"train.py: {error}", go_on])))
     except RuntimeError as error:
