@@ -249,6 +249,8 @@ NEWER_IN_LOOP = (
     "alignment_warned",
     "seeded_by_batch",
     "skipped_updates",
+    "process_wait_seconds",
+    "imbalance_sum",
 )
 
 

@@ -26,6 +26,8 @@ class LoopState:
     seconds: float = 0.0  # planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
+    process_wait_seconds: float = 0.0  # of this process, for gradients of others
+    imbalance_sum: float = 0.0  # over updates, of Update.imbalance
     peak_memory_bytes: int = 0  # of the device, in training
     skips_running: int = 0  # updates skipped since the last one made
     best_validation_loss: float = math.inf  # unpadded

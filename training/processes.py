@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from errors import UserError
@@ -23,6 +25,39 @@ from errors import UserError
 
 class SaidElsewhere(UserError):
     """What ends this process too, and another one tells the user."""
+
+
+class ReductionClock:
+    """How long updates wait for the gradients of other processes, from the moment when the last of
+    this process's own are there. On a GPU nothing waits for the clock to be read."""
+
+    def __init__(self, device: torch.device):
+        self._on_gpu = device.type == "cuda"
+        self._ready = self._now()
+
+    def _now(self) -> "float | torch.cuda.Event":
+        if not self._on_gpu:
+            return time.perf_counter()
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record()
+        return moment
+
+    def note(self) -> None:
+        """Some of this process's gradients are there."""
+        self._ready = self._now()
+
+    def read(self) -> Callable[[], float]:
+        """Now that the sums are there. What this returns gives the seconds, once the GPU is done
+        with the update."""
+        ready, done = self._ready, self._now()
+        if self._on_gpu:
+            return lambda: ready.elapsed_time(done) / 1000
+        return lambda: done - ready
+
+
+def _note_and_add_up(clock: ReductionClock, bucket):
+    clock.note()
+    return allreduce_hook(None, bucket)
 
 
 class Done:
@@ -39,6 +74,7 @@ class Processes:
     rank: int = 0
     world_size: int = 1
     device: torch.device | None = None  # of this process; None chooses as a lone process does
+    clock: "ReductionClock | None" = None  # of several processes
 
     @property
     def is_first(self) -> bool:
@@ -52,7 +88,9 @@ class Processes:
         # Each Trainer looks after batch norm's buffers itself. torch 2.13 renamed the option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        return DistributedDataParallel(model, gradient_as_bucket_view=True, **{name: False})
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **{name: False})
+        wrapped.register_comm_hook(self.clock, _note_and_add_up)
+        return wrapped
 
     def alone(self, model: torch.nn.Module):
         """Under it the model's gradients stay in this process."""
@@ -178,4 +216,4 @@ def join(seconds: float) -> Processes:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
-    return Processes(rank, world_size, device)
+    return Processes(rank, world_size, device, ReductionClock(device))

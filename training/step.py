@@ -58,6 +58,7 @@ class StepLosses(NamedTuple):
     # and how many found no next batch
     values: torch.Tensor
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
+    waited: Callable[[], float] | None  # seconds for other processes' gradients, once that may be
 
 
 class Trainer:
@@ -148,6 +149,7 @@ class Trainer:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
         loss, unpadded, guided, asked, failed = self._gradients_of_update(parts, num_batches, stop)
+        waited = self.processes.clock and self.processes.clock.read()
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
@@ -164,7 +166,7 @@ class Trainer:
         if self.device.type == "cuda":
             copied = torch.cuda.Event()
             copied.record(torch.cuda.current_stream(self.device))
-        return StepLosses(values, copied)
+        return StepLosses(values, copied, waited)
 
     def _gradients_of_update(
         self, parts: Iterable[Part], num_batches: int, stop: bool

@@ -63,6 +63,9 @@ def read_pending(run: Run, but: int = 0) -> None:
             run.pending = []
             raise NoNextBatch from run.trainer.failure
         _add(run, step, *losses)
+        run.state.imbalance_sum += step.update.imbalance(run.processes.world_size)
+        if step.losses.waited is not None:
+            run.state.process_wait_seconds += step.losses.waited()
         if run.processes.world_size > 1:
             run.must_stop = run.must_stop or asked > 0
     run.recent_loss = float(np.mean([row[0] for row in rows]))
@@ -118,6 +121,7 @@ def _add(
 def log_epoch(run: Run, stats: PaddingStats) -> None:
     """Log and print what the epoch did and cost; `stats` are those of its batches."""
     state, seconds = run.state, max(run.state.seconds, 1e-9)
+    waited = run.processes.gather(state.process_wait_seconds)
     record = {
         "epoch": state.epoch,
         "iteration": state.iteration,
@@ -140,6 +144,9 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         "padded_frames_per_second": stats.padded_frames / seconds,
         "clips_per_second": state.clips / seconds,
         "data_wait_seconds": state.data_wait_seconds,
+        "processes": run.processes.world_size,
+        "step_imbalance": state.imbalance_sum / max(state.updates + state.skipped_updates, 1),
+        "process_wait_seconds": sum(waited) / len(waited),
         "peak_memory_bytes": state.peak_memory_bytes,
     }
     if state.guided_attention_frames:
@@ -150,6 +157,11 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} waiting for data",
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data"
+        + (
+            f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
+            if len(waited) > 1
+            else ""
+        ),
         flush=True,
     )

@@ -21,7 +21,11 @@ class Update(NamedTuple):
     clips: np.ndarray  # [clips] of all its batches
     shares: list[Share]  # of its batches
     frames: int  # real ones
-    longest: list[float]  # frames of the longest clip of each of its batches
+
+    def imbalance(self, world_size: int) -> float:
+        """Padded frames of the process with most of them over the processes' mean."""
+        padded = [share.padded_frames for share in self.shares]
+        return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 
 
 def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int) -> Update | None:
@@ -43,7 +47,6 @@ def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int
             np.concatenate(batches),
             [Share(*map(float, row)) for row in sizes / totals],
             int(totals[1]),
-            [float(x.max()) for x in lengths],
         )
     return None
 
