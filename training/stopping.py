@@ -7,6 +7,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import torch
+
 from errors import UserError
 from training.processes import SaidElsewhere
 from training.run import Run
@@ -45,7 +47,8 @@ class StopRequest:
             self.signal = self.signal or signal.SIGTERM
             if run.processes.is_first:
                 print(f"stopped and saved; go on with: {resume_command(run)}", flush=True)
-            sys.exit(128 + self.signal)
+            # torchrun would start again what ends with anything but 0.
+            sys.exit(128 + self.signal if run.processes.world_size == 1 else 0)
 
 
 def resume_command(run: Run) -> str:
@@ -71,6 +74,8 @@ def messages(run: Run | None = None) -> Iterator[None]:
     except UserError as error:
         sys.exit("\n".join(filter(None, [f"train.py: {error}", go_on])))
     except RuntimeError as error:
+        if is_dead_process(error):
+            sys.exit(f"train.py: another process of this run ended or does not answer: {error}")
         if not is_dead_worker(error):
             raise
         sys.exit(
@@ -81,6 +86,11 @@ def messages(run: Run | None = None) -> Iterator[None]:
         stopped = f"stopped without saving; {go_on}" if run else "interrupted before training began"
         print(f"train.py: {stopped}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def is_dead_process(error: RuntimeError) -> bool:
+    """Whether this is what waiting for another process ends with when that is gone."""
+    return isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
 
 
 def is_dead_worker(error: RuntimeError) -> bool:
