@@ -1,6 +1,6 @@
 """A filelist's clips as arrays in one file, which every process maps into its memory.
 
-Checking a filelist opens every clip. What came of it is kept beside the list, in `NAME.clips`: plain
+Checking a filelist opens every clip. What came of it is kept beside the list, in `NAME.clips`:
 arrays in numpy's own format, one after another. Reading them takes no time and no memory of a
 process's own, whatever their number, and needs no library that is not here already, as Arrow would.
 """
