@@ -46,7 +46,7 @@ from files import write_json
 from hparams import create_hparams
 from training.batches import make_sampler
 from training.measuring import measured_on, synchronize
-from training.step import Trainer
+from training.step import Part, Trainer
 
 PROGRAM = "busy.py"
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
@@ -175,7 +175,7 @@ class Training:
             batch = next(self.batches)
             self.waited += (self.mark("launching a step") - began) / 1e9
             self.padded_frames += batch.mel.shape[0] * batch.mel.shape[2]
-            self.pending.append(self.trainer.step(batch))
+            self.pending.append(self.trainer.step([Part(batch)]))
             self.done += 1
             if self.done % self.trainer.hparams.log_interval == 0:
                 self.mark("reading losses")

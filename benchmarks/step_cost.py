@@ -55,7 +55,7 @@ from training.measuring import (
     reset_peak_memory,
     seconds_of,
 )
-from training.step import Trainer
+from training.step import Part, Trainer
 
 PROGRAM = "step_cost.py"
 # Around all of LJSpeech's clips, and its texts of 12 to 187 characters.
@@ -202,7 +202,7 @@ def measure_grid(trainer: Trainer, grid: list[Shape], args: argparse.Namespace) 
     deadline = time.monotonic() + 60 * args.minutes
     pinned = trainer.device.type == "cuda"
     # What loads or is taken once, Adam's moments among it, is there before anything counts.
-    trainer.step(make_batch(grid[0], trainer.hparams, rng, pinned))
+    trainer.step([Part(make_batch(grid[0], trainer.hparams, rng, pinned))])
     shapes = grid
     with progress_bar("measuring", len(grid) * (1 + args.repeats), " steps") as bar:
         for _ in range(1 + args.repeats):

@@ -122,11 +122,12 @@ class Trainer:
             trained = trained + self.guided_attention_weight * guided
         return trained, *(loss.detach().float() for loss in (padded, unpadded, guided))
 
-    def compute_gradients(self, batch: Batch) -> None:
-        """Forward and backward of a batch that is on the device, and in no other process;
-        gradients add to those there."""
-        trained, *_ = self.losses_of(self.model, batch, Share())
+    def compute_gradients(self, batch: Batch) -> list[torch.Tensor]:
+        """Forward and backward of a batch that is on the device, in this process alone; gradients
+        add to those there. Returns the losses: padded, unpadded, of guided attention."""
+        trained, *losses = self.losses_of(self.model, batch, Share())
         self.scaler.scale(trained).backward()
+        return losses
 
     def step(
         self,
