@@ -24,6 +24,7 @@ TABLE = {
     "hparams": ("errors files batching text", ""),  # the last two when a setting is checked
     "text": ("errors", "unidecode inflect"),
     "layers": ("", "torch"),
+    "clip_table": ("errors files", "numpy"),
     "alignment": ("layers", "torch"),
     "pictures": ("", "numpy matplotlib"),
     "audio": ("errors files hparams", "torch numpy librosa soundfile"),
@@ -42,31 +43,44 @@ TABLE = {
     ),
     "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
-    "training.printing": ("", ""),
+    "training.printing": ("progress", ""),
+    "training.processes": ("errors", "torch"),
     "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
-    "training.step": ("alignment data_utils hparams model fast_decoder", "torch"),
+    "training.step": (
+        "alignment data_utils hparams model fast_decoder training.processes",
+        "torch",
+    ),
     "training.rehearsal": (
         "errors data_utils hparams training.measuring training.step",
         "torch numpy",
     ),
-    "training.batches": ("errors batching data_utils hparams progress", ""),
+    "training.batches": ("errors batching data_utils hparams progress training.processes", ""),
     "training.run": (
         "errors batching data_utils hparams training.logger training.loop_state "
         "training.output training.step",
         "torch",
     ),
-    "training.stopping": ("errors training.run", ""),
+    "training.stopping": ("errors training.processes training.run", "torch"),
+    "training.updates": (
+        "batching data_utils training.resume training.run training.step",
+        "numpy",
+    ),
+    "training.agreement": (
+        "batching data_utils hparams training.batches training.checkpoint training.measuring "
+        "training.output training.processes training.resume training.skipping training.step",
+        "torch",
+    ),
     "training.skipping": (
         "errors batching data_utils hparams training.batches training.checkpoint training.run",
         "numpy",
     ),
     "training.totals": (
-        "errors batching data_utils progress training.run training.skipping training.step",
+        "errors batching progress training.run training.step training.updates",
         "torch numpy",
     ),
     "training.validation": (
         "errors alignment audio batching data_utils hparams progress training.measuring "
-        "training.run training.skipping",
+        "training.processes training.run training.skipping training.stopping training.totals",
         "torch numpy",
     ),
     "training.resume": (
@@ -81,12 +95,12 @@ TABLE = {
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
-        "environment errors files audio data_utils hparams progress training.batches "
-        "training.checkpoint "
-        "training.logger training.measuring training.output training.printing "
-        "training.rehearsal training.resume training.run training.skipping "
-        "training.step training.stopping training.totals training.validation",
-        "torch",
+        "environment errors files audio data_utils hparams progress training.agreement "
+        "training.batches training.checkpoint training.measuring training.output "
+        "training.printing training.processes training.rehearsal training.resume training.run "
+        "training.skipping training.step training.stopping training.totals training.updates "
+        "training.validation",
+        "torch numpy",
     ),
     "speaking": (
         "errors files text audio hparams model pictures training.checkpoint",
