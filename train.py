@@ -49,7 +49,7 @@ from training.processes import Processes, SaidElsewhere, join
 from training.rehearsal import rehearse
 from training.resume import finished, open_output, plan_number, restore, save
 from training.run import Run
-from training.skipping import epoch_stats, how_to_skip, skip_from_here
+from training.skipping import epoch_stats, how_to_skip, skip_from_here, skipped_indices
 from training.step import Trainer, guided_attention_weight_at, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
 from training.totals import NoNextBatch, count_step, log_epoch, read_pending
@@ -159,7 +159,11 @@ def build_run(
             persistent_workers=hparams.num_workers > 0,
         ),
         validation_loader=make_validation_loader(
-            data.validation_clips, hparams, pin_memory, processes, data.left_out
+            data.validation_clips,
+            hparams,
+            pin_memory,
+            processes,
+            skipped_indices(data.validation_clips, data.left_out),
         ),
         trainer=trainer,
     )

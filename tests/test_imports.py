@@ -66,8 +66,9 @@ TABLE = {
         "numpy",
     ),
     "training.agreement": (
-        "batching data_utils hparams training.batches training.checkpoint training.measuring "
-        "training.output training.processes training.resume training.skipping training.step",
+        "batching data_utils errors hparams training.batches training.checkpoint "
+        "training.measuring training.output training.processes training.resume "
+        "training.skipping training.step",
         "torch",
     ),
     "training.skipping": (

@@ -13,6 +13,7 @@ import torch
 
 from batching import LengthBatchSampler
 from data_utils import Clip, corpus_fingerprint
+from errors import UserError
 from hparams import HParams
 from training import checkpoint
 from training.batches import make_sampler
@@ -69,6 +70,11 @@ def read_data(args: argparse.Namespace, processes: Processes, found: Checkpoint 
         print(
             f"batches_per_update = {hparams.batches_per_update}, one for each process: updates are "
             "larger and fewer than in one process, which is another training"
+        )
+    if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
+        raise UserError(
+            "sync_batch_norm=True: torch shares batch norm's statistics between GPUs alone, and "
+            "these processes train on CPUs; leave it out"
         )
     left_out = clips_to_skip(args.skip_clips, found)
     training_clips, validation_clips = read_clips_but(

@@ -10,7 +10,8 @@ import inspect
 import os
 import socket
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -75,11 +76,31 @@ class Processes:
     world_size: int = 1
     device: torch.device | None = None  # of this process; None chooses as a lone process does
     clock: "ReductionClock | None" = None  # of several processes
+    machines: int = 1
 
     @property
     def is_first(self) -> bool:
         """Whether this one writes and prints."""
         return self.rank == 0
+
+    @property
+    def launcher(self) -> str:
+        """What starts as many processes again: "python", or torchrun with its options."""
+        if self.world_size == 1:
+            return "python"
+        options = f"--nproc-per-node {self.world_size // self.machines}"
+        if self.machines > 1:
+            options = (
+                f"--nnodes {self.machines} {options} --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+            )
+        return f"torchrun {options}"
+
+    def share_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, whose batch norm takes its statistics over the batches that all processes
+        train at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
+        return (
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.world_size > 1 else model
+        )
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, whose backward pass leaves the mean of all processes' gradients."""
@@ -183,6 +204,19 @@ class Processes:
         return found[0]
 
 
+@contextlib.contextmanager
+def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
+    """Under it a model's shared batch norm (SyncBatchNorm) waits for no other process."""
+    shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
+    for module in shared:
+        module.forward = types.MethodType(torch.nn.BatchNorm1d.forward, module)
+    try:
+        yield
+    finally:
+        for module in shared:
+            del module.forward
+
+
 def _brief(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -214,6 +248,7 @@ def join(seconds: float) -> Processes:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
+    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
-    return Processes(rank, world_size, device, ReductionClock(device))
+    return Processes(rank, world_size, device, ReductionClock(device), machines)

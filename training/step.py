@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
-from torch.nn import BatchNorm1d
+from torch.nn import BatchNorm1d, SyncBatchNorm
 
 from alignment import guided_attention_loss
 from data_utils import Batch, made_up_batch
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss, teacher_forced
-from training.processes import ALONE, Processes
+from training.processes import ALONE, Processes, batch_norm_alone
 
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
 # a GPU may round.
@@ -40,6 +40,9 @@ class Share(NamedTuple):
     padded_frames: float = 1.0
     frames: float = 1.0  # real ones
     steps: float = 1.0  # real ones of the decoder
+
+
+NOTHING = Share(0.0, 0.0, 0.0)
 
 
 class Part(NamedTuple):
@@ -78,6 +81,8 @@ class Trainer:
         self.hparams, self.device, self.processes = hparams, device, processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
+        if hparams.sync_batch_norm:
+            self.model = processes.share_batch_norm(self.model)
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
@@ -125,8 +130,9 @@ class Trainer:
     def compute_gradients(self, batch: Batch) -> list[torch.Tensor]:
         """Forward and backward of a batch that is on the device, in this process alone; gradients
         add to those there. Returns the losses: padded, unpadded, of guided attention."""
-        trained, *losses = self.losses_of(self.model, batch, Share())
-        self.scaler.scale(trained).backward()
+        with batch_norm_alone(self.model):
+            trained, *losses = self.losses_of(self.model, batch, Share())
+            self.scaler.scale(trained).backward()
         return losses
 
     def step(
@@ -149,7 +155,9 @@ class Trainer:
         if learning_rate is not None:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
-        loss, unpadded, guided, asked, failed = self._gradients_of_update(parts, num_batches, stop)
+        loss, unpadded, guided, asked, failed = self.compute_gradients_of_update(
+            parts, num_batches, stop
+        )
         waited = self.processes.clock and self.processes.clock.read()
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -169,7 +177,7 @@ class Trainer:
             copied.record(torch.cuda.current_stream(self.device))
         return StepLosses(values, copied, waited)
 
-    def _gradients_of_update(
+    def compute_gradients_of_update(
         self, parts: Iterable[Part], num_batches: int, stop: bool
     ) -> torch.Tensor:
         """[5] losses, processes asked to stop and processes without a next batch, summed over the
@@ -179,15 +187,12 @@ class Trainer:
         norm's running statistics the mean of what each of its batches alone would make of them.
         """
         processes = self.processes
-        statistics = RunningStatistics(self.model) if num_batches > 1 else None
+        several = num_batches > 1 or processes.world_size > 1
+        statistics = RunningStatistics(self.model) if several else None
         total = torch.zeros(5, device=self.device)
         total[3] = float(stop)
-        parts = self._until_failure(parts)
-        part = next(parts, None)
-        if part is None:  # the others wait for gradients of this process too: they are 0
-            part = Part(made_up_batch(1, 1, 1, self.hparams), Share(0.0, 0.0, 0.0), 0)
-            if statistics is not None:
-                statistics.ignore_next()
+        parts = self._filled_up(self._until_failure(parts), num_batches)
+        part = next(parts)
         while part is not None:
             following = next(parts, None)
             if part.seed is not None:
@@ -198,7 +203,7 @@ class Trainer:
                     self.parallel, part.batch.to(self.device), part.share
                 )
                 total[:3] += torch.stack(losses)
-                if statistics is not None:
+                if statistics is not None and part.share != NOTHING:
                     statistics.add()
                 if last:  # the sum is made while the backward pass goes on
                     total[4] = float(self.failure is not None)
@@ -211,8 +216,20 @@ class Trainer:
             part = following
         reduced.wait()
         if statistics is not None:
-            statistics.write(vector[5:], num_batches)
+            statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
         return vector[:5]
+
+    def _filled_up(self, parts: Iterable[Part], num_batches: int) -> Iterator[Part]:
+        """The parts, and made-up ones where other processes wait for this one too: for its
+        gradients, or for the statistics of its batch norm. They count for nothing."""
+        least = 1
+        if self.hparams.sync_batch_norm:
+            least = -(-num_batches // self.processes.world_size)
+        count = 0
+        for count, part in enumerate(parts, 1):  # noqa: B007
+            yield part
+        for _ in range(count, least):
+            yield Part(made_up_batch(1, 1, 1, self.hparams), NOTHING, 0)
 
     def _until_failure(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
@@ -231,32 +248,29 @@ class RunningStatistics:
     of the batches nor from how they are shared out."""
 
     def __init__(self, model: torch.nn.Module):
-        norms = [module for module in model.modules() if isinstance(module, BatchNorm1d)]
+        norms = [
+            module for module in model.modules() if isinstance(module, (BatchNorm1d, SyncBatchNorm))
+        ]
         self._buffers = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
         self._counts = [norm.num_batches_tracked for norm in norms]
         self._before = torch.cat(self._buffers)
         self._counts_before = [count.clone() for count in self._counts]
         self.sums = torch.zeros_like(self._before)
-        self._counted = True
-
-    def ignore_next(self) -> None:
-        """The next batch is none of the update's."""
-        self._counted = False
 
     def add(self) -> None:
         """After the forward pass of a batch."""
-        if self._counted:
-            self.sums += torch.cat(self._buffers)
+        self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
         """After its backward pass, which does not allow that they change before."""
         self._put(self._before)
 
-    def write(self, sums: torch.Tensor, num_batches: int) -> None:
-        """`sums` over all batches of the update, in all processes."""
-        self._put(sums / num_batches)
+    def write(self, means: torch.Tensor, made: torch.Tensor) -> None:
+        """`means` over all batches of the update, in all processes; nothing changes if the update
+        is not `made`."""
+        self._put(torch.where(made, means, self._before))
         for count, before in zip(self._counts, self._counts_before, strict=True):
-            count.copy_(before + 1)
+            count.copy_(before + made)
 
     def _put(self, values: torch.Tensor) -> None:
         with torch.no_grad():

@@ -55,7 +55,8 @@ def resume_command(run: Run) -> str:
     """What to type to go on; the log folder is named where it is not the default."""
     logs = os.path.relpath(run.logger.log_directory, run.output_directory)
     named = "" if logs == DEFAULT_LOGS else f" -l {shlex.quote(logs)}"
-    return f"python train.py -o {shlex.quote(str(run.output_directory))}{named} --resume"
+    output = shlex.quote(str(run.output_directory))
+    return f"{run.processes.launcher} train.py -o {output}{named} --resume"
 
 
 @contextlib.contextmanager
