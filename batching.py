@@ -662,6 +662,12 @@ def pair_novelty(
 # ---------------------------------------------------------------------------- the batch sampler
 
 
+def _divisors_in_words(number: int) -> str:
+    """6 -> "1, 2, 3 or 6" """
+    *others, last = (str(n) for n in range(1, number + 1) if number % n == 0)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 class LengthBatchSampler(Sampler[list[int]]):
     """Batches of `plan_epoch` for a DataLoader's `batch_sampler`, one epoch at a time.
 
@@ -708,7 +714,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         if batches_per_update % world_size:
             raise BatchingError(
                 f"batches_per_update={batches_per_update}: cannot be shared out evenly between "
-                f"{world_size} processes; expected a multiple of {world_size}"
+                f"{world_size} processes; expected a multiple of {world_size}, or "
+                f"{_divisors_in_words(batches_per_update)} processes"
             )
         self.lengths = check_lengths(lengths)
         self.batch_size, self.strategy, self.options = batch_size, strategy, options

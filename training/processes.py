@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import types
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from errors import UserError
@@ -225,6 +227,34 @@ def _brief(value: Any) -> str:
 ALONE = Processes()
 
 
+def meet(rank: int, world_size: int, seconds: float) -> dist.Store:
+    """A store that the processes of this very start share.
+
+    torchrun keeps one store while it restarts processes, in which the addresses of those that are
+    gone still stand, and new ones that read them wait for nobody (pytorch issue 135712). So the
+    first process names this start, and lists who has answered to that name.
+    """
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", mine)
+        answers = [store.get(f"{mine}/answer {other}") for other in range(1, world_size)]
+        store.set(f"{mine}/all", b" ".join(answers))
+        return dist.PrefixStore(mine, store)
+    deadline = time.monotonic() + seconds
+    while True:
+        start = store.get("start").decode()  # perhaps that of processes that are gone
+        store.set(f"{start}/answer {rank}", mine)
+        time.sleep(0.02)
+        if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
+            return dist.PrefixStore(start, store)
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"process {rank}: the first process did not answer within {seconds:g} s; give "
+                "more with --process-timeout, or look why it did not start"
+            )
+
+
 def join(seconds: float) -> Processes:
     """This process among those that torchrun started; `ALONE` without torchrun.
 
@@ -250,5 +280,12 @@ def join(seconds: float) -> Processes:
         torch.cuda.set_device(device)
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    store = meet(rank, world_size, seconds)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=seconds),
+    )
     return Processes(rank, world_size, device, ReductionClock(device), machines)

@@ -168,6 +168,11 @@ def restore(run: Run, found: Checkpoint) -> None:
         trainer.scaler.load_state_dict(saved["scaler"])
     half_way = saved["loop"]["batches_trained"] > 0
     run.state = LoopState(**{"seeded_by_batch": int(not half_way)} | saved["loop"])
+    if not run.state.seeded_by_batch and run.hparams.batches_per_update > 1:
+        raise UserError(
+            f"{path} was left inside epoch {run.state.epoch} by an earlier version, which trained "
+            "in one process with one batch an update: go on so until the epoch ends"
+        )
     if saved["sampler"] is not None:
         if saved["sampler"]["epoch"] != plan_number(run.state.epoch, run.hparams):
             raise UserError(
@@ -185,11 +190,6 @@ def restore(run: Run, found: Checkpoint) -> None:
 
 def restore_random_states(run: Run, path: Path, saved: dict) -> None:
     """For the rest of an epoch that an earlier version began, whose dropout is one stream."""
-    if run.processes.world_size > 1 or run.hparams.batches_per_update > 1:
-        raise UserError(
-            f"{path} was left inside epoch {run.state.epoch} by an earlier version, which trained "
-            "in one process with one batch an update: go on so until the epoch ends"
-        )
     torch.set_rng_state(saved["rng"]["cpu"])
     if run.device.type == "cuda" and "cuda" in saved["rng"]:
         try:

@@ -14,6 +14,7 @@ from training.processes import SaidElsewhere
 from training.run import Run
 
 DEFAULT_LOGS = "logs"  # inside the output folder
+OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
 
 
 class StopRequest:
@@ -90,8 +91,9 @@ def messages(run: Run | None = None) -> Iterator[None]:
 
 
 def is_dead_process(error: RuntimeError) -> bool:
-    """Whether this is what waiting for another process ends with when that is gone."""
-    return isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
+    """Whether this is what waiting for another process ends with when that is gone or silent."""
+    said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
+    return isinstance(error, torch.distributed.DistError) or said_by_gloo
 
 
 def is_dead_worker(error: RuntimeError) -> bool:
