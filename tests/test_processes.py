@@ -21,6 +21,7 @@ from helpers import (
     act_at,
     assert_same,
     curves,
+    free_port,
     load,
     make_corpus,
     metrics,
@@ -211,29 +212,32 @@ def test_a_process_killed_at_10_random_moments_changes_nothing(corpus, alone, tm
     assert_same_result(out, alone)
 
 
-def test_torchrun_starts_a_killed_process_again_and_hands_a_signal_on(corpus, tmp_path):
+def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus, tmp_path):
+    """As on two machines."""
     settings = {"epochs": 40, "epochs_per_validation": 40, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", str(ROOT / "train.py")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(ROOT / "train.py")]
     arguments = flags(out, corpus, "--resume", **settings)
     log = tmp_path / "torchrun.log"
     with open(log, "w") as file:
-        launcher = subprocess.Popen(
-            [*command, *arguments], stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path
-        )
+        options = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": tmp_path}
+        machines = [subprocess.Popen([*command, *arguments], **options) for _ in range(2)]
     try:
         wait_until(lambda: trained(out) >= 2, log)
-        worker = chosen_worker(launcher.pid)
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_of(machines[1]), signal.SIGKILL)
         reached = trained(out)
         wait_until(lambda: trained(out) > reached, log)
-        launcher.send_signal(signal.SIGTERM)
-        launcher.wait(30)
+        machines[0].send_signal(signal.SIGTERM)
+        for machine in machines:
+            machine.wait(30)
     finally:
-        launcher.kill()
-    assert "stopped and saved; go on with: torchrun --nproc-per-node 2" in log.read_text()
+        for machine in machines:
+            machine.kill()
+    again = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+    assert f"stopped and saved; go on with: {again} train.py -o {out}" in log.read_text()
     assert 0 < trained(out) < trained(undisturbed)
     assert Child(on(out)).end().code == 0
     assert_same_result(out, undisturbed)
@@ -258,10 +262,10 @@ def trained(out: Path) -> int:
     return max([int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")], default=0)
 
 
-def chosen_worker(launcher: int) -> int:
-    """The second process that torchrun started."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return int(children[-1])
+def worker_of(launcher: subprocess.Popen) -> int:
+    """The process that torchrun started."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    return int(children.read_text().split()[0])
 
 
 def wait_until(condition, log: Path) -> None:
