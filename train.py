@@ -42,6 +42,7 @@ from training.agreement import (
     what_must_agree,
 )
 from training.batches import batching_costs
+from training.clips import indices_of
 from training.measuring import largest_memory
 from training.output import OutputFolder
 from training.printing import print_nothing, print_without_failing
@@ -127,7 +128,7 @@ def build_run(
 ) -> Run | None:
     found = find_checkpoint_together(args, processes)
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = processes.all_or_none(lambda: read_data(args, processes, found))
+    data = read_data(args, processes, found)
     hparams = data.hparams
     if finished(found, hparams, args.output_directory):
         print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
@@ -159,7 +160,11 @@ def build_run(
             persistent_workers=hparams.num_workers > 0,
         ),
         validation_loader=make_validation_loader(
-            data.validation_clips, hparams, pin_memory, processes, data.left_out
+            data.validation_clips,
+            hparams,
+            pin_memory,
+            processes,
+            indices_of(data.validation_clips, data.left_out),
         ),
         trainer=trainer,
     )
