@@ -822,7 +822,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         A loader with workers takes batches ahead of time, so the sampler cannot know this.
         """
         _check_count("batches_trained", batches_trained, 0, len(self.plan))
-        if batches_trained not in (*self.update_starts, len(self.plan)):
+        if batches_trained != len(self.plan) and batches_trained not in self.update_starts:
             raise BatchingError(f"batches_trained={batches_trained}: in the middle of an update")
         return {
             "epoch": self.epoch,
