@@ -30,6 +30,7 @@ from clip_table import (
     Clip,
     ClipTable,
     clip_id,
+    decoded,
     read_table,
     table_path,
     write_table,
@@ -376,10 +377,10 @@ def changed_clips(table: ClipTable, progress: Callable = lambda chunks: chunks) 
     """
 
     def look(start: int) -> list[int]:
-        changed = []
-        for index in range(start, min(start + CHUNK, len(table))):
+        changed, since = [], table.time
+        for index, path in enumerate(table.paths.part(start, start + CHUNK), start):
             try:
-                if os.stat(table.path(index)).st_mtime_ns >= table.time:
+                if os.stat(decoded(path)).st_mtime_ns >= since:
                     changed.append(index)
             except (OSError, ValueError):  # whoever reads it says what is wrong
                 changed.append(index)
@@ -421,22 +422,26 @@ def check_again(
 class TextMelDataset(Dataset):
     """Item i: (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
 
-    def __init__(self, clips: Sequence[Clip], hparams: HParams):
+    def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips, self.hparams = clips, hparams
 
     def __len__(self) -> int:
         return len(self.clips)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        clip = self.clips[index]
-        text = torch.from_numpy(np.frombuffer(clip.symbols, dtype=np.uint8).astype(np.int64))
+        # Column by column: a Clip would read the text too, and with it map all texts into memory.
+        clips, path = self.clips, self.clips.path(index)
+        text = torch.from_numpy(
+            np.frombuffer(clips.symbols[index], dtype=np.uint8).astype(np.int64)
+        )
         try:
-            mel = self._mel(clip.path)
+            mel = self._mel(path)
         except UserError as error:
-            raise UserError(f"{clip.where}: {clip.path}: {error}") from None
-        if mel.shape[1] != clip.num_frames:
+            raise UserError(f"{clips.where(index)}: {path}: {error}") from None
+        num_frames = int(clips.num_frames[index])
+        if mel.shape[1] != num_frames:
             raise UserError(
-                f"{clip.where}: {clip.path}: {mel.shape[1]} frames, but {clip.num_frames} when "
+                f"{clips.where(index)}: {path}: {mel.shape[1]} frames, but {num_frames} when "
                 "the run began; the file changed underneath it"
             )
         return text, mel, index
@@ -584,7 +589,7 @@ def start_worker(_worker_id: int) -> None:
 
 
 def make_loader(
-    clips: Sequence[Clip], hparams: HParams, pin_memory: bool, batch_sampler, **options
+    clips: ClipTable, hparams: HParams, pin_memory: bool, batch_sampler, **options
 ) -> DataLoader:
     """A loader of `Batch`es; `options` are DataLoader's."""
     return DataLoader(
