@@ -325,10 +325,14 @@ def table_key(filelist: str | Path, hparams: HParams) -> dict:
     with open_file(filelist) as file:
         while block := file.read(2**20):
             digest.update(block)
+    audio = mel_fingerprint(hparams)
+    if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
+        names = ("sampling_rate", "hop_length", "filter_length")
+        audio = {name: getattr(hparams, name) for name in names}
     return {
         "filelist": digest.hexdigest(),
-        "audio": mel_fingerprint(hparams)["sha256"],
         "load_mel_from_disk": hparams.load_mel_from_disk,
+        "audio": audio,
         "text_cleaners": list(hparams.text_cleaners),
         "text": _fingerprint_of_text_code(),
     }

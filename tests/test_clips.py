@@ -215,6 +215,24 @@ def test_where_no_table_can_be_written_each_process_checks(lists, tmp_path):
     assert clips == same_clips
 
 
+def read_and_not_write(processes, hparams, new_run):
+    data_utils.write_table = refuse_to_write
+    return read_and_count(processes, hparams, new_run)
+
+
+def refuse_to_write(table, key):
+    raise OSError("Read-only file system")
+
+
+def test_a_table_of_before_a_change_is_taken_by_no_process(lists, tmp_path):
+    read_clips(lists, new_run=True)
+    write_sound(tmp_path / "val-b.wav", length=6000)
+    (first, clips), (second, same_clips) = in_two_processes(read_and_not_write, lists, True)
+    assert (first, second) == (["val-b"], ["val-b"])
+    assert clips == same_clips
+    assert clips[1][1].num_frames == 1 + 6000 // 256
+
+
 def test_a_list_that_is_refused_ends_all_processes_with_one_message(lists, tmp_path):
     write_sound(tmp_path / "val-b.wav", np.nan)
     first, second = in_two_processes(read_and_count, lists, True)

@@ -40,8 +40,10 @@ def read_clips(
         lambda: _read_lists(hparams, new_run, skipped) if processes.is_first_of_machine else None,
         "check their filelists",
     )
+    # A table that could not be written may be there as it was before clips changed.
+    kept = all(processes.gather(lists is None or all(table.time for table in lists)))
     lists = processes.all_or_none_however_long(
-        lambda: lists or _read_lists(hparams, new_run, skipped, looked_at=True),
+        lambda: lists or _read_lists(hparams, new_run, skipped, looked_at=kept),
         "check their filelists themselves",
     )
     training, validation = lists
