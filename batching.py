@@ -775,11 +775,12 @@ class LengthBatchSampler(Sampler[list[int]]):
         Raises:
             BatchingError: if no update begins there.
         """
-        ends = [*self.update_starts[1:], len(self.plan)]
-        update = int(np.searchsorted(self.update_starts, batches_trained))
-        if update == len(ends) or self.update_starts[update] != batches_trained:
+        starts = self.update_starts
+        update = int(np.searchsorted(starts, batches_trained))
+        if update == len(starts) or starts[update] != batches_trained:
             raise BatchingError(f"no update begins with batch {batches_trained}")
-        return self._numbers(batches_trained, int(ends[update])), int(ends[update])
+        end = int(starts[update + 1]) if update + 1 < len(starts) else len(self.plan)
+        return self._numbers(batches_trained, end), end
 
     def _numbers(self, start: int, end: int) -> list[int]:
         return [n for n in range(start, end) if not self.left_out or self.clips_of(n)]
@@ -828,7 +829,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         A loader with workers takes batches ahead of time, so the sampler cannot know this.
         """
         _check_count("batches_trained", batches_trained, 0, len(self.plan))
-        if batches_trained not in (*self.update_starts, len(self.plan)):
+        if batches_trained != len(self.plan) and batches_trained not in self.update_starts:
             raise BatchingError(f"batches_trained={batches_trained}: in the middle of an update")
         return {
             "epoch": self.epoch,

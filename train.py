@@ -42,6 +42,7 @@ from training.agreement import (
     what_must_agree,
 )
 from training.batches import batching_costs
+from training.clips import indices_of
 from training.measuring import largest_memory
 from training.output import OutputFolder
 from training.printing import print_nothing, print_without_failing
@@ -49,7 +50,7 @@ from training.processes import Processes, SaidElsewhere, join
 from training.rehearsal import rehearse
 from training.resume import finished, open_output, plan_number, restore, save
 from training.run import Run
-from training.skipping import epoch_stats, how_to_skip, skip_from_here, skipped_indices
+from training.skipping import epoch_stats, how_to_skip, skip_from_here
 from training.step import Trainer, guided_attention_weight_at, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
 from training.totals import NoNextBatch, count_step, log_epoch, read_pending
@@ -127,7 +128,7 @@ def build_run(
 ) -> Run | None:
     found = find_checkpoint_together(args, processes)
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = processes.all_or_none(lambda: read_data(args, processes, found))
+    data = read_data(args, processes, found)
     hparams = data.hparams
     if finished(found, hparams, args.output_directory):
         print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
@@ -163,7 +164,7 @@ def build_run(
             hparams,
             pin_memory,
             processes,
-            skipped_indices(data.validation_clips, data.left_out),
+            indices_of(data.validation_clips, data.left_out),
         ),
         trainer=trainer,
     )

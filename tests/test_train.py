@@ -2111,7 +2111,7 @@ def test_clips_are_read_when_a_run_begins_and_not_when_it_goes_on(
 ):
     asked = []
 
-    def read_no_clips(_, new_run, skipped):
+    def read_no_clips(_, processes, *, new_run, skipped):
         asked.append(new_run)
         raise UserError("enough")
 

@@ -12,17 +12,19 @@ from pathlib import Path
 import torch
 
 from batching import LengthBatchSampler
-from data_utils import Clip, corpus_fingerprint
+from clip_table import ClipTable
+from data_utils import corpus_fingerprint
 from errors import UserError
 from hparams import HParams
 from training import checkpoint
 from training.batches import make_sampler
 from training.checkpoint import Checkpoint
+from training.clips import indices_of
 from training.measuring import versions
 from training.output import OutputFolder
 from training.processes import Processes
 from training.resume import find_checkpoint, resolve_hparams
-from training.skipping import clips_to_skip, read_clips_but, skipped_indices
+from training.skipping import clips_to_skip, read_clips_but
 from training.step import choose_decoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,8 +49,8 @@ class Data:
     """The run's settings and its clips."""
 
     hparams: HParams
-    training_clips: list[Clip]
-    validation_clips: list[Clip]
+    training_clips: ClipTable
+    validation_clips: ClipTable
     corpus: str  # fingerprint
     sampler: LengthBatchSampler
     left_out: list[str]  # ids of --skip-clips
@@ -56,11 +58,33 @@ class Data:
 
 
 def read_data(args: argparse.Namespace, processes: Processes, found: Checkpoint | None) -> Data:
-    """Settings, clips and batches of this process.
+    """Settings, clips and batches of this process; all processes call this together.
 
     Raises:
-        UserError: on whatever of them cannot be used.
+        UserError: in every process, on whatever of them cannot be used.
     """
+    hparams, left_out, weights = processes.all_or_none(
+        lambda: read_settings(args, processes, found)
+    )
+    training_clips, validation_clips = read_clips_but(
+        left_out, args.output_directory, hparams, processes, going_on=found is not None
+    )
+    skipped = indices_of(training_clips, left_out)
+    return Data(
+        hparams,
+        training_clips,
+        validation_clips,
+        corpus_fingerprint(training_clips, validation_clips),
+        processes.all_or_none(lambda: make_sampler(training_clips, hparams, processes, skipped)),
+        left_out,
+        weights,
+    )
+
+
+def read_settings(
+    args: argparse.Namespace, processes: Processes, found: Checkpoint | None
+) -> tuple[HParams, list[str], dict | None]:
+    """The run's settings, the ids of --skip-clips, and weights to begin with (--warm_start)."""
     weights = None
     if args.warm_start and found is None:
         weights = checkpoint.load_checkpoint(args.checkpoint_path)
@@ -76,20 +100,7 @@ def read_data(args: argparse.Namespace, processes: Processes, found: Checkpoint 
             "sync_batch_norm=True: torch shares batch norm's statistics between GPUs alone, and "
             "these processes train on CPUs; leave it out"
         )
-    left_out = clips_to_skip(args.skip_clips, found)
-    training_clips, validation_clips = read_clips_but(
-        left_out, args.output_directory, hparams, going_on=found is not None
-    )
-    skipped = skipped_indices(training_clips, left_out)
-    return Data(
-        hparams,
-        training_clips,
-        validation_clips,
-        corpus_fingerprint(training_clips, validation_clips),
-        make_sampler(training_clips, hparams, processes, skipped),
-        left_out,
-        weights,
-    )
+    return hparams, clips_to_skip(args.skip_clips, found), weights
 
 
 def what_must_agree(data: Data, found: Checkpoint | None, device: torch.device) -> dict:

@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import socket
+import threading
 import time
 import types
 import uuid
@@ -24,6 +25,9 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from errors import UserError
+from progress import SECONDS_BETWEEN_LINES, duration
+
+SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
 class SaidElsewhere(UserError):
@@ -78,7 +82,13 @@ class Processes:
     world_size: int = 1
     device: torch.device | None = None  # of this process; None chooses as a lone process does
     clock: "ReductionClock | None" = None  # of several processes
+    local_rank: int = 0  # among those of this machine
     machines: int = 1
+
+    @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this one does what only one on each machine need do."""
+        return self.local_rank == 0
 
     @property
     def is_first(self) -> bool:
@@ -149,6 +159,47 @@ class Processes:
         raise UserError(
             "\n".join(f"process {', '.join(ranks)}: {text}" for text, ranks in by_text.items())
         )
+
+    def all_or_none_however_long(self, action: Callable[[], Any], what: str) -> Any:
+        """`all_or_none` of an action that may take longer than processes wait for each other.
+
+        It runs in a thread, and meanwhile the processes tell each other every second that they are
+        there. So one that dies is noticed at once, which a file to wait for would not show.
+
+        Args:
+            what: those who wait are said to wait for processes "which" do this.
+        """
+        if self.world_size == 1:
+            return action()
+        found = {}
+
+        def act() -> None:
+            try:
+                found["result"] = action()
+            except BaseException as error:  # raised below, where it ends the process
+                found["error"] = error
+
+        def result() -> Any:
+            if "error" in found:
+                raise found["error"]
+            return found["result"]
+
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        began = shown = time.monotonic()
+        while True:
+            thread.join(SECONDS_BETWEEN_SIGNS)
+            working = self.gather(thread.is_alive())
+            if not any(working):
+                return self.all_or_none(result)
+            now = time.monotonic()
+            if not working[self.rank] and now - shown >= SECONDS_BETWEEN_LINES:
+                shown = now
+                print(
+                    f"waiting for {sum(working)} other processes, which {what}: "
+                    f"{duration(now - began)} so far",
+                    flush=True,
+                )
 
     def refuse_differences(self, facts: dict[str, Any]) -> None:
         """Refuse processes that do not know the same.
@@ -288,4 +339,4 @@ def join(seconds: float) -> Processes:
         world_size=world_size,
         timeout=timedelta(seconds=seconds),
     )
-    return Processes(rank, world_size, device, ReductionClock(device), machines)
+    return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from batching import BatchingError
-from data_utils import write_lengths
+from data_utils import earlier_corpus_fingerprint, write_lengths
 from errors import UserError
 from files import METRICS_FILE, remove_leftovers
 from hparams import HParams, create_hparams, hparams_from_dict
@@ -129,7 +129,7 @@ def save(run: Run) -> Path | None:
         "sampler": run.sampler.state_dict(state.batches_trained) if state.batches_trained else None,
         "corpus": run.corpus,
         # In symbols; of clips that are skipped too, for it may have trained on them before.
-        "longest_text": max(len(clip.symbols) for clip in run.training_clips),
+        "longest_text": int(run.training_clips.num_symbols.max()),
         "logs": run.logger.state(),
         "metrics_checksum": run.logger.metrics_checksum,
     }
@@ -151,11 +151,13 @@ def restore(run: Run, found: Checkpoint) -> None:
     """
     path, saved, trainer = found.path, found.state, run.trainer
     if saved["corpus"] != run.corpus:
-        raise UserError(
-            f"{path} was trained on other clips, texts or lengths in frames than training_files "
-            "and validation_files now name: give the same filelists and audio settings, or use "
-            "--warm_start to begin a new run from its weights"
-        )
+        if saved["corpus"] != earlier_corpus_fingerprint(run.training_clips, run.validation_clips):
+            raise UserError(
+                f"{path} was trained on other clips, texts or lengths in frames than "
+                "training_files and validation_files now name: give the same filelists and audio "
+                "settings, or use --warm_start to begin a new run from its weights"
+            )
+        run.corpus = saved["corpus"]  # the run keeps the one it began with
     checkpoint.load_weights(trainer.model, saved, path)
     if problems := optimizer_problems(saved["optimizer"], trainer.optimizer):
         raise checkpoint.parts_refused(path, problems)
@@ -272,7 +274,7 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "fingerprint": run.corpus,
             "training_clips": len(run.training_clips),
             "validation_clips": len(run.validation_clips),
-            "training_frames": sum(clip.num_frames for clip in run.training_clips),
+            "training_frames": int(run.training_clips.num_frames.sum()),
         },
         "skipped_clips": list(run.state.skipped_clips),
         "decoder": run.trainer.decoder_description,

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch.utils.data import DataLoader
 
 from batching import LengthBatchSampler
-from data_utils import Clip
+from clip_table import ClipTable
 from errors import UserError
 from hparams import HParams
 from training.logger import NoLogger, RunLogger
@@ -23,8 +23,8 @@ class Run:
     hparams: HParams
     output_directory: Path
     output: OutputFolder | None  # the folder, locked; the first process alone has it
-    training_clips: list[Clip]
-    validation_clips: list[Clip]
+    training_clips: ClipTable
+    validation_clips: ClipTable
     corpus: str  # fingerprint
     sampler: LengthBatchSampler
     loader: DataLoader  # of training batches
@@ -53,6 +53,6 @@ class Run:
             self.output.close()
 
 
-def clip_names(clips: list[Clip], indices) -> str:
+def clip_names(clips: ClipTable, indices) -> str:
     """Filelist line and path of the clips with these `indices` (int64 [B]), a line each."""
     return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in indices.tolist())

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 from alignment import FORMED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
-from data_utils import Batch, Clip, make_loader
+from clip_table import ClipTable
+from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
 from progress import progress_bar
@@ -26,7 +27,7 @@ VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
 def make_validation_loader(
-    clips: list[Clip],
+    clips: ClipTable,
     hparams: HParams,
     pin_memory: bool,
     processes: Processes = ALONE,
@@ -34,8 +35,9 @@ def make_validation_loader(
 ) -> DataLoader:
     """This process's share of random batches, which are the same in every run and every epoch,
     without the clips of `skipped`."""
-    lengths = [clip.num_frames for clip in clips]
-    plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
+    plan = plan_epoch(
+        clips.num_frames, hparams.validation_batch_size, "random", seed=VALIDATION_SEED
+    )
     batches = [without(batch, skipped) for batch in plan]
     mine = [batch for batch in batches if batch][processes.rank :: processes.world_size]
     return make_loader(clips, hparams, pin_memory, mine)
