@@ -28,7 +28,6 @@ TABLE = {
     "alignment": ("layers", "torch"),
     "pictures": ("", "numpy matplotlib"),
     "audio": ("errors files hparams", "torch numpy librosa soundfile"),
-    "clip_table": ("errors files", "numpy"),
     "data_utils": ("errors text audio clip_table hparams files", "torch numpy"),
     "corpus": (
         "errors files progress hparams text audio data_utils",
