@@ -662,22 +662,20 @@ def pair_novelty(
 # ---------------------------------------------------------------------------- the batch sampler
 
 
-def _cut_evenly(plan: EpochPlan, first: int, count: int, lengths: np.ndarray) -> EpochPlan:
-    """The plan with the clips of its batches from `first` on cut anew, in their order, into at most
-    `count` batches, of which the largest (clips x longest) is as small as that allows.
+def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
+    """The plan's clips cut anew, in their order, into at most `count` batches, of which the largest
+    (clips x longest) is as small as that allows. For a plan of at most `count` batches.
 
-    There are at most `count` batches from `first` on; none of the new ones has more clips, or is
-    larger, than the largest of them.
+    No batch has more clips, or is larger, than the largest of the plan.
     """
-    begin = plan.starts[first]
-    x, sizes = lengths[plan.order[begin:]], plan.sizes[first:]
+    x, sizes = lengths[plan.order], plan.sizes
     clips, most = x.tolist(), int(sizes.max())
-    # The old batches fit into the larger capacity, so as many cut from the start do. The smaller
-    # one holds the longest clip alone.
+    # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
+    # so no more than these are cut with it.
     small = float(x.max())
     starts = _starts_within(clips, small, most)
     if len(starts) > count:
-        large = float((sizes * np.maximum.reduceat(x, plan.starts[first:] - begin)).max())
+        large = float((sizes * np.maximum.reduceat(x, plan.starts)).max())
         starts = _starts_within(clips, large, most)
         while large - small > 1e-4 * large:
             middle = (small + large) / 2
@@ -686,7 +684,7 @@ def _cut_evenly(plan: EpochPlan, first: int, count: int, lengths: np.ndarray) ->
                 small = middle
             else:
                 large, starts = middle, found
-    return EpochPlan(plan.order, np.append(plan.starts[:first], begin + np.array(starts)))
+    return EpochPlan(plan.order, np.array(starts))
 
 
 def _starts_within(lengths: list[float], capacity: float, most: int) -> list[int]:
@@ -696,7 +694,7 @@ def _starts_within(lengths: list[float], capacity: float, most: int) -> list[int
     for i, length in enumerate(lengths):
         longest = max(longest, length)
         size = i + 1 - starts[-1]
-        if size > most or size > 1 and size * longest > capacity:
+        if size > most or (size > 1 and size * longest > capacity):
             starts.append(i)
             longest = length
     return starts
@@ -786,9 +784,14 @@ class LengthBatchSampler(Sampler[list[int]]):
             return plan, np.arange(len(plan))
         longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
         ranked = np.argsort(-longest, kind="stable")
-        by_length, in_whole_groups = plan.rearranged(ranked), len(ranked) // size * size
+        in_whole_groups = len(ranked) // size * size
+        by_length = plan.rearranged(ranked[:in_whole_groups])
         if in_whole_groups < len(ranked):
-            by_length = _cut_evenly(by_length, in_whole_groups, size, self.lengths)
+            rest = cut_evenly(plan.rearranged(ranked[in_whole_groups:]), size, self.lengths)
+            by_length = EpochPlan(
+                np.concatenate([by_length.order, rest.order]),
+                np.concatenate([by_length.starts, len(by_length.order) + rest.starts]),
+            )
         # Groups go in the order in which the plan first names one of their batches, so a random
         # order stays random and a sorted one sorted. Shuffling inside a group keeps one rank from
         # always drawing the longest batch.

@@ -165,11 +165,11 @@ class GridTimes:
         try:
             if shape in self.first_seconds:
                 self.seconds.setdefault(shape, []).append(
-                    seconds_of(trainer.device, trainer.step, batch)
+                    seconds_of(trainer.device, trainer.step, [Part(batch)])
                 )
             else:
                 measurable = reset_peak_memory(trainer.device)
-                seconds = seconds_of(trainer.device, trainer.step, batch)
+                seconds = seconds_of(trainer.device, trainer.step, [Part(batch)])
                 self.bytes[shape] = peak_memory(trainer.device) if measurable else None
                 self.first_seconds[shape] = seconds
             return
