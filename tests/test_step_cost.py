@@ -190,10 +190,10 @@ def test_a_step_out_of_memory_is_skipped_and_named(error):
     trainer = step_cost.Trainer(create_hparams(TINY), CPU)
     original = trainer.step
 
-    def step(batch):
-        if len(batch.text) >= 4:
+    def step(parts):
+        if len(parts[0].batch.text) >= 4:
             raise error
-        original(batch)
+        original(parts)
 
     trainer.step = step
     args = arguments(*GRID, "--repeats", "1")
