@@ -1,5 +1,6 @@
 """The drawing of how training scales with processes."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -37,10 +38,12 @@ def draw_efficiency(
                 markersize=5,
                 markerfacecolor=colour if curve.dynamic_batch_size else "white",
             )
-        axes.set_title(f"{name} (modelled)", fontsize=11)
+        axes.set_title("\n".join(textwrap.wrap(f"modelled: {name}", 50)), fontsize=11)
         _processes_axis(axes, [point.processes for curve in curves for point in curve.points])
     if measured:
         _draw_measured(every[-1], measured)
+    for axes in every:
+        axes.set_ylim(min(40, *(ends.get_ylim()[0] for ends in every)), 102)
     every[0].set_ylabel("efficiency: speed-up over processes (%)")
     strategies = [s for s in STYLES if any(c.strategy == s for cs in corpora.values() for c in cs)]
     figure.legend(handles=_handles(strategies), loc="outside lower center", ncols=6, frameon=False)
@@ -68,7 +71,6 @@ def _processes_axis(axes: Axes, processes: Sequence[int]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.tick_params(axis="x", labelsize=8)
     axes.set_xlabel("processes")
-    axes.set_ylim(0, 105)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
