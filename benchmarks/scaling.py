@@ -271,7 +271,7 @@ def measured_rows(found: dict[int, list[dict]]) -> list[MeasuredScaling]:
     rows = []
     for processes, results in found.items():
         times = [sum(result["seconds"]) for result in results]
-        ratios = [sum(one["seconds"]) / t for one, t in zip(alone, times, strict=True)]
+        ratios = [sum(base["seconds"]) / t for base, t in zip(alone, times, strict=True)]
         waits = [result["waited_seconds"] / t for result, t in zip(results, times, strict=True)]
         reduction = statistics.median(result["reduction_seconds"] for result in results)
         imbalances = results[0]["imbalances"]
