@@ -83,8 +83,7 @@ from training.updates import Update, next_update
 PROGRAM = "scaling.py"
 SMALL_MODEL = f"@{ROOT / 'scripts' / 'small_model.txt'}"
 MODELLED = [2**i for i in range(11)]
-MADE_UP, MEASURED_CLIPS = 10_000_000, 2_000
-LJSPEECH_CLIPS = 13_100
+MADE_UP, LJSPEECH_CLIPS = 10_000_000, 13_100
 REDUCTIONS_TIMED = 5
 TIMEOUT = 300  # seconds that a process waits for the others
 
@@ -238,7 +237,7 @@ def measure(args: argparse.Namespace) -> ScalingMeasurement:
         hparams = create_hparams(SMALL_MODEL, hparams)
     hparams = create_hparams(args.hparams, hparams)
     hparams = replace(hparams, batches_per_update=max(args.processes))
-    clips = chosen_clips(args, hparams, args.clips or MEASURED_CLIPS)
+    clips = chosen_clips(args, hparams, args.clips or LJSPEECH_CLIPS)
     job = {
         "hparams": asdict(hparams),
         "frames": clips.frames.tolist(),
@@ -477,7 +476,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--processes", type=whole_numbers(1), metavar="1,2", help=shown)
     add("--updates", type=at_least_one, default=10, help="that --measure trains; default 10")
     add("--rounds", type=at_least_one, default=5, help="of --measure, for medians; default 5")
-    shown = f"to make up; default {MADE_UP:,}, with --measure {MEASURED_CLIPS:,}"
+    shown = f"to make up; default {MADE_UP:,}, with --measure {LJSPEECH_CLIPS:,}"
     add("--clips", type=at_least_one, help=shown)
     add("--seed", type=whole_number(0), default=0, help="of made-up lengths")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
