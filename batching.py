@@ -662,6 +662,44 @@ def pair_novelty(
 # ---------------------------------------------------------------------------- the batch sampler
 
 
+def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
+    """The plan's clips cut anew, in their order, into at most `count` batches, of which the largest
+    (clips x longest) is as small as that allows. For a plan of at most `count` batches.
+
+    No batch has more clips, or is larger, than the largest of the plan.
+    """
+    x, sizes = lengths[plan.order], plan.sizes
+    clips, most = x.tolist(), int(sizes.max())
+    # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
+    # so no more than these are cut with it.
+    small = float(x.max())
+    starts = _starts_within(clips, small, most)
+    if len(starts) > count:
+        large = float((sizes * np.maximum.reduceat(x, plan.starts)).max())
+        starts = _starts_within(clips, large, most)
+        while large - small > 1e-4 * large:
+            middle = (small + large) / 2
+            found = _starts_within(clips, middle, most)
+            if len(found) > count:
+                small = middle
+            else:
+                large, starts = middle, found
+    return EpochPlan(plan.order, np.array(starts))
+
+
+def _starts_within(lengths: list[float], capacity: float, most: int) -> list[int]:
+    """Where batches begin if each takes the longest run with size * longest <= capacity, and at
+    most so many clips."""
+    starts, longest = [0], 0.0
+    for i, length in enumerate(lengths):
+        longest = max(longest, length)
+        size = i + 1 - starts[-1]
+        if size > most or (size > 1 and size * longest > capacity):
+            starts.append(i)
+            longest = length
+    return starts
+
+
 def _divisors_in_words(number: int) -> str:
     """6 -> "1, 2, 3 or 6" """
     *others, last = (str(n) for n in range(1, number + 1) if number % n == 0)
@@ -675,10 +713,11 @@ class LengthBatchSampler(Sampler[list[int]]):
     repeat the very same batches, which is what a forgotten `set_epoch` looks like.
 
     An update of the weights takes `batches_per_update` batches, K. The finished batches are ranked
-    by length and cut into groups of K, the last of which may have fewer: the batches of an update
-    are of similar length, so processes that share it out wait for none. Of W processes each takes
-    every W-th batch of an update, from its rank on, and W divides K: how many processes there are
-    changes nothing in what an update is made of. A rank may have no batch of the last group.
+    by length and cut into groups of K: the batches of an update are of similar length, so processes
+    that share it out wait for none. The last group, the shortest, may have fewer than K; its clips
+    are then cut anew, into up to K smaller batches of similar padded size. Of W processes each
+    takes every W-th batch of an update, from its rank on, and W divides K: how many processes there
+    are changes nothing in what an update is made of. A rank may have no batch of the last group.
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
@@ -752,21 +791,26 @@ class LengthBatchSampler(Sampler[list[int]]):
             return plan, np.arange(len(plan))
         longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
         ranked = np.argsort(-longest, kind="stable")
+        in_whole_groups = len(ranked) // size * size
+        by_length = plan.rearranged(ranked[:in_whole_groups])
+        if in_whole_groups < len(ranked):
+            rest = cut_evenly(plan.rearranged(ranked[in_whole_groups:]), size, self.lengths)
+            by_length = EpochPlan(
+                np.concatenate([by_length.order, rest.order]),
+                np.concatenate([by_length.starts, len(by_length.order) + rest.starts]),
+            )
         # Groups go in the order in which the plan first names one of their batches, so a random
         # order stays random and a sorted one sorted. Shuffling inside a group keeps one rank from
         # always drawing the longest batch.
         firsts = np.minimum.reduceat(ranked, np.arange(0, len(ranked), size))
-        groups = np.argsort(firsts, kind="stable")
-        turn = np.empty_like(groups)
-        turn[groups] = np.arange(len(groups))
+        turn_of_group = np.argsort(np.argsort(firsts))
+        turn = turn_of_group[np.arange(len(by_length)) // size]
         rng = np.random.default_rng(
             _hashed_seed(self.options.get("seed", 0), self.epoch).spawn(1)[0]
         )
-        turn_of_batch = turn[np.arange(len(ranked)) // size]
-        chosen = ranked[np.lexsort((rng.random(len(ranked)), turn_of_batch))]
-        sizes = np.full(len(groups), size)
-        sizes[turn[-1]] -= -len(ranked) % size
-        return plan.rearranged(chosen), np.cumsum(sizes) - sizes
+        chosen = np.lexsort((rng.random(len(by_length)), turn))
+        sizes = np.bincount(turn)
+        return by_length.rearranged(chosen), np.cumsum(sizes) - sizes
 
     def update_at(self, batches_trained: int) -> tuple[list[int], int]:
         """The update that begins with this batch of the plan: the numbers of its batches that have

@@ -42,7 +42,7 @@ from analysis.step_costs import MeasuredStep, StepCosts, check_shapes, fit, read
 from analysis.survey import batch_shapes
 from analysis.tables import text_table
 from audio import frame_count
-from batching import plan_epoch
+from batching import LengthBatchSampler
 from data_utils import Batch, TextMelCollate
 from errors import UserError
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict
@@ -346,8 +346,14 @@ def epoch_shapes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`batch_shapes` of a run's epoch, counted from 1."""
     number = epoch - 1 if hparams.prepare_trainset_per_epoch else 0
-    plan = plan_epoch(lengths.frames, epoch=number, **batching_options(hparams))
-    return batch_shapes(plan, lengths.frames, lengths.symbols)
+    sampler = LengthBatchSampler(
+        lengths.frames,
+        random_epochs=hparams.random_epochs,
+        batches_per_update=hparams.batches_per_update,
+        **batching_options(hparams),
+    )
+    sampler.set_epoch(number)
+    return batch_shapes(sampler.plan, lengths.frames, lengths.symbols)
 
 
 # ---------------------------------------------------------------------------- the program

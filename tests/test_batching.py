@@ -1069,7 +1069,7 @@ def updates_of(sampler):
     mode=st.sampled_from(MODES),
     randomize=st.booleans(),
 )
-def test_updates_hold_every_batch_once_and_ranks_share_each_of_them(
+def test_updates_hold_every_clip_once_and_ranks_share_each_of_them(
     strategy, mode, randomize, data, world_size, batches_a_rank
 ):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
@@ -1078,10 +1078,17 @@ def test_updates_hold_every_batch_once_and_ranks_share_each_of_them(
     options |= {"batches_per_update": size}
     samplers = samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch, **options)
     updates = [[tuple(batch) for batch in update] for update in updates_of(samplers[0])]
-    assert sorted(batch for update in updates for batch in update) == sorted(plan)
-    sizes = [len(update) for update in updates]
-    assert len(updates) == -(-len(plan) // size)
-    assert sorted(sizes)[1:] == [size] * (len(updates) - 1)  # one may be smaller, none is filled up
+    whole = [update for update in updates if len(update) == size and set(update) <= set(plan)]
+    assert len(whole) == len(plan) // size
+    rest = set(plan) - {batch for update in whole for batch in update}
+    assert len(rest) == len(plan) % size
+    cut = [update for update in updates if update not in whole]
+    assert len(cut) == bool(rest)
+    for pieces in cut:  # of the batches that are left over: the same clips, nothing larger
+        assert sorted(laid_out(pieces)) == sorted(laid_out(rest))
+        assert 1 <= len(pieces) <= size
+        for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
+            assert max(map(most, pieces)) <= max(map(most, rest))
     # Similar lengths: no batch of an update is longer than one of a longer update is short.
     longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
@@ -1090,7 +1097,8 @@ def test_updates_hold_every_batch_once_and_ranks_share_each_of_them(
         assert [batch for [batch] in updates] == plan
     # The plan's order, so batch randomization stays random and `sorted` sorted.
     place = {batch: k for k, batch in enumerate(plan)}
-    first_named = [min(place[batch] for batch in update) for update in updates]
+    named = [update if update in whole else rest for update in updates]
+    first_named = [min(place[batch] for batch in batches) for batches in named]
     assert first_named == sorted(first_named)
     # Whatever the number of ranks, the updates are made of the same batches in the same places.
     shares = [[tuple(batch) for batch in sampler] for sampler in samplers]
@@ -1125,8 +1133,20 @@ def test_ranks_take_turns_at_the_longest_batch_of_an_update():
 
 def test_ranks_without_a_batch_of_the_only_update_have_none():
     samplers = samplers_of_ranks(3, [5, 9], 2, "random")
-    assert [[sorted(batch) for batch in sampler] for sampler in samplers] == [[[0, 1]], [], []]
-    assert samplers[2].update_at(0) == ([0], 1)
+    shares = [list(sampler) for sampler in samplers]
+    assert sorted(shares[:2]) == [[[0]], [[1]]]
+    assert shares[2] == []
+    assert samplers[2].update_at(0) == ([0, 1], 2)
+
+
+def test_batches_left_over_are_cut_so_that_every_rank_has_as_much():
+    # 7 equal batches of 4 clips: of the second update 3 are left, 12 clips for 4 ranks.
+    updates = updates_of(samplers_of_ranks(4, [9] * 28, 4, "random")[0])
+    assert sorted(sorted(map(len, update)) for update in updates) == [[3] * 4, [4] * 4]
+    # Nothing gets smaller than the longest clip alone, so one of 3 ranks has no batch.
+    lengths = [8, 2, 2, 2, 2]
+    [update] = updates_of(samplers_of_ranks(3, lengths, 2, "sorted", dynamic_batch_size=True)[0])
+    assert sorted(map(sorted, update)) == [[0], [1, 2, 3, 4]]
 
 
 def test_clips_that_are_left_out_are_not_yielded_and_ranks_share_what_is_left():
@@ -1198,6 +1218,9 @@ def step_ratio_and_steps(lengths, strategy="semi_sorted", **options):
     return ratio, sum(max(update) for update in updates)
 
 
+DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
+
+
 @with_and_without_randomization
 def test_ranks_hardly_wait_for_each_other(randomize):
     ratio, _ = step_ratio_and_steps(
@@ -1206,6 +1229,26 @@ def test_ranks_hardly_wait_for_each_other(randomize):
         batch_randomization=randomize,
     )
     assert 1 <= ratio <= 1.01
+
+
+def step_imbalance(sampler, world_size):
+    """Mean over updates of the slowest rank's padded frames over the ranks' mean."""
+    ratios = []
+    for update in updates_of(sampler):
+        padded = [len(batch) * sampler.lengths[batch].max() for batch in update]
+        of_ranks = [sum(padded[rank::world_size]) for rank in range(world_size)]
+        ratios.append(max(of_ranks) / np.mean(of_ranks))
+    return np.mean(ratios)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(clips=st.integers(10_000, 14_000), world_size=st.sampled_from([2, 4]), epoch=st.integers(0))
+def test_ranks_have_as_many_padded_frames_whatever_is_left_for_the_last_update(
+    clips, world_size, epoch
+):
+    lengths = lengths_like_speech(clips)
+    [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", epoch, **DBS | BR)
+    assert 1 <= step_imbalance(sampler, world_size) <= 1.01
 
 
 # --- the published figures, on LJSpeech's lengths
@@ -1220,7 +1263,12 @@ def ljspeech_frames():
     return -(-samples * 80 // 22_050)  # ceil(seconds x 80)
 
 
-DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
+@pytest.mark.parametrize("num_clips", [13_100, 10_480])
+def test_four_ranks_are_balanced_on_ljspeech(ljspeech_frames, num_clips):
+    lengths = np.random.default_rng(0).permutation(ljspeech_frames)[:num_clips]
+    for epoch in range(3):
+        [sampler, *_] = samplers_of_ranks(4, lengths, 16, "semi_sorted", epoch, **DBS | BR)
+        assert 1 <= step_imbalance(sampler, 4) <= 1.01
 
 
 @pytest.mark.parametrize(

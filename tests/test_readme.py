@@ -27,9 +27,15 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCUMENTS["README.md"]
-# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip). The scripts
-# are run by test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
-RUN_ELSEWHERE = {"make demo", "make test", "pip install -r requirements.txt"}
+# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or part by part
+# by test_scaling.py. The scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a
+# test of its own.
+RUN_ELSEWHERE = {
+    "make demo",
+    "make test",
+    "pip install -r requirements.txt",
+    "python benchmarks/scaling.py --measure --json measured.json",
+}
 SCRIPT = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*((?:scripts/table2|benchmarks)/\w+\.sh)")
 TINY = (
     "epochs=1,epochs_per_validation=1,batch_size=4,num_workers=0,symbols_embedding_dim=8,"
@@ -49,6 +55,7 @@ SMALLER = {
     "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
     "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
     "benchmarks/loss_curves.py": "--steps 2",
+    "benchmarks/scaling.py": f"--clips 20 --processes 1,2 --hparams {TINY},num_bins=5",
     "benchmarks/step_cost.py": (
         f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
     ),
@@ -134,7 +141,7 @@ def smaller(command: str) -> list[str]:
     [
         ("README.md", "docs/own-data.md", "docs/training.md"),
         ("docs/paper.md", "docs/batching.md"),
-        ("docs/speed.md", "docs/migration.md"),
+        ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
     ],
     ids=" and ".join,
 )
