@@ -301,7 +301,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> Exception:
     print(f"everything until here is in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return SaidElsewhere("another process found no next batch")
+        return SaidElsewhere("another process found no next batch, and says why")
     if not isinstance(failure, UserError):
         return failure
     # A loader's process sends its traceback before the message, and the class's name with it.

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import torch
 from helpers import run_program
+from torch.distributed.run import get_args_parser
 
 from analysis.strategies import DEFAULTS, strategy_table
 from batching import REGISTRY
@@ -160,6 +161,10 @@ def test_every_command_runs_in_the_order_given(documents, clone):
         if script := SCRIPT.match(command):
             assert os.access(clone / script[1], os.X_OK), command
             continue
+        if command.startswith("torchrun "):  # in one process; test_processes.py has several
+            options = get_args_parser().parse_args(shlex.split(command)[1:])
+            arguments = [a for a in options.training_script_args if a != "--resume"]
+            command = shlex.join(["python", options.training_script, *arguments])
         ended = run_program(clone, smaller(command))
         assert ended.code == 0, f"{command}\n{ended.output}"
     if "README.md" in documents:

@@ -71,8 +71,8 @@ def messages(run: Run | None = None) -> Iterator[None]:
     go_on = f"go on with: {resume_command(run)}" if first else ""
     try:
         yield
-    except SaidElsewhere:
-        sys.exit(1)
+    except SaidElsewhere as error:
+        sys.exit(f"train.py: {error}\n{go_on}" if go_on else 1)
     except UserError as error:
         sys.exit("\n".join(filter(None, [f"train.py: {error}", go_on])))
     except RuntimeError as error:
