@@ -33,6 +33,13 @@ from analysis.survey import Survey, Surveyor
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
 PLANNED = 5  # epochs whose novelty and spread are averaged
 Value = Callable[[FinishedRun], float]
+TEST = (
+    "Of each quantity: its mean ± standard error over the batching's own seeds; the change in per "
+    "cent ± standard error, and p. Changes are fitted to all runs as log value = batching + seed + "
+    "chance, what chance makes being one share of all; p is that of a two-sided t-test, adjusted "
+    f"by Holm's method over the rows of a column; * beyond chance at {LEVEL:.0%}. A larger p is no "
+    "proof of equality."
+)
 
 
 def is_study(rows: Sequence[ReportRow]) -> bool:
@@ -114,6 +121,7 @@ def study_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportT
     return [
         _learning_table(rows),
         *_paired_tables(rows, losses),
+        _best_table(rows, losses),
         _small_batches_table(rows, losses),
         _same_base_table(rows),
         _foretelling_table(rows),
@@ -172,24 +180,37 @@ def _paired_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[Repor
         f"at equal time, {60 * time:.2f} minutes": (partial(_at, hours_spent, time),) * 2,
         f"at {updates:,.0f} updates": (partial(_at, updates_made, updates),) * 2,
     }
-    note = (
-        "Of each quantity: its mean ± standard error over the batching's own seeds; the change "
-        "against RAND in per cent ± standard error, and p. Changes are fitted to all runs as "
-        "log value = batching + seed + chance, what chance makes being one share of all; p is that "
-        "of a two-sided t-test, adjusted by Holm's method over the rows of a column; * beyond "
-        f"chance at {LEVEL:.0%}. A larger p is no proof of equality."
-    )
     return [
-        _paired_table(rows, quantities, "paired", "Learning against RAND, paired by seed", note),
+        _paired_table(
+            rows, rows, "RAND", quantities, "paired", "Learning against RAND, paired by seed", TEST
+        ),
         _paired_table(
             rows,
+            rows,
+            "RAND",
             spent_alike,
             "equal_budgets",
             "Unpadded validation loss against RAND at equal epochs, time and updates",
             "Losses are read from the validations by straight lines, at what the cheapest run of "
-            f"RAND's base batch size has spent at its end; – where a run spent less. {note}",
+            f"RAND's base batch size has spent at its end; – where a run spent less. {TEST}",
         ),
     ]
+
+
+def _best_table(rows: Sequence[ReportRow], losses: LossColumns) -> ReportTable:
+    """SSB-DBS-BR with other settings, and with the exponential noise, against SSB-DBS-BR."""
+    names = {BEST, BEST.replace("SSB", "SSB-exp")}
+    shown = [row for row in rows if row.name in names]
+    updates = least_spent(one_batch_size(rows), updates_made)
+    late = partial(losses.value, column=2, name="validation_loss_unpadded")
+    quantities: dict[str, tuple[Value, Value]] = {
+        "unpadded loss, late third": (late, late),
+        f"unpadded loss at {updates:,.0f} updates": (partial(_at, updates_made, updates),) * 2,
+        "word error rate": (word_error_rate_of, word_error_rate_above_0),
+        "decoder steps per epoch": (_mean_of_epochs("decoder_steps"),) * 2,
+    }
+    title = f"{BEST} with other settings, and with the exponential noise"
+    return _paired_table(rows, shown, BEST, quantities, "best", title, TEST)
 
 
 def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
@@ -198,26 +219,31 @@ def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
 
 def _paired_table(
     rows: Sequence[ReportRow],
+    shown_rows: Sequence[ReportRow],
+    base_name: str,
     quantities: dict[str, tuple[Value, Value]],
     key: str,
     title: str,
     note: str,
 ) -> ReportTable:
-    """Mean, change against RAND and p of each quantity (to show, and to take ratios of); a row for
-    every experiment."""
-    rand = representatives(rows).get("RAND")
-    cells: list[list] = [[] for _ in rows]
+    """Mean, change against a batching and p of each quantity (to show, and to take ratios of).
+    Changes are fitted to all `rows`; `shown_rows` are in the table."""
+    base = representatives(rows).get(base_name)
+    cells: list[list] = [[] for _ in shown_rows]
     columns = []
     for name, (shown, compared) in quantities.items():
-        columns += [_column(name, 3), _column("against RAND (%)", 1), _column("p", 0)]
+        decimals = 0 if "decoder steps" in name else 3
+        columns.append(_column(name, decimals))
+        columns += [_column(f"against {base_name} (%)", 1), _column("p", 0)]
         changes = _Changes(rows, compared)
-        found = [None if row is rand else changes.between(rand, row) for row in rows]
+        found = [None if row is base else changes.between(base, row) for row in shown_rows]
         adjusted = holm([change.p_value if change else None for change in found])
-        for line, row, change, p_value in zip(cells, rows, found, adjusted, strict=True):
-            line += [mean_over_runs(row.runs, shown), _as_cell(change, row is rand)]
+        for line, row, change, p_value in zip(cells, shown_rows, found, adjusted, strict=True):
+            line += [mean_over_runs(row.runs, shown), _as_cell(change, row is base, base_name)]
             line.append(_p_cell(p_value))
     lines = [
-        ((row.label,), [("", cell) for cell in line]) for row, line in zip(rows, cells, strict=True)
+        ((row.label,), [("", cell) for cell in line])
+        for row, line in zip(shown_rows, cells, strict=True)
     ]
     return ReportTable(key, title, ("batching",), tuple(columns), lines, note)
 
@@ -254,12 +280,13 @@ def _corpus_and_epochs(row: ReportRow) -> tuple:
     return row.settings["corpus"], row.settings["epochs"]
 
 
-def _as_cell(change: Change | None, is_rand: bool):
+def _as_cell(change: Change | None, is_base: bool, base_name: str):
     if change is not None:
         return MeanWithError(change.mean, change.standard_error, change.num_seeds)
-    if is_rand:
+    if is_base:
         return ""
-    return MeanWithError(missing="RAND was not measured with the same corpus, epochs and seeds")
+    missing = f"not known of it and {base_name} with the same corpus, epochs and seeds"
+    return MeanWithError(missing=missing)
 
 
 def _p_cell(p_value: float | None) -> str:
@@ -343,7 +370,7 @@ def _same_base_table(rows: Sequence[ReportRow]) -> ReportTable:
             found.append(_Changes(rows, partial(_at, spent, budget)).between(*pair))
         adjusted = holm([change.p_value if change else None for change in found])
         for line, change, p_value in zip(cells, found, adjusted, strict=True):
-            line += [_as_cell(change, False), _p_cell(p_value)]
+            line += [_as_cell(change, False, "RAND"), _p_cell(p_value)]
     return ReportTable(
         "same_base",
         f"Unpadded validation loss of {BEST} against RAND with the same base batch size",

@@ -205,6 +205,42 @@ def test_both_batchings_are_compared_at_every_base_batch_size_and_at_what_the_ch
     ]
 
 
+def test_settings_of_the_best_are_compared_with_it_and_not_with_rand(tmp_path):
+    losses = {"RAND": 1.0, BEST: 2.0, "SSB-exp-DBS-BR": 1.5}
+    for name, loss in losses.items():
+        for seed in range(3):
+            run = write_run(
+                tmp_path / f"{name}{seed}",
+                name,
+                step=1,
+                seed=seed,
+                loss=lambda epoch, x=loss * (1 + seed / 9): x * 12 / epoch,
+            )
+            write_rate(run, 0.1 * loss)
+    for seed in range(3):
+        run = write_run(
+            tmp_path / f"other{seed}",
+            BEST,
+            step=1,
+            seed=seed,
+            overrides="random_epochs=2",
+            loss=lambda epoch, x=1 + seed / 9: x * 12 / epoch,
+        )
+        write_rate(run, 0.05)
+    lines, table = table_of(rows_of(tmp_path), "best")
+    assert list(lines) == [(BEST,), (f"{BEST} (random_epochs 2)",), ("SSB-exp-DBS-BR",)]
+    headings = [column.heading for column in table.columns]
+    assert headings[:3] == ["unpadded loss, late third", f"against {BEST} (%)", "p"]
+    own, other, noise = ([cell for _, cell in line] for line in lines.values())
+    assert own[1] == ""
+    assert other[1].mean == pytest.approx(-50)
+    assert noise[1].mean == pytest.approx(-25)
+    assert other[2].endswith("*")
+    place = headings.index("word error rate")
+    assert (own[place].mean, other[place].mean) == pytest.approx((0.2, 0.05))
+    assert other[headings.index("decoder steps per epoch") + 1].mean == pytest.approx(0)
+
+
 def test_novelty_and_spread_are_correlated_with_what_was_learnt(rows):
     lines, _ = table_of(rows, "foretelling")
     assert {labels[:2] for labels in lines} == {
