@@ -148,7 +148,11 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     for size in (size for size in BATCH_SIZES if size != hparams.batch_size):
         for name in ("ssb_dbs_br", "rand"):
             follow_ups.append((f"{name}_batch_{size}", name, f"batch_size={size}"))
-    return main + [Experiment(*row, follow_up=True) for row in dict.fromkeys(follow_ups)]
+    return main + [
+        # The first seeds of those with random epochs said that these help: they may be recommended.
+        Experiment(*row, all_seeds="random_epochs" in row[0], follow_up=True)
+        for row in dict.fromkeys(follow_ups)
+    ]
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:

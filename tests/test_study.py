@@ -71,6 +71,7 @@ def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiment
         "rand",
         "ssb_dbs_br",
         "ssb_exp_dbs_br_recommended",
+        "ssb_dbs_br_random_epochs",
     }
     exponential = [create_hparams(by_name[n].overrides) for n in names if "exp" in n]
     assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
@@ -91,6 +92,7 @@ def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
         "rand",
         "ssb_dbs_br",
         "ssb_exp_dbs_br_recommended",
+        "ssb_dbs_br_random_epochs",
     }
     assert set(counts.values()) == {3, 5}
     assert {str(job.place) for job in jobs[:2]} == {"rand/seed_1", "sb_br/seed_1"}
