@@ -206,27 +206,23 @@ def test_both_batchings_are_compared_at_every_base_batch_size_and_at_what_the_ch
 
 
 def test_settings_of_the_best_are_compared_with_it_and_not_with_rand(tmp_path):
-    losses = {"RAND": 1.0, BEST: 2.0, "SSB-exp-DBS-BR": 1.5}
-    for name, loss in losses.items():
+    found = [  # name, overrides, loss, word error rate
+        ("RAND", "", 1.0, 0.1),
+        (BEST, "", 2.0, 0.2),
+        ("SSB-exp-DBS-BR", "", 1.5, 0.15),
+        (BEST, "random_epochs=2", 1.0, 0.05),
+    ]
+    for place, (name, overrides, loss, rate) in enumerate(found):
         for seed in range(3):
             run = write_run(
-                tmp_path / f"{name}{seed}",
+                tmp_path / f"{place}_{seed}",
                 name,
                 step=1,
                 seed=seed,
+                overrides=overrides,
                 loss=lambda epoch, x=loss * (1 + seed / 9): x * 12 / epoch,
             )
-            write_rate(run, 0.1 * loss)
-    for seed in range(3):
-        run = write_run(
-            tmp_path / f"other{seed}",
-            BEST,
-            step=1,
-            seed=seed,
-            overrides="random_epochs=2",
-            loss=lambda epoch, x=1 + seed / 9: x * 12 / epoch,
-        )
-        write_rate(run, 0.05)
+            write_rate(run, rate)
     lines, table = table_of(rows_of(tmp_path), "best")
     assert list(lines) == [(BEST,), (f"{BEST} (random_epochs 2)",), ("SSB-exp-DBS-BR",)]
     headings = [column.heading for column in table.columns]
