@@ -74,7 +74,6 @@ class HParams:
     learning_rate_decay_start: int = 50_000  # exponential: steps before the decay begins
     learning_rate_half_life: int = 15_000  # exponential: steps that halve the rate
     learning_rate_final: float = 1e-5  # exponential: the rate never falls below
-    learning_rate_batch_exponent: float = 0.0  # rate times (clips of the batch / batch_size) to it
     weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
     grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
     loss: str = "padded"  # padded: the reference's mean, over padding too; unpadded: without it
@@ -126,6 +125,7 @@ RETIRED = {
     "cudnn_benchmark": "batches vary in length, so it only costs time; leave it out",
     "max_wav_value": "samples are read in [-1, 1]; leave it out",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step; leave it out",
+    "learning_rate_batch_exponent": "it did not help (docs/paper.md); leave it out",
 }
 
 _CHOICES = {  # and batching_strategy: one of batching.STRATEGIES
@@ -143,7 +143,6 @@ _NOT_NEGATIVE = {
     "learning_rate_warmup_steps",
     "learning_rate_decay_start",
     "learning_rate_final",
-    "learning_rate_batch_exponent",
     "weight_decay",
     "guided_attention_weight",
 }  # every other number must be positive, and a p_*_dropout lies in [0, 1)

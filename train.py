@@ -251,7 +251,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
                 break
             weight = guided_attention_weight_at(state.iteration, hparams)
             run.trainer.guided_attention_weight = weight
-            rate = learning_rate_at(state.iteration, len(batch.text), hparams)
+            rate = learning_rate_at(state.iteration, hparams)
             losses = run.trainer.step(batch, rate)
             count_step(run, batch, losses)
             if (state.iteration - 1) % hparams.log_interval == 0:

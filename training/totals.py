@@ -93,7 +93,7 @@ def _add(
         state.guided_attention_sum += guided_attention * num_frames
         state.guided_attention_frames += num_frames
     if step.number % run.hparams.log_interval == 0:
-        rate = learning_rate_at(step.number - 1, num_clips, run.hparams)
+        rate = learning_rate_at(step.number - 1, run.hparams)
         shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
         if is_guided:
             shown["guided_attention"] = guided_attention
