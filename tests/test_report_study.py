@@ -29,6 +29,7 @@ from analysis.report_study import (
     word_error_rate_above_0,
 )
 from analysis.report_study_figures import draw_mixing_and_learning
+from analysis.report_tables import make_tables
 
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
 JITTER = (0.0, 0.01, 0.025)  # of a seed
@@ -292,6 +293,41 @@ def test_time_measured_in_turns_has_one_error_for_all_seeds(tmp_path):
         ]
         error = 50 * np.sqrt(2) * relative_error  # of the ratio, 0.5, in per cent
         assert finding.ours[0].startswith(f"RAND → SSB-DBS-BR: −50.00\u00a0% ± {error:.2g}, p ")
+
+
+def test_times_in_all_tables_are_those_measured_in_turns_with_their_error(tmp_path):
+    study = write_study(tmp_path, ("RAND", "SSB-DBS-BR"))
+    share = {"RAND": 0.03, "SSB-DBS-BR": 0.04}
+    for run in study.glob("*/*"):
+        found = {"minutes": [2.0 if run.parent.name == "RAND" else 1.0] * 12}
+        found["relative_error"] = share[run.parent.name]
+        (run / EPOCH_MINUTES_FILE).write_text(json.dumps(found))
+    rows = rows_of(study)
+    losses = choose_loss_columns(rows)
+    tables = {table.key: table for table in make_tables(rows, losses)}
+    minutes = dict(tables["table_2"].rows)["SSB-DBS-BR",][2][1]
+    assert (minutes.mean, minutes.standard_error) == (1.0, 0.04)
+    assert "timed in turns" in tables["table_2"].note
+    saved = dict(tables["table_3"].rows)["SSB-DBS-BR",][1][1]
+    assert saved.mean == 50
+    assert saved.standard_error == pytest.approx(50 * np.hypot(0.03, 0.04))
+    trained = table_of(rows, "learning")[0]["SSB-DBS-BR", "3"][1][1]
+    assert (trained.mean, trained.standard_error) == (12.0, pytest.approx(12 * 0.04))
+
+    # After 12 minutes RAND is at its epoch 6 and the other at 12. The losses fall as 1 / epoch.
+    at_time = dict(table_of(rows, "equal_budgets")[1].rows)["SSB-DBS-BR",][3:6]
+    change = at_time[1][1]
+    logs = [np.log([1 + j for j in JITTER]) - np.log(6), np.log([1.1 + 2 * j for j in JITTER])]
+    logs[1] -= np.log(12)
+    differences = logs[1] - logs[0]
+    ratio = np.exp(differences.mean())
+    assert change.mean == pytest.approx(100 * (ratio - 1))
+    own = np.sqrt(((differences - differences.mean()) ** 2).sum() / 2 / 3)
+    # A standard error of the timing before 12 minutes, on the line from the epoch before.
+    later = [np.log(1 + 6 * 0.03 * (6 / 5 - 1)), np.log(1 + 12 * 0.04 * (12 / 11 - 1))]
+    assert change.standard_error == pytest.approx(100 * ratio * np.hypot(own, np.hypot(*later)))
+    at_updates = dict(table_of(rows, "equal_budgets")[1].rows)["SSB-DBS-BR",][7][1]
+    assert at_updates.standard_error == pytest.approx(200 * ratio * own)  # both at epoch 12
 
 
 def test_a_smaller_saving_than_the_published_is_confirmed_in_part(tmp_path):
