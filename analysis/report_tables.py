@@ -269,6 +269,6 @@ def cost_table(rows: Sequence[ReportRow], ours: Results) -> ReportTable:
         ours,
         "Batches and decoder steps (which the decoder takes one after another): mean of an epoch. "
         f"Speeds and seconds: median over epochs{_of_busy_runs(rows)}; clips/s are the other "
-        "papers' utterances/s; preparation is the planning of an epoch's batches. Memory: the most that "
-        "any epoch held, of the GPU; without one, of the process since its start.",
+        "papers' utterances/s; preparation is the planning of an epoch's batches. Memory: the most "
+        "that any epoch held, of the GPU; without one, of the process since its start.",
     )
