@@ -1,5 +1,6 @@
 """What a study adds to the report: made-up runs whose numbers are worked out by hand."""
 
+import csv
 import json
 import re
 from datetime import UTC, datetime
@@ -374,7 +375,11 @@ def test_a_studys_report_says_what_it_is_and_how_it_tests(rows):
     assert "two-sided t-test" in text
     assert "loss_over_updates.svg" in text
     assert "mixing_and_learning.svg" in text
-    assert "learning," in report_pages.to_csv(content["tables"])
+    lines = report_pages.to_csv(content["tables"]).splitlines()
+    names = [tuple(row[:3]) for row in csv.reader(lines)]
+    assert ("learning", "RAND / 3", "updates") in names
+    assert ("paired", "SSB-DBS", "word error rate: against RAND (%)") in names
+    assert len(set(names)) == len(names)  # a name for every number
 
 
 def test_the_figure_has_a_point_for_every_experiment_and_measure(rows):
