@@ -64,7 +64,7 @@ class HParams:
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
     batch_capacity: int | None = None  # padded frames a batch may hold; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
-    random_epochs: int = 0  # at the start, with random batches of batch_size clips
+    random_epochs: int = 0  # at the start, with random batches of batch_size clips; 2 teach more
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
 
     # --- optimisation
