@@ -64,7 +64,7 @@ class HParams:
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
     batch_capacity: int | None = None  # padded frames a batch may hold; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
-    random_epochs: int = 0  # at the start, with random batches of batch_size clips
+    random_epochs: int = 0  # at the start, with random batches of batch_size clips; 2 teach more
     batches_per_update: int = 1  # batches of similar length that make one update; see torchrun
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
 
@@ -75,7 +75,6 @@ class HParams:
     learning_rate_decay_start: int = 50_000  # exponential: steps before the decay begins
     learning_rate_half_life: int = 15_000  # exponential: steps that halve the rate
     learning_rate_final: float = 1e-5  # exponential: the rate never falls below
-    learning_rate_batch_exponent: float = 0.0  # rate times (clips of the batch / batch_size) to it
     weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
     grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
     sync_batch_norm: bool = False  # batch norm over the GPUs' batches; follows their number
@@ -128,6 +127,7 @@ RETIRED = {
     "cudnn_benchmark": "batches vary in length, so it only costs time; leave it out",
     "max_wav_value": "samples are read in [-1, 1]; leave it out",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step; leave it out",
+    "learning_rate_batch_exponent": "it did not help (docs/paper.md); leave it out",
 }
 
 _CHOICES = {  # and batching_strategy: one of batching.STRATEGIES
@@ -145,7 +145,6 @@ _NOT_NEGATIVE = {
     "learning_rate_warmup_steps",
     "learning_rate_decay_start",
     "learning_rate_final",
-    "learning_rate_batch_exponent",
     "weight_decay",
     "guided_attention_weight",
 }  # every other number must be positive, and a p_*_dropout lies in [0, 1)

@@ -246,7 +246,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             num_batches = len(update.numbers)
             losses = trainer.step(
                 parts_of(update, run, batches),
-                learning_rate_at(state.iteration, len(update.clips) / num_batches, hparams),
+                learning_rate_at(state.iteration, hparams),
                 num_batches=num_batches,
                 stop=stop.signal is not None,
             )

@@ -318,7 +318,7 @@ def draw_length_against_position(
             marker=".",
             markersize=float(np.clip(400 / len(order), 1.0, 6)),
             color=STYLES[strategy].colour,
-            rasterized=len(order) > 1000,  # thousands of dots as an image inside the SVG
+            rasterized=len(order) > 500,  # nine panels of dots as an image inside the SVG
         )
     for axes in panels:  # those left over
         axes.set_visible(False)

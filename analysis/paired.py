@@ -55,13 +55,16 @@ class SeedModel:
         residuals = logs - columns @ self._effects
         self._variance = float(residuals @ residuals) / max(self.degrees_of_freedom, 1)
 
-    def change(self, first: int, second: int, least_error: float = 0.0) -> Change | None:
+    def change(
+        self, first: int, second: int, least_error: float = 0.0, further_error: float = 0.0
+    ) -> Change | None:
         """From one of the batchings to another; None where they have no seed in common.
 
         Args:
             first, second: their places.
             least_error: a standard error known from elsewhere, such as from repeated epochs, as a
                 share of the ratio; the runs' own counts where it is larger.
+            further_error: one that all seeds share, so that the runs' own does not show it.
         """
         shared = self._batchings[first].keys() & self._batchings[second].keys()
         if not shared:
@@ -71,10 +74,11 @@ class SeedModel:
         log_ratio = float(contrast @ self._effects)
         mean = 100 * math.expm1(log_ratio)
         if self.degrees_of_freedom < 1:
-            error = 100 * math.exp(log_ratio) * least_error or None
+            known = math.hypot(least_error, further_error)
+            error = 100 * math.exp(log_ratio) * known or None
             return Change(mean, error, len(shared), None)
         error = math.sqrt(self._variance * float(contrast @ self._spread @ contrast))
-        error = max(error, least_error)
+        error = math.hypot(max(error, least_error), further_error)
         if error > 1e-12:  # of equal values, rounding alone is left
             p_value = float(2 * t.sf(abs(log_ratio) / error, self.degrees_of_freedom))
         else:

@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.step_costs import StepCosts
 from analysis.strategies import PARAMETERS, batching_name, value_in_words
+from analysis.studied import what_was_learnt
 from analysis.survey import Survey, Surveyor, first_that, in_threads, parameter_values, sweep
 from batching import STRATEGIES
 from hparams import HParams
@@ -177,7 +178,7 @@ def described(found: Survey) -> str:
 
 
 def reasons(result: Recommendation, surveys: Sequence[Survey], limit: str) -> list[str]:
-    """Three lines: what it costs, how it mixes, what it fits and what comes next."""
+    """Four lines: what it costs, how it mixes, what it fits and what comes next, what it learns."""
     best, *others = result.ranked
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
     if best.seconds_per_epoch is not None:
@@ -198,7 +199,12 @@ def reasons(result: Recommendation, surveys: Sequence[Survey], limit: str) -> li
     rivals = [other for other in others if other.strategy != best.strategy]
     if rivals:
         fits += f"; next best: {described(rivals[0])}, {rivals[0].cost / best.cost - 1:+.1%}"
-    return [f"cheapest: {cost}, {' and '.join(compared)}", f"mixed: {mixed}", fits]
+    return [
+        f"cheapest: {cost}, {' and '.join(compared)}",
+        f"mixed: {mixed}",
+        fits,
+        f"learnt: {what_was_learnt(best.strategy, best.dynamic_batch_size)}",
+    ]
 
 
 def what_is_not_met(result: Recommendation) -> str:

@@ -132,14 +132,7 @@ def _curve(row: ReportRow, name: str, *, over: str):
 
 def hours_spent(run: FinishedRun) -> np.ndarray:
     """Hours of training until the end of every epoch, [epochs]; as timed in turns, if they were."""
-    return np.cumsum(minutes_of_epochs(run)) / 60
-
-
-def minutes_of_epochs(run: FinishedRun) -> list[float]:
-    """Of every epoch, [epochs]; as timed in turns with other batchings, if they were."""
-    if run.epoch_minutes is not None:
-        return run.epoch_minutes.minutes
-    return [epoch.minutes for epoch in run.metrics.epochs]
+    return np.cumsum(run.minutes_of_epochs) / 60
 
 
 def updates_made(run: FinishedRun) -> np.ndarray:

@@ -4,7 +4,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from analysis import published
@@ -132,7 +132,6 @@ def epoch_span(first: int, last: int) -> str:
 EPOCH_MEASURES = {
     "zero_padding_rate": (statistics.fmean, 100),
     "average_batch_length": (statistics.fmean, 1),
-    "minutes": (statistics.median, 1),
     "num_batches": (statistics.fmean, 1),
     "decoder_steps": (statistics.fmean, 1),
     "frames_per_second": (statistics.median, 1),
@@ -142,6 +141,26 @@ EPOCH_MEASURES = {
     "data_wait_seconds": (statistics.median, 1),
     "prepare_seconds": (statistics.median, 1000),
 }
+
+
+def minutes_of_epoch(run: FinishedRun) -> float:
+    """The median over the epochs."""
+    return statistics.median(run.minutes_of_epochs)
+
+
+def error_of_timing(row: ReportRow) -> float:
+    """Standard error of the minutes that were timed in turns, as a share of them; 0 if the row's
+    minutes are those of its runs. It is one measurement for all seeds."""
+    timed = [run.epoch_minutes.relative_error for run in row.runs if run.epoch_minutes]
+    return max(timed, default=0.0)
+
+
+def mean_minutes(row: ReportRow, minutes: Callable[[FinishedRun], float]) -> MeanWithError:
+    """`minutes` of the runs; the standard error has that of the timing in it."""
+    found, share = mean_over_runs(row.runs, minutes), error_of_timing(row)
+    if found.missing or not share:
+        return found
+    return replace(found, standard_error=math.hypot(found.standard_error or 0, share * found.mean))
 
 
 def our_results(rows: Sequence[ReportRow], losses: LossColumns) -> Results:
@@ -158,6 +177,7 @@ def our_results(rows: Sequence[ReportRow], losses: LossColumns) -> Results:
     results = {}
     for row in rows:
         measures = {key: mean_over_runs(row.runs, value) for key, value in values.items()}
+        measures["minutes"] = mean_minutes(row, minutes_of_epoch)
         results[row.label] = BatchingResult(row.label, measures, row.settings)
     return results
 

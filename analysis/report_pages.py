@@ -154,9 +154,10 @@ def to_csv(tables: Sequence[ReportTable]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADER)
     for table in tables:
+        quantities = _unlike([column.heading for column in table.columns])
         for labels, pairs in table.rows:
-            for column, (theirs, ours) in zip(table.columns, pairs, strict=True):
-                row = [table.key, " / ".join(labels), column.heading, _raw(theirs), _raw(ours)]
+            for quantity, (theirs, ours) in zip(quantities, pairs, strict=True):
+                row = [table.key, " / ".join(labels), quantity, _raw(theirs), _raw(ours)]
                 if isinstance(ours, MeanWithError):
                     # csv writes None as an empty field, and a float in full
                     row += [ours.standard_error, ours.num_runs, ours.missing]
@@ -164,6 +165,16 @@ def to_csv(tables: Sequence[ReportTable]) -> str:
                     row += ["", "", ""]
                 writer.writerow(row)
     return text.getvalue()
+
+
+def _unlike(headings: list[str]) -> list[str]:
+    """Headings that a table has several times follow the last that it has once: "loss: p"."""
+    names, last = [], ""
+    for heading in headings:
+        several = headings.count(heading) > 1
+        names.append(f"{last}: {heading}" if several else heading)
+        last = last if several else heading
+    return names
 
 
 def _raw(value: Cell) -> str | float | None:

@@ -61,6 +61,13 @@ class FinishedRun:
         return self.metrics.runs[-1]
 
     @property
+    def minutes_of_epochs(self) -> list[float]:
+        """Of every epoch, [epochs]; as timed in turns with other batchings, if they were."""
+        if self.epoch_minutes is not None:
+            return self.epoch_minutes.minutes
+        return [epoch.minutes for epoch in self.metrics.epochs]
+
+    @property
     def name(self) -> str:
         h = self.hparams
         return batching_name(h.batching_strategy, h.dynamic_batch_size, h.batch_randomization)

@@ -6,15 +6,16 @@ test.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from scipy.stats import spearmanr
 
 from analysis import published
 from analysis.paired import LEVEL, Change, SeedModel, by_seed, holm
-from analysis.report_figures import hours_spent, minutes_of_epochs, updates_made
+from analysis.report_figures import hours_spent, updates_made
 from analysis.report_findings import (
     BEST,
     CLAIMS,
@@ -24,7 +25,15 @@ from analysis.report_findings import (
     Claim,
     Finding,
 )
-from analysis.report_measures import LossColumns, MeanWithError, mean_over_runs, reductions
+from analysis.report_measures import (
+    LossColumns,
+    MeanWithError,
+    error_of_timing,
+    mean_minutes,
+    mean_over_runs,
+    minutes_of_epoch,
+    reductions,
+)
 from analysis.report_runs import BATCHING, FinishedRun, ReportRow, representatives
 from analysis.report_tables import ReportTable, TableColumn
 from analysis.strategies import PARAMETERS
@@ -33,6 +42,14 @@ from analysis.survey import Survey, Surveyor
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
 PLANNED = 5  # epochs whose novelty and spread are averaged
 Value = Callable[[FinishedRun], float]
+Mean = Callable[[ReportRow], MeanWithError]
+TEST = (
+    "Of each quantity: its mean ± standard error over the batching's own seeds; the change in per "
+    "cent ± standard error, and p. Changes are fitted to all runs as log value = batching + seed + "
+    "chance, what chance makes being one share of all; p is that of a two-sided t-test, adjusted "
+    f"by Holm's method over the rows of a column; * beyond chance at {LEVEL:.0%}. A larger p is no "
+    "proof of equality."
+)
 
 
 def is_study(rows: Sequence[ReportRow]) -> bool:
@@ -57,17 +74,10 @@ def word_error_rate_above_0(run: FinishedRun) -> float:
     return max(rate, 0.5 / max(words, 1))
 
 
-def minutes_of_epoch(run: FinishedRun) -> float:
-    """The median over the epochs."""
-    return statistics.median(minutes_of_epochs(run))
-
-
-def relative_error_of_minutes(run: FinishedRun) -> float:
-    """Standard error of `minutes_of_epoch`, as a share of it: by the batches that were timed in
-    turns, else from how much epochs differ."""
-    if run.epoch_minutes is not None:
-        return run.epoch_minutes.relative_error
-    minutes = [epoch.minutes for epoch in run.metrics.epochs]
+def error_by_epochs(run: FinishedRun) -> float:
+    """Standard error of a run's own `minutes_of_epoch`, as a share of it: by how much its epochs
+    differ."""
+    minutes = run.minutes_of_epochs
     if len(minutes) < 2:
         return 0.0
     error = ERROR_OF_MEDIAN * statistics.stdev(minutes) / math.sqrt(len(minutes))
@@ -89,6 +99,20 @@ def loss_at(run: FinishedRun, spent: Callable[[FinishedRun], np.ndarray], budget
     if not (len(x) and x[0] <= budget <= x[-1] * (1 + 1e-12)):
         raise LookupError(f"has no validations before and after {budget:g}")
     return float(np.interp(budget, x, [v.validation_loss_unpadded for v in found]))
+
+
+def error_at_equal_time(row: ReportRow, hours: float) -> float:
+    """Standard error of the loss after `hours` because the hours are unsure, as a share of it: the
+    mean over runs of how much higher the loss is one standard error of the timing before."""
+    share = error_of_timing(row)
+    changes = []
+    for run in row.runs:
+        try:
+            losses = [loss_at(run, hours_spent, hours * part) for part in (1 - share, 1.0)]
+        except LookupError:
+            continue
+        changes.append(abs(math.log(losses[0] / losses[1])))
+    return statistics.fmean(changes) if changes else 0.0
 
 
 def epochs_trained(run: FinishedRun) -> np.ndarray:
@@ -114,6 +138,7 @@ def study_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportT
     return [
         _learning_table(rows),
         *_paired_tables(rows, losses),
+        _best_table(rows, losses),
         _small_batches_table(rows, losses),
         _same_base_table(rows),
         _foretelling_table(rows),
@@ -122,23 +147,29 @@ def study_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportT
 
 def _learning_table(rows: Sequence[ReportRow]) -> ReportTable:
     """Word error rate and what it took."""
-    columns: dict[str, tuple[TableColumn, Value]] = {
-        "word error rate": (_column("word error rate", 3), word_error_rate_of),
-        "minutes": (_column("minutes of training", 2), lambda run: 60 * hours_spent(run)[-1]),
-        "updates": (_column("updates", 0), lambda run: float(updates_made(run)[-1])),
-    }
-    lines = []
-    for row in rows:
-        cells = [("", mean_over_runs(row.runs, value)) for _, value in columns.values()]
-        lines.append(((row.label, str(len(row.runs))), cells))
+    values: list[tuple[TableColumn, Mean]] = [
+        (_column("word error rate", 3), _over_runs(word_error_rate_of)),
+        (
+            _column("minutes of training", 2),
+            partial(mean_minutes, minutes=lambda run: 60 * hours_spent(run)[-1]),
+        ),
+        (_column("updates", 0), _over_runs(lambda run: float(updates_made(run)[-1]))),
+    ]
+    lines = [
+        ((row.label, str(len(row.runs))), [("", mean(row)) for _, mean in values]) for row in rows
+    ]
     return ReportTable(
         "learning",
         "What a recogniser understands at the end",
         ("batching", "seeds"),
-        tuple(column for column, _ in columns.values()),
+        tuple(column for column, _ in values),
         lines,
         _of_the_recordings(rows),
     )
+
+
+def _over_runs(value: Value) -> Mean:
+    return lambda row: mean_over_runs(row.runs, value)
 
 
 def _of_the_recordings(rows: Sequence[ReportRow]) -> str:
@@ -167,29 +198,45 @@ def _paired_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[Repor
         "word error rate": (word_error_rate_of, word_error_rate_above_0),
     }
     last: Value = lambda run: run.metrics.validations[-1].validation_loss_unpadded  # noqa: E731
+    at_time = f"at equal time, {60 * time:.2f} minutes"
     spent_alike: dict[str, tuple[Value, Value]] = {
         "at equal epochs": (last, last),
-        f"at equal time, {60 * time:.2f} minutes": (partial(_at, hours_spent, time),) * 2,
+        at_time: (partial(_at, hours_spent, time),) * 2,
         f"at {updates:,.0f} updates": (partial(_at, updates_made, updates),) * 2,
     }
-    note = (
-        "Of each quantity: its mean ± standard error over the batching's own seeds; the change "
-        "against RAND in per cent ± standard error, and p. Changes are fitted to all runs as "
-        "log value = batching + seed + chance, what chance makes being one share of all; p is that "
-        "of a two-sided t-test, adjusted by Holm's method over the rows of a column; * beyond "
-        f"chance at {LEVEL:.0%}. A larger p is no proof of equality."
-    )
     return [
-        _paired_table(rows, quantities, "paired", "Learning against RAND, paired by seed", note),
+        _paired_table(
+            rows, rows, "RAND", quantities, "paired", "Learning against RAND, paired by seed", TEST
+        ),
         _paired_table(
             rows,
+            rows,
+            "RAND",
             spent_alike,
             "equal_budgets",
             "Unpadded validation loss against RAND at equal epochs, time and updates",
             "Losses are read from the validations by straight lines, at what the cheapest run of "
-            f"RAND's base batch size has spent at its end; – where a run spent less. {note}",
+            "RAND's base batch size has spent at its end; – where a run spent less. Errors at "
+            f"equal time have that of the timing in them. {TEST}",
+            {at_time: partial(error_at_equal_time, hours=time)},
         ),
     ]
+
+
+def _best_table(rows: Sequence[ReportRow], losses: LossColumns) -> ReportTable:
+    """SSB-DBS-BR with other settings, and with the exponential noise, against SSB-DBS-BR."""
+    names = {BEST, BEST.replace("SSB", "SSB-exp")}
+    shown = [row for row in rows if row.name in names]
+    updates = least_spent(one_batch_size(rows), updates_made)
+    late = partial(losses.value, column=2, name="validation_loss_unpadded")
+    quantities: dict[str, tuple[Value, Value]] = {
+        "unpadded loss, late third": (late, late),
+        f"unpadded loss at {updates:,.0f} updates": (partial(_at, updates_made, updates),) * 2,
+        "word error rate": (word_error_rate_of, word_error_rate_above_0),
+        "decoder steps per epoch": (_mean_of_epochs("decoder_steps"),) * 2,
+    }
+    title = f"{BEST} with other settings, and with the exponential noise"
+    return _paired_table(rows, shown, BEST, quantities, "best", title, TEST)
 
 
 def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
@@ -198,34 +245,55 @@ def _at(spent: Callable, budget: float, run: FinishedRun) -> float:
 
 def _paired_table(
     rows: Sequence[ReportRow],
+    shown_rows: Sequence[ReportRow],
+    base_name: str,
     quantities: dict[str, tuple[Value, Value]],
     key: str,
     title: str,
     note: str,
+    errors: Mapping[str, Callable[[ReportRow], float]] = MappingProxyType({}),
 ) -> ReportTable:
-    """Mean, change against RAND and p of each quantity (to show, and to take ratios of); a row for
-    every experiment."""
-    rand = representatives(rows).get("RAND")
-    cells: list[list] = [[] for _ in rows]
+    """Mean, change against a batching and p of each quantity (to show, and to take ratios of).
+    Changes are fitted to all `rows`; `shown_rows` are in the table; `errors` are those that all
+    seeds of a row share."""
+    base = representatives(rows).get(base_name)
+    cells: list[list] = [[] for _ in shown_rows]
     columns = []
     for name, (shown, compared) in quantities.items():
-        columns += [_column(name, 3), _column("against RAND (%)", 1), _column("p", 0)]
-        changes = _Changes(rows, compared)
-        found = [None if row is rand else changes.between(rand, row) for row in rows]
+        decimals = 0 if "decoder steps" in name else 3
+        columns.append(_column(name, decimals))
+        columns += [_column(f"against {base_name} (%)", 1), _column("p", 0)]
+        changes = _Changes(rows, compared, errors.get(name, _no_error))
+        found = [None if row is base else changes.between(base, row) for row in shown_rows]
         adjusted = holm([change.p_value if change else None for change in found])
-        for line, row, change, p_value in zip(cells, rows, found, adjusted, strict=True):
-            line += [mean_over_runs(row.runs, shown), _as_cell(change, row is rand)]
+        for line, row, change, p_value in zip(cells, shown_rows, found, adjusted, strict=True):
+            line += [mean_over_runs(row.runs, shown), _as_cell(change, row is base, base_name)]
             line.append(_p_cell(p_value))
     lines = [
-        ((row.label,), [("", cell) for cell in line]) for row, line in zip(rows, cells, strict=True)
+        ((row.label,), [("", cell) for cell in line])
+        for row, line in zip(shown_rows, cells, strict=True)
     ]
     return ReportTable(key, title, ("batching",), tuple(columns), lines, note)
 
 
-class _Changes:
-    """Changes of a quantity between batchings, fitted to all runs of a corpus and its epochs."""
+def _no_error(row: ReportRow) -> float:
+    return 0.0
 
-    def __init__(self, rows: Sequence[ReportRow], value: Value):
+
+class _Changes:
+    """Changes of a quantity between batchings, fitted to all runs of a corpus and its epochs.
+
+    Args:
+        shared_error: a row's standard error that all its seeds share, as a share of the value.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[ReportRow],
+        value: Value,
+        shared_error: Callable[[ReportRow], float] = _no_error,
+    ):
+        self._shared_error = shared_error
         self._rows, self._values = rows, [by_seed(row.runs, value) for row in rows]
         self._models: dict[tuple, SeedModel] = {}
 
@@ -247,19 +315,21 @@ class _Changes:
             next(nth for nth, place in enumerate(alike) if self._rows[place] is row)
             for row in (first, second)
         ]
-        return self._models[group].change(*places, least_error)
+        further_error = math.hypot(self._shared_error(first), self._shared_error(second))
+        return self._models[group].change(*places, least_error, further_error)
 
 
 def _corpus_and_epochs(row: ReportRow) -> tuple:
     return row.settings["corpus"], row.settings["epochs"]
 
 
-def _as_cell(change: Change | None, is_rand: bool):
+def _as_cell(change: Change | None, is_base: bool, base_name: str):
     if change is not None:
         return MeanWithError(change.mean, change.standard_error, change.num_seeds)
-    if is_rand:
+    if is_base:
         return ""
-    return MeanWithError(missing="RAND was not measured with the same corpus, epochs and seeds")
+    missing = f"not known of it and {base_name} with the same corpus, epochs and seeds"
+    return MeanWithError(missing=missing)
 
 
 def _p_cell(p_value: float | None) -> str:
@@ -289,17 +359,18 @@ def _small_batches_table(rows: Sequence[ReportRow], losses: LossColumns) -> Repo
     """What Gonzalez et al. look at: the same batching with smaller batches."""
     sizes = [row for name in ("RAND", BEST) for row in _by_batch_size(rows, name)]
     late = partial(losses.value, column=2, name="validation_loss_unpadded")
-    values: list[tuple[TableColumn, Value]] = [
-        (_column("unpadded loss, late third", 3), late),
-        (_column("word error rate", 3), word_error_rate_of),
-        (_column("minutes per epoch", 3), minutes_of_epoch),
-        (_column("updates per epoch", 1), _mean_of_epochs("num_batches")),
-        (_column("ZPR (%)", 2), lambda run: 100 * _mean_of_epochs("zero_padding_rate")(run)),
+    padding: Value = lambda run: 100 * _mean_of_epochs("zero_padding_rate")(run)  # noqa: E731
+    values: list[tuple[TableColumn, Mean]] = [
+        (_column("unpadded loss, late third", 3), _over_runs(late)),
+        (_column("word error rate", 3), _over_runs(word_error_rate_of)),
+        (_column("minutes per epoch", 3), partial(mean_minutes, minutes=minutes_of_epoch)),
+        (_column("updates per epoch", 1), _over_runs(_mean_of_epochs("num_batches"))),
+        (_column("ZPR (%)", 2), _over_runs(padding)),
     ]
     lines = [
         (
             (row.name, str(row.settings["batch_size"])),
-            [("", mean_over_runs(row.runs, value)) for _, value in values],
+            [("", mean(row)) for _, mean in values],
         )
         for row in sizes
     ]
@@ -340,10 +411,10 @@ def _same_base_table(rows: Sequence[ReportRow]) -> ReportTable:
         for line, pair in zip(cells, pairs, strict=True):
             budget = least_spent(pair, spent)
             line.append(MeanWithError(factor * budget))
-            found.append(_Changes(rows, partial(_at, spent, budget)).between(*pair))
+            found.append(_changes_at(rows, spent, budget).between(*pair))
         adjusted = holm([change.p_value if change else None for change in found])
         for line, change, p_value in zip(cells, found, adjusted, strict=True):
-            line += [_as_cell(change, False), _p_cell(p_value)]
+            line += [_as_cell(change, False, "RAND"), _p_cell(p_value)]
     return ReportTable(
         "same_base",
         f"Unpadded validation loss of {BEST} against RAND with the same base batch size",
@@ -466,7 +537,10 @@ def study_findings(rows: Sequence[ReportRow], losses: LossColumns) -> list[Findi
     chosen = representatives(rows)
     vl3: Value = partial(losses.value, column=2, name="validation_loss")
     found = []
-    changes_by_key = {"minutes": _Changes(rows, minutes_of_epoch), "vl3": _Changes(rows, vl3)}
+    changes_by_key = {
+        "minutes": _Changes(rows, minutes_of_epoch, error_of_timing),
+        "vl3": _Changes(rows, vl3),
+    }
     for claim in CLAIMS:
         key = "minutes" if claim.key == "minutes" else "vl3"
         changes = [_change_of_pair(chosen, pair, changes_by_key[key], key) for pair in claim.pairs]
@@ -476,27 +550,29 @@ def study_findings(rows: Sequence[ReportRow], losses: LossColumns) -> list[Findi
         pair = ("RAND", BEST)
         budget = least_spent([chosen[name] for name in pair if name in chosen] or rows, spent)
         text = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
-        change = _change_of_pair(chosen, pair, _Changes(rows, partial(_at, spent, budget)), "vl3")
+        change = _change_of_pair(chosen, pair, _changes_at(rows, spent, budget), "vl3")
         found.append(_finding(Claim(text, [pair], "vl3"), ["– (potentially)"], [change]))
     return found
+
+
+def _changes_at(rows: Sequence[ReportRow], spent: Callable, budget: float) -> _Changes:
+    """Of the loss at what was spent."""
+    error = partial(error_at_equal_time, hours=budget) if spent is hours_spent else _no_error
+    return _Changes(rows, partial(_at, spent, budget), error)
 
 
 def _change_of_pair(
     chosen: dict[str, ReportRow], pair: tuple[str, str], changes: _Changes, key: str
 ) -> Change | None:
-    """None where it is not measured. Of times, no error is smaller than that from repeated
-    epochs."""
+    """None where it is not measured. Of the runs' own times, no error is smaller than that by how
+    much epochs differ."""
     first, second = (chosen.get(name) for name in pair)
     least_error = 0.0
-    if key == "minutes" and first and second:
-        of_first, of_second = (
-            by_seed(row.runs, relative_error_of_minutes) for row in (first, second)
-        )
+    if key == "minutes" and first and second and not any(map(error_of_timing, (first, second))):
+        of_first, of_second = (by_seed(row.runs, error_by_epochs) for row in (first, second))
         if seeds := of_first.keys() & of_second.keys():
             squares = [of_first[seed] ** 2 + of_second[seed] ** 2 for seed in seeds]
             least_error = math.sqrt(sum(squares)) / len(squares)
-            if any(run.epoch_minutes for row in (first, second) for run in row.runs):
-                least_error *= math.sqrt(len(squares))  # one measurement, for all seeds
     return changes.between(first, second, least_error)
 
 

@@ -67,7 +67,7 @@ def make_tables(rows: Sequence[ReportRow], losses: LossColumns) -> list[ReportTa
         table_4(named, losses),
         randomization_table(named, minutes),
         unpadded_table(ours, losses),
-        cost_table(ours),
+        cost_table(rows, ours),
     ]
 
 
@@ -123,8 +123,8 @@ def table_2(
             lines.append(
                 ((label,), [(look_up(PAPER, name, k), look_up(ours, label, k)) for k in keys])
             )
-    note = (
-        "Minutes are the median over epochs. VL is the validation loss, the reference's mean over "
+    note = f"Minutes are the median over epochs{_timed_in_turns(rows)}. " + (
+        "VL is the validation loss, the reference's mean over "
         "padding too, of random validation batches that are the same in every run. "
     )
     if losses.as_published:
@@ -141,6 +141,16 @@ def table_2(
     if any(row.name not in published.TABLE_2 for row in rows):
         note += " The paper has no figures for the batchings after its ten."
     return ReportTable("table_2", "Table 2: time and loss", ("batching",), columns, lines, note)
+
+
+def _timed_in_turns(rows: Sequence[ReportRow]) -> str:
+    if not any(run.epoch_minutes for row in rows for run in row.runs):
+        return ""
+    return ", of training steps timed in turns; ± has the error of the timing in it"
+
+
+def _of_busy_runs(rows: Sequence[ReportRow]) -> str:
+    return ", of the runs with all else that the machine did" if _timed_in_turns(rows) else ""
 
 
 def _loss_columns(losses: LossColumns, paired: bool = True) -> list[TableColumn]:
@@ -241,7 +251,7 @@ def unpadded_table(ours: Results, losses: LossColumns) -> ReportTable:
     )
 
 
-def cost_table(ours: Results) -> ReportTable:
+def cost_table(rows: Sequence[ReportRow], ours: Results) -> ReportTable:
     """What an epoch does, how fast, and with what."""
     return _table_of_ours(
         "costs",
@@ -258,7 +268,7 @@ def cost_table(ours: Results) -> ReportTable:
         },
         ours,
         "Batches and decoder steps (which the decoder takes one after another): mean of an epoch. "
-        "Speeds and seconds: median over epochs; clips/s are the other papers' "
-        "utterances/s; preparation is the planning of an epoch's batches. Memory: the most that "
-        "any epoch held, of the GPU; without one, of the process since its start.",
+        f"Speeds and seconds: median over epochs{_of_busy_runs(rows)}; clips/s are the other "
+        "papers' utterances/s; preparation is the planning of an epoch's batches. Memory: the most "
+        "that any epoch held, of the GPU; without one, of the process since its start.",
     )

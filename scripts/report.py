@@ -24,6 +24,7 @@ from analysis.report_measures import (
     LossColumns,
     by_name,
     choose_loss_columns,
+    error_of_timing,
     minutes_decimals,
     our_results,
 )
@@ -63,10 +64,10 @@ TEST = (
     "Changes are paired by seed, and fitted to the runs of all batchings: log value = batching + "
     "seed + chance. A claim is confirmed or contradicted where the change is beyond chance: "
     "two-sided t-test at 5 %, adjusted by Holm's method over the pairs of the claim. Minutes of an "
-    "epoch are of steps timed in turns where time_epochs.py did so, else the runs' own; their "
-    "standard error is no smaller than that by the batches timed, or of the median of a run's "
-    "epochs, so that what else the machine did decides nothing. Three to five seeds see only large "
-    "effects: what is undecided may still be true."
+    "epoch are of steps timed in turns where time_epochs.py did so, else the runs' own; to their "
+    "standard error that of the timing is added, or it is no smaller than that of the median of a "
+    "run's epochs, so that what else the machine did decides nothing. Three to five seeds see only "
+    "large effects: what is undecided may still be true."
 )
 STUDY_FIGURES = {
     "loss_over_updates": "Validation loss over updates of the weights; bands are one standard "
@@ -177,8 +178,10 @@ def _facts(rows: list[ReportRow], command: str, date: datetime) -> list[tuple[st
 def _caution(rows: list[ReportRow], losses: LossColumns, study: bool) -> str:
     sentences = [
         "Minutes are of this machine and the paper's of a GTX 1080, so compare differences, not "
-        "minutes; what else the machine did meanwhile is in them too."
+        "minutes."
     ]
+    if not any(map(error_of_timing, rows)):
+        sentences.append("What else the machine did meanwhile is in them too.")
     if not losses.as_published:
         sentences.append("Our VL3 is that of the runs' late third, not of the paper's epoch 220.")
     if study:

@@ -64,6 +64,15 @@ def test_an_error_known_from_elsewhere_counts_where_it_is_larger():
     assert model.change(0, 1, least_error=1e-6) == model.change(0, 1)
 
 
+def test_an_error_that_all_seeds_share_is_added_to_that_of_the_runs():
+    model = SeedModel([{1: 1.0, 2: 2.0, 3: 3.0}, {1: 2.1, 2: 3.9, 3: 6.0}])
+    own, both = model.change(0, 1), model.change(0, 1, further_error=0.04)
+    shared = 0.04 * (100 + own.mean)
+    assert both.mean == own.mean
+    assert both.standard_error == pytest.approx(np.hypot(own.standard_error, shared))
+    assert both.p_value > own.p_value
+
+
 def test_one_seed_decides_nothing():
     change = SeedModel([{1: 1.0}, {1: 2.0}]).change(0, 1, least_error=0.1)
     assert change.mean == pytest.approx(100)

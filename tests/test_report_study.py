@@ -1,5 +1,6 @@
 """What a study adds to the report: made-up runs whose numbers are worked out by hand."""
 
+import csv
 import json
 import re
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from analysis.report_study import (
     word_error_rate_above_0,
 )
 from analysis.report_study_figures import draw_mixing_and_learning
+from analysis.report_tables import make_tables
 
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
 JITTER = (0.0, 0.01, 0.025)  # of a seed
@@ -205,6 +207,38 @@ def test_both_batchings_are_compared_at_every_base_batch_size_and_at_what_the_ch
     ]
 
 
+def test_settings_of_the_best_are_compared_with_it_and_not_with_rand(tmp_path):
+    found = [  # name, overrides, loss, word error rate
+        ("RAND", "", 1.0, 0.1),
+        (BEST, "", 2.0, 0.2),
+        ("SSB-exp-DBS-BR", "", 1.5, 0.15),
+        (BEST, "random_epochs=2", 1.0, 0.05),
+    ]
+    for place, (name, overrides, loss, rate) in enumerate(found):
+        for seed in range(3):
+            run = write_run(
+                tmp_path / f"{place}_{seed}",
+                name,
+                step=1,
+                seed=seed,
+                overrides=overrides,
+                loss=lambda epoch, x=loss * (1 + seed / 9): x * 12 / epoch,
+            )
+            write_rate(run, rate)
+    lines, table = table_of(rows_of(tmp_path), "best")
+    assert list(lines) == [(BEST,), (f"{BEST} (random_epochs 2)",), ("SSB-exp-DBS-BR",)]
+    headings = [column.heading for column in table.columns]
+    assert headings[:3] == ["unpadded loss, late third", f"against {BEST} (%)", "p"]
+    own, other, noise = ([cell for _, cell in line] for line in lines.values())
+    assert own[1] == ""
+    assert other[1].mean == pytest.approx(-50)
+    assert noise[1].mean == pytest.approx(-25)
+    assert other[2].endswith("*")
+    place = headings.index("word error rate")
+    assert (own[place].mean, other[place].mean) == pytest.approx((0.2, 0.05))
+    assert other[headings.index("decoder steps per epoch") + 1].mean == pytest.approx(0)
+
+
 def test_novelty_and_spread_are_correlated_with_what_was_learnt(rows):
     lines, _ = table_of(rows, "foretelling")
     assert {labels[:2] for labels in lines} == {
@@ -262,6 +296,41 @@ def test_time_measured_in_turns_has_one_error_for_all_seeds(tmp_path):
         assert finding.ours[0].startswith(f"RAND → SSB-DBS-BR: −50.00\u00a0% ± {error:.2g}, p ")
 
 
+def test_times_in_all_tables_are_those_measured_in_turns_with_their_error(tmp_path):
+    study = write_study(tmp_path, ("RAND", "SSB-DBS-BR"))
+    share = {"RAND": 0.03, "SSB-DBS-BR": 0.04}
+    for run in study.glob("*/*"):
+        found = {"minutes": [2.0 if run.parent.name == "RAND" else 1.0] * 12}
+        found["relative_error"] = share[run.parent.name]
+        (run / EPOCH_MINUTES_FILE).write_text(json.dumps(found))
+    rows = rows_of(study)
+    losses = choose_loss_columns(rows)
+    tables = {table.key: table for table in make_tables(rows, losses)}
+    minutes = dict(tables["table_2"].rows)["SSB-DBS-BR",][2][1]
+    assert (minutes.mean, minutes.standard_error) == (1.0, 0.04)
+    assert "timed in turns" in tables["table_2"].note
+    saved = dict(tables["table_3"].rows)["SSB-DBS-BR",][1][1]
+    assert saved.mean == 50
+    assert saved.standard_error == pytest.approx(50 * np.hypot(0.03, 0.04))
+    trained = table_of(rows, "learning")[0]["SSB-DBS-BR", "3"][1][1]
+    assert (trained.mean, trained.standard_error) == (12.0, pytest.approx(12 * 0.04))
+
+    # After 12 minutes RAND is at its epoch 6 and the other at 12. The losses fall as 1 / epoch.
+    at_time = dict(table_of(rows, "equal_budgets")[1].rows)["SSB-DBS-BR",][3:6]
+    change = at_time[1][1]
+    logs = [np.log([1 + j for j in JITTER]) - np.log(6), np.log([1.1 + 2 * j for j in JITTER])]
+    logs[1] -= np.log(12)
+    differences = logs[1] - logs[0]
+    ratio = np.exp(differences.mean())
+    assert change.mean == pytest.approx(100 * (ratio - 1))
+    own = np.sqrt(((differences - differences.mean()) ** 2).sum() / 2 / 3)
+    # A standard error of the timing before 12 minutes, on the line from the epoch before.
+    later = [np.log(1 + 6 * 0.03 * (6 / 5 - 1)), np.log(1 + 12 * 0.04 * (12 / 11 - 1))]
+    assert change.standard_error == pytest.approx(100 * ratio * np.hypot(own, np.hypot(*later)))
+    at_updates = dict(table_of(rows, "equal_budgets")[1].rows)["SSB-DBS-BR",][7][1]
+    assert at_updates.standard_error == pytest.approx(200 * ratio * own)  # both at epoch 12
+
+
 def test_a_smaller_saving_than_the_published_is_confirmed_in_part(tmp_path):
     minutes = {"RAND": 3.0, "SSB-DBS-BR": 2.4}
     rows = rows_of(write_study(tmp_path, tuple(minutes), minutes=minutes.get))
@@ -306,7 +375,11 @@ def test_a_studys_report_says_what_it_is_and_how_it_tests(rows):
     assert "two-sided t-test" in text
     assert "loss_over_updates.svg" in text
     assert "mixing_and_learning.svg" in text
-    assert "learning," in report_pages.to_csv(content["tables"])
+    lines = report_pages.to_csv(content["tables"]).splitlines()
+    names = [tuple(row[:3]) for row in csv.reader(lines)]
+    assert ("learning", "RAND / 3", "updates") in names
+    assert ("paired", "SSB-DBS", "word error rate: against RAND (%)") in names
+    assert len(set(names)) == len(names)  # a name for every number
 
 
 def test_the_figure_has_a_point_for_every_experiment_and_measure(rows):

@@ -9,8 +9,8 @@ from records import MACHINE, write_run
 
 from analysis.epoch_times import EPOCH_MINUTES_FILE, read_epoch_minutes
 from analysis.report_figures import hours_spent
+from analysis.report_measures import error_of_timing, minutes_of_epoch
 from analysis.report_runs import collect_rows
-from analysis.report_study import minutes_of_epoch, relative_error_of_minutes
 from data_utils import split_filelist_line
 from errors import UserError
 from hparams import create_hparams
@@ -71,7 +71,7 @@ def test_the_report_counts_time_as_it_was_measured_in_turns(runs):
     assert left_out == []
     assert hours_spent(row.runs[0]).tolist() == pytest.approx([2 / 60, 4 / 60, 5 / 60, 6 / 60])
     assert minutes_of_epoch(row.runs[0]) == 1.5
-    assert relative_error_of_minutes(row.runs[0]) == 0.125
+    assert error_of_timing(row) == 0.125
 
 
 @pytest.mark.parametrize(

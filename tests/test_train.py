@@ -1682,13 +1682,7 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
 def test_learning_rate_schedule_by_hand(settings, rates):
     hparams = create_hparams(settings)
     for iteration, rate in rates.items():
-        assert learning_rate_at(iteration, hparams.batch_size, hparams) == pytest.approx(rate)
-
-
-def test_learning_rate_grows_with_the_batch_by_its_exponent():
-    assert learning_rate_at(0, 64, create_hparams("batch_size=16")) == 1e-3
-    hparams = create_hparams("batch_size=16,learning_rate_batch_exponent=0.5")
-    assert [learning_rate_at(9, clips, hparams) for clips in (4, 16, 64)] == [5e-4, 1e-3, 2e-3]
+        assert learning_rate_at(iteration, hparams) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -295,12 +295,8 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
     return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"
 
 
-def learning_rate_at(iteration: int, clips: float, hparams: HParams) -> float:
-    """The rate of the step that follows `iteration` finished ones, `clips` a batch on the mean.
-
-    With the exponent 0.5 the rate grows as the square root of the batch (Malladi et al. 2022, "On
-    the SDEs and scaling rules for adaptive gradient algorithms", arXiv 2205.10287).
-    """
+def learning_rate_at(iteration: int, hparams: HParams) -> float:
+    """The rate of the step that follows `iteration` finished ones."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
         halvings = max(0, iteration - hparams.learning_rate_decay_start)
@@ -308,7 +304,7 @@ def learning_rate_at(iteration: int, clips: float, hparams: HParams) -> float:
         rate = max(rate * 0.5**halvings, min(rate, hparams.learning_rate_final))
     if iteration < hparams.learning_rate_warmup_steps:
         rate *= (iteration + 1) / hparams.learning_rate_warmup_steps
-    return rate * (clips / hparams.batch_size) ** hparams.learning_rate_batch_exponent
+    return rate
 
 
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:

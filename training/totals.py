@@ -110,8 +110,7 @@ def _add(
         state.guided_attention_sum += guided_attention * num_frames
         state.guided_attention_frames += num_frames
     if step.number % run.hparams.log_interval == 0:
-        clips_a_batch = num_clips / len(step.update.numbers)
-        rate = learning_rate_at(step.number - 1, clips_a_batch, run.hparams)
+        rate = learning_rate_at(step.number - 1, run.hparams)
         shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
         if is_guided:
             shown["guided_attention"] = guided_attention
