@@ -129,6 +129,8 @@ RETIRED = {
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step; leave it out",
     "learning_rate_batch_exponent": "it did not help (docs/paper.md); leave it out",
 }
+# Of those that this recipe once had: the value at which training is what it is without them.
+_WITHOUT_EFFECT = {"learning_rate_batch_exponent": 0.0}
 
 _CHOICES = {  # and batching_strategy: one of batching.STRATEGIES
     "precision": ("fp32", "tf32", "bf16", "fp16"),
@@ -229,7 +231,18 @@ def hparams_from_dict(values: Mapping[str, typing.Any]) -> HParams:
 
     A name the file lacks, because the recipe learnt it later, takes its default; one that this
     recipe no longer knows is dropped. Lists become tuples.
+
+    Raises:
+        UserError: if a value cannot be, or changed a training in a way that is no more.
     """
+    gone = [
+        f"{name}={values[name]}: this recipe has no such setting any more; use the version that "
+        "wrote it"
+        for name, neutral in _WITHOUT_EFFECT.items()
+        if values.get(name, neutral) != neutral
+    ]
+    if gone:
+        raise UserError(_listed(gone))
     known = {field.name for field in fields(HParams)}
     return HParams(
         **{

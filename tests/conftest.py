@@ -12,8 +12,10 @@ import batching
 from hparams import create_hparams
 from model import Tacotron2
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+# A shell that starts the tests in the background has them ignore Ctrl-C, and nohup hang-ups; some
+# tests send both to programs that they start, which would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps

@@ -261,6 +261,12 @@ def test_retired_names_of_the_reference_explain_themselves():
         assert name in hparams.RETIRED  # flags that the reference's users pass
 
 
+def test_a_saved_setting_that_is_no_more_is_refused_if_it_changed_the_training():
+    assert hparams_from_dict({"learning_rate_batch_exponent": 0.0}) == HParams()
+    with pytest.raises(UserError, match=r"batch_exponent=0\.5: .*any more; use the version"):
+        hparams_from_dict({"learning_rate_batch_exponent": 0.5})
+
+
 def test_values_set_in_code_are_checked_too():
     with pytest.raises(ValueError, match=r"batch_size=2\.0: expected int") as caught:
         HParams(batch_size=2.0, seed=True, text_cleaners=["list"], batch_capacity="x")
