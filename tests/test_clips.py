@@ -99,23 +99,22 @@ def test_a_new_run_reads_every_clip_whose_header_alone_was_read(lists, opened):
     assert opened == []
 
 
-def test_of_a_list_with_a_table_a_new_run_reads_what_changed(lists, tmp_path, opened, capsys):
+@pytest.mark.parametrize("new_run", [True, False])
+def test_of_a_list_with_a_table_a_run_reads_what_changed(lists, tmp_path, opened, capsys, new_run):
     read_clips(lists, new_run=True)
     opened.clear()
     write_sound(tmp_path / "val-b.wav", length=6000)
-    assert [len(c) for c in read_clips(lists, new_run=False)] == [2, 2]  # found out when it is read
-    assert opened == []
-    _, validation = read_clips(lists, new_run=True)
+    _, validation = read_clips(lists, new_run=new_run)
     assert opened == [("val-b", True)]
     assert validation[1].num_frames == 1 + 6000 // 256
     assert "val.txt: 1 clips changed since they were checked" in capsys.readouterr().out
     os.utime(tmp_path / "val-b.wav", (1, 1))
-    read_clips(lists, new_run=True)
+    read_clips(lists, new_run=new_run)
     assert len(opened) == 1
     for name in ("train-a", "val-b"):
         (tmp_path / f"{name}.wav").unlink()
     with pytest.raises(UserError) as found:
-        read_clips(lists, new_run=True)
+        read_clips(lists, new_run=new_run)
     assert f"{lists.training_files}:1: " in str(found.value)
     assert f"{lists.validation_files}:2: " in str(found.value)
 

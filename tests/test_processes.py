@@ -214,7 +214,7 @@ def test_a_process_killed_at_10_random_moments_changes_nothing(corpus, alone, tm
 
 def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus, tmp_path):
     """As on two machines."""
-    settings = {"epochs": 40, "epochs_per_validation": 40, "keep_checkpoints": 2}
+    settings = {"epochs": 12, "epochs_per_validation": 12, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
@@ -227,12 +227,14 @@ def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus,
         machines = [subprocess.Popen([*command, *arguments], **options) for _ in range(2)]
     try:
         wait_until(lambda: trained(out) >= 2, log)
-        os.kill(worker_of(machines[1]), signal.SIGKILL)
+        os.kill(started_by(machines[1])[0], signal.SIGKILL)
         reached = trained(out)
         wait_until(lambda: trained(out) > reached, log)
-        machines[0].send_signal(signal.SIGTERM)
-        for machine in machines:
-            machine.wait(30)
+        machines[0].terminate()
+        machines[0].wait(30)
+        wait_until(lambda: not started_by(machines[1]), log)
+        machines[1].terminate()  # it may wait five minutes for the other to say that it is done
+        machines[1].wait(30)
     finally:
         for machine in machines:
             machine.kill()
@@ -262,10 +264,10 @@ def trained(out: Path) -> int:
     return max([int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")], default=0)
 
 
-def worker_of(launcher: subprocess.Popen) -> int:
-    """The process that torchrun started."""
+def started_by(launcher: subprocess.Popen) -> list[int]:
+    """The processes that torchrun started; of one that has ended, none."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
-    return int(children.read_text().split()[0])
+    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
 
 def wait_until(condition, log: Path) -> None:

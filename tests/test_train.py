@@ -286,7 +286,12 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        (os.killpg if to_group else os.kill)(os.getpid(), number)
+        if to_group:  # from outside, for a loader's processes end when their parent says so
+            code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
+            command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
+            subprocess.run(command, check=True, start_new_session=True)
+        else:
+            os.kill(os.getpid(), number)
         time.sleep(seconds)  # in which the death of a loader's process would be noticed
 
     act_at(*PLACES[place], send, call)

@@ -28,10 +28,10 @@ def read_clips(
 ) -> list[ClipTable]:
     """The training and the validation clips; UserError names all that is wrong with either.
 
-    With a table beside a list nothing is opened. A new run then looks at the times of the files,
-    and reads those that changed since; one that goes on looks at none. Without a table every clip
-    is looked at, of a new run to its end, and the table is made. On each machine one process does
-    this and the others wait for it; they look themselves only where no table could be written.
+    With a table beside a list no clip is opened but those whose files have changed since, by their
+    times. Without a table every clip is looked at, of a new run to its end, and the table is made.
+    On each machine one process does this and the others wait for it; they look themselves only
+    where no table could be written.
 
     Args:
         skipped: as `read_filelist` takes it. Lengths are then promises: no table is made of them.
@@ -92,15 +92,16 @@ def _read_list(
     """`looked_at`: another process has just done so with the files of a table that is there."""
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run) and _agrees(table, skipped):
-        changed = ()
-        if new_run and not looked_at:
-            title = f"looking for clips of {filelist} that changed"
-            changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        if looked_at:
+            return table
+        title = f"looking for clips of {filelist} that changed"
+        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        changed = np.setdiff1d(changed, list(indices_of(table, skipped)))
         if not len(changed):
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
         table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
-        return keep_table(table, hparams)
+        return table if skipped else keep_table(table, hparams)
     if new_run:
         print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
     progress = _shown(f"checking {filelist}", " lines")
