@@ -232,9 +232,7 @@ def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus,
         wait_until(lambda: trained(out) > reached, log)
         machines[0].terminate()
         machines[0].wait(30)
-        wait_until(lambda: not started_by(machines[1]), log)
-        machines[1].terminate()  # it may wait five minutes for the other to say that it is done
-        machines[1].wait(30)
+        wait_until(lambda: not started_by(machines[1]), log)  # torchrun itself may wait on
     finally:
         for machine in machines:
             machine.kill()
@@ -271,7 +269,7 @@ def started_by(launcher: subprocess.Popen) -> list[int]:
 
 
 def wait_until(condition, log: Path) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.01)
