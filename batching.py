@@ -22,8 +22,9 @@ Sources, cited below by these names:
 
 import difflib
 import functools
+import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -324,12 +325,11 @@ class EpochPlan(Sequence):
         for start, end in zip(starts, [*starts[1:], len(self.order)], strict=True):
             yield self.order[start:end]
 
-    def shuffled(self, rng: np.random.Generator) -> "EpochPlan":
-        """The same batches in random order."""
-        chosen = rng.permutation(len(self))
+    def rearranged(self, chosen: np.ndarray) -> "EpochPlan":
+        """The batches with these numbers, in this order."""
         sizes = self.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
-        places = np.arange(len(self.order)) + np.repeat(self.starts[chosen] - starts, sizes)
+        places = np.arange(sizes.sum()) + np.repeat(self.starts[chosen] - starts, sizes)
         return EpochPlan(self.order[places], starts)
 
 
@@ -412,7 +412,7 @@ def plan_epoch(
     find_starts = _dynamic_starts if dynamic_batch_size else _fixed_starts
     starts = find_starts(x[order], capacity if dynamic_batch_size else batch_size, class_starts)
     plan = EpochPlan(order, np.array(starts))
-    return plan.shuffled(rng) if batch_randomization else plan
+    return plan.rearranged(rng.permutation(len(plan))) if batch_randomization else plan
 
 
 def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -662,22 +662,73 @@ def pair_novelty(
 # ---------------------------------------------------------------------------- the batch sampler
 
 
+def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
+    """The plan's clips cut anew, in their order, into at most `count` batches, of which the largest
+    (clips x longest) is as small as that allows. For a plan of at most `count` batches.
+
+    No batch has more clips, or is larger, than the largest of the plan.
+    """
+    x, sizes = lengths[plan.order], plan.sizes
+    clips, most = x.tolist(), int(sizes.max())
+    # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
+    # so no more than these are cut with it.
+    small = float(x.max())
+    starts = _starts_within(clips, small, most)
+    if len(starts) > count:
+        large = float((sizes * np.maximum.reduceat(x, plan.starts)).max())
+        starts = _starts_within(clips, large, most)
+        while large - small > 1e-4 * large:
+            middle = (small + large) / 2
+            found = _starts_within(clips, middle, most)
+            if len(found) > count:
+                small = middle
+            else:
+                large, starts = middle, found
+    return EpochPlan(plan.order, np.array(starts))
+
+
+def _starts_within(lengths: list[float], capacity: float, most: int) -> list[int]:
+    """Where batches begin if each takes the longest run with size * longest <= capacity, and at
+    most so many clips."""
+    starts, longest = [0], 0.0
+    for i, length in enumerate(lengths):
+        longest = max(longest, length)
+        size = i + 1 - starts[-1]
+        if size > most or (size > 1 and size * longest > capacity):
+            starts.append(i)
+            longest = length
+    return starts
+
+
+def _divisors_in_words(number: int) -> str:
+    """6 -> "1, 2, 3 or 6" """
+    *others, last = (str(n) for n in range(1, number + 1) if number % n == 0)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 class LengthBatchSampler(Sampler[list[int]]):
     """Batches of `plan_epoch` for a DataLoader's `batch_sampler`, one epoch at a time.
 
     Call `set_epoch` before every epoch. It may be iterated once per call: a second pass would
     repeat the very same batches, which is what a forgotten `set_epoch` looks like.
 
-    With `world_size` processes every rank builds the same plan and takes its share: the finished
-    batches are ranked by length and cut into groups of `world_size`, one group a step, so that
-    at each step all ranks hold batches of similar length and none waits. If the number of batches
-    is no multiple of `world_size`, batches of the shortest group are repeated to even it out;
-    `repeated_clips` counts the clips that are trained twice this epoch for it.
+    An update of the weights takes `batches_per_update` batches, K. The finished batches are ranked
+    by length and cut into groups of K: the batches of an update are of similar length, so processes
+    that share it out wait for none. The last group, the shortest, may have fewer than K; its clips
+    are then cut anew, into up to K smaller batches of similar padded size. Of W processes each
+    takes every W-th batch of an update, from its rank on, and W divides K: how many processes there
+    are changes nothing in what an update is made of. A rank may have no batch of the last group.
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
         random_epochs: so many epochs at the start have random batches of `batch_size` (RAND).
-        rank, world_size: this process and how many there are.
+        batches_per_update: K.
+        rank, world_size: this process and how many there are (W).
+        left_out: clips that are planned and not yielded; a batch of nothing else is passed over.
+
+    Attributes:
+        plan: all batches of the epoch, update after update; `batches_trained` counts these.
+        update_starts: [updates] the numbers of the batches with which updates begin.
     """
 
     def __init__(
@@ -687,8 +738,10 @@ class LengthBatchSampler(Sampler[list[int]]):
         strategy: str,
         *,
         random_epochs: int = 0,
+        batches_per_update: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        left_out: Collection[int] = (),
         **options,
     ):
         if "epoch" in options:
@@ -696,10 +749,18 @@ class LengthBatchSampler(Sampler[list[int]]):
         _check_count("world_size", world_size, 1)
         _check_count("rank", rank, 0, world_size - 1)
         _check_count("random_epochs", random_epochs, 0)
+        _check_count("batches_per_update", batches_per_update, 1)
+        if batches_per_update % world_size:
+            raise BatchingError(
+                f"batches_per_update={batches_per_update}: cannot be shared out evenly between "
+                f"{world_size} processes; expected a multiple of {world_size}, or "
+                f"{_divisors_in_words(batches_per_update)} processes"
+            )
         self.lengths = check_lengths(lengths)
         self.batch_size, self.strategy, self.options = batch_size, strategy, options
-        self.random_epochs = random_epochs
+        self.random_epochs, self.batches_per_update = random_epochs, batches_per_update
         self.rank, self.world_size = rank, world_size
+        self.left_out = frozenset(left_out)
         self._loaded_epoch: int | None = None
         self.set_epoch(0)
 
@@ -713,43 +774,76 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def _plan(self, epoch: int, start: int) -> None:
         self.epoch, self.start = epoch, start
-        batches = self.plan_of(epoch)
-        self.plan, self.repeated_clips = batches, 0  # the whole epoch's batches, all ranks
-        if self.world_size > 1:
-            batches = self._share(batches)
-        self.batches = batches  # this rank's batches of the whole epoch
+        self.plan, self.update_starts = self._in_updates(self.plan_of(epoch))
 
     def plan_of(self, epoch: int) -> EpochPlan:
-        """All ranks' batches of any epoch."""
+        """The batches of any epoch, in the strategy's order."""
         strategy, options = self.strategy, self.options
         if epoch < self.random_epochs:
             fixed = {"dynamic_batch_size": False, "batch_capacity": None}
             strategy, options = "random", options | fixed | {"batch_randomization": False}
         return plan_epoch(self.lengths, self.batch_size, strategy, epoch=epoch, **options)
 
-    def _share(self, batches: list[np.ndarray]) -> list[np.ndarray]:
-        longest = np.array([self.lengths[batch].max() for batch in batches])
+    def _in_updates(self, plan: EpochPlan) -> tuple[EpochPlan, np.ndarray]:
+        """`plan` and `update_starts`."""
+        size = self.batches_per_update
+        if size == 1:
+            return plan, np.arange(len(plan))
+        longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
         ranked = np.argsort(-longest, kind="stable")
-        missing = -len(ranked) % self.world_size
-        if missing:
-            last = ranked[len(ranked) // self.world_size * self.world_size :]
-            repeats = np.resize(last, missing)
-            self.repeated_clips = sum(len(batches[i]) for i in repeats)
-            ranked = np.concatenate([ranked, repeats])
-        groups = ranked.reshape(-1, self.world_size)
+        in_whole_groups = len(ranked) // size * size
+        by_length = plan.rearranged(ranked[:in_whole_groups])
+        if in_whole_groups < len(ranked):
+            rest = cut_evenly(plan.rearranged(ranked[in_whole_groups:]), size, self.lengths)
+            by_length = EpochPlan(
+                np.concatenate([by_length.order, rest.order]),
+                np.concatenate([by_length.starts, len(by_length.order) + rest.starts]),
+            )
         # Groups go in the order in which the plan first names one of their batches, so a random
         # order stays random and a sorted one sorted. Shuffling inside a group keeps one rank from
         # always drawing the longest batch.
-        groups = groups[np.argsort(groups.min(axis=1), kind="stable")]
+        firsts = np.minimum.reduceat(ranked, np.arange(0, len(ranked), size))
+        turn_of_group = np.argsort(np.argsort(firsts))
+        turn = turn_of_group[np.arange(len(by_length)) // size]
         rng = np.random.default_rng(
             _hashed_seed(self.options.get("seed", 0), self.epoch).spawn(1)[0]
         )
-        groups = rng.permuted(groups, axis=1)
-        return [batches[i] for i in groups[:, self.rank]]
+        chosen = np.lexsort((rng.random(len(by_length)), turn))
+        sizes = np.bincount(turn)
+        return by_length.rearranged(chosen), np.cumsum(sizes) - sizes
+
+    def update_at(self, batches_trained: int) -> tuple[list[int], int]:
+        """The update that begins with this batch of the plan: the numbers of its batches that have
+        clips to yield, and the batches trained after it.
+
+        Raises:
+            BatchingError: if no update begins there.
+        """
+        starts = self.update_starts
+        update = int(np.searchsorted(starts, batches_trained))
+        if update == len(starts) or starts[update] != batches_trained:
+            raise BatchingError(f"no update begins with batch {batches_trained}")
+        end = int(starts[update + 1]) if update + 1 < len(starts) else len(self.plan)
+        return self._numbers(batches_trained, end), end
+
+    def _numbers(self, start: int, end: int) -> list[int]:
+        return [n for n in range(start, end) if not self.left_out or self.clips_of(n)]
+
+    def clips_of(self, number: int) -> list[int]:
+        """The clips of a batch of the plan, without those left out."""
+        batch = self.plan[number].tolist()
+        return [clip for clip in batch if clip not in self.left_out] if self.left_out else batch
 
     def __len__(self) -> int:
         """Batches that iterating yields: this rank's of the current epoch that are left."""
-        return len(self.batches) - self.start
+        return sum(len(share) for share in self._shares())
+
+    def _shares(self) -> Iterator[list[int]]:
+        """Of every update that is left, the numbers of this rank's batches."""
+        bounds = [*self.update_starts.tolist(), len(self.plan)]
+        for start, end in itertools.pairwise(bounds):
+            if start >= self.start:
+                yield self._numbers(start, end)[self.rank :: self.world_size]
 
     def __iter__(self) -> Iterator[list[int]]:
         self._refuse_second_pass()
@@ -760,8 +854,9 @@ class LengthBatchSampler(Sampler[list[int]]):
         # calls that twice an epoch and draws from the second only.
         self._refuse_second_pass()
         self._iterated = True
-        for batch in self.batches[self.start :]:
-            yield batch.tolist()
+        for share in self._shares():
+            for number in share:
+                yield self.clips_of(number)
 
     def _refuse_second_pass(self) -> None:
         if self._iterated:
@@ -772,15 +867,18 @@ class LengthBatchSampler(Sampler[list[int]]):
             )
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
-        """Where to go on: `batches_trained` of this epoch, as the *trainer* counts them.
+        """Where to go on: `batches_trained` of this epoch by all ranks, as the *trainer* counts
+        them; whole updates. How many ranks there were is not in it.
 
         A loader with workers takes batches ahead of time, so the sampler cannot know this.
         """
-        _check_count("batches_trained", batches_trained, 0, len(self.batches))
+        _check_count("batches_trained", batches_trained, 0, len(self.plan))
+        if batches_trained != len(self.plan) and batches_trained not in self.update_starts:
+            raise BatchingError(f"batches_trained={batches_trained}: in the middle of an update")
         return {
             "epoch": self.epoch,
             "batches_trained": batches_trained,
-            "num_batches": len(self.batches),
+            "num_batches": len(self.plan),
             "plan_checksum": self._checksum(),
         }
 
@@ -789,8 +887,8 @@ class LengthBatchSampler(Sampler[list[int]]):
 
         Raises:
             BatchingError: if some of its batches were trained already and the plan is not the one
-                saved (other clips, strategy, options, seed or ranks): the rest of another plan
-                would repeat some clips and leave out others.
+                saved (other clips, strategy, options, seed or batches_per_update): the rest of
+                another plan would repeat some clips and leave out others.
         """
         self._plan(state["epoch"], start=state["batches_trained"])
         if state["batches_trained"] > 0 and self._checksum() != state["plan_checksum"]:
@@ -802,8 +900,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         self._loaded_epoch, self._iterated = state["epoch"], False
 
     def _checksum(self) -> int:
-        # Of the whole epoch's plan, so that what rank 0 saved resumes every rank.
-        checksum = zlib.crc32(self.lengths.tobytes(), self.world_size)
+        checksum = zlib.crc32(self.lengths.tobytes(), self.batches_per_update)
         for batch in self.plan:
             checksum = zlib.crc32(batch.astype("<i8").tobytes(), checksum)
             checksum = zlib.crc32(b"|", checksum)

@@ -2,14 +2,13 @@
 
 import csv
 import hashlib
-import io
 import json
 import math
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,6 +25,16 @@ from audio import (
     read_audio,
     read_header,
 )
+from clip_table import (
+    CHUNK,
+    Clip,
+    ClipTable,
+    clip_id,
+    decoded,
+    read_table,
+    table_path,
+    write_table,
+)
 from errors import UserError
 from files import map_in_threads, numbered_lines, open_file, write_atomically
 from hparams import HParams
@@ -33,24 +42,12 @@ from text import can_be_spoken, text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-CHECKED_FILE = "checked.json"  # beside filelists: the hashes of those whose clips were all read
 MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
 LONG_CLIPS_SHOWN = 3
 
 
 # ---------------------------------------------------------------------------- filelists
-
-
-@dataclass(frozen=True)
-class Clip:
-    """One line of a filelist, checked: `num_frames` is the clip's length in training."""
-
-    path: str  # sound file, or .npy log-mel with load_mel_from_disk
-    text: str
-    symbols: bytes  # the text's symbol ids, one a byte: small in memory and on its way to a worker
-    num_frames: int
-    where: str  # "filelist:line", for messages
 
 
 def read_filelist(
@@ -60,8 +57,7 @@ def read_filelist(
     skipped: Mapping[str, int | None] | None = None,
     *,
     new_run: bool = False,
-    read_since: int | None = None,
-) -> list[Clip]:
+) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or the reference's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths count from the folder you run in.
@@ -72,43 +68,49 @@ def read_filelist(
         progress: wraps the list of lines while they are checked, a tqdm bar for example.
         skipped: lengths in frames of clips whose files are not looked at, by the name of the file
             without folder and ending; None is the length that the list's seconds give.
-        new_run: refuse texts with nothing to say too. A run that began with some goes on.
-        read_since: read all samples, or all values of the mels, of the files that changed after
-            this time (nanoseconds; 0: of all), and refuse those that are not fit for training.
+        new_run: read all samples, or all values of the mels, too, and refuse what is not fit for
+            training and texts with nothing to say. A run that began with some goes on.
 
     Raises:
         UserError: one message listing every bad line with its number, what is wrong with the
             line or its file, and how to mend it.
     """
-    filelist = Path(filelist)
-    numbered = numbered_lines(
+    numbered, folders, problems = _lines(filelist), {}, []
+
+    def checked() -> Iterator[tuple[int, Clip]]:
+        measure = partial(_frames_or_problem, hparams, skipped or {}, new_run, folders)
+        lengths = map_in_threads(measure, (line for _, line in numbered))
+        for (number, line), num_frames in zip(progress(numbered), lengths, strict=True):
+            where = f"{filelist}:{number}"
+            try:
+                path, text, _ = split_filelist_line(line)
+                # Not in a thread: inflect, which spells numbers, is not made for several.
+                symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+                if not symbols or (new_run and not can_be_spoken(symbols)):
+                    raise UserError(
+                        f"text {text!r} leaves nothing to say after cleaning; write what is said"
+                    )
+                if isinstance(num_frames, UserError):
+                    raise num_frames
+                yield number, Clip(path, text, symbols, num_frames, where)
+            except UserError as error:
+                problems.append(f"{where}: {error}")
+
+    # Not all clips at once: ten million of them are many times as large as their table.
+    table = ClipTable.of(filelist, checked(), folders, complete=new_run)
+    if problems:
+        raise lines_refused(filelist, problems, len(numbered))
+    if not len(table):
+        raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+    return table
+
+
+def _lines(filelist: str | Path) -> list[tuple[int, str]]:
+    return numbered_lines(
         filelist,
         "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
         "--hparams training_files=...,validation_files=...",
     )
-    clips, problems = [], []
-    measure = partial(_frames_or_problem, hparams, skipped or {}, read_since, {})
-    lengths = map_in_threads(measure, (line for _, line in numbered))
-    for (number, line), num_frames in zip(progress(numbered), lengths, strict=True):
-        where = f"{filelist}:{number}"
-        try:
-            path, text, _ = split_filelist_line(line)
-            # Not in a thread: inflect, which spells numbers, is not made for several.
-            symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
-            if not symbols or (new_run and not can_be_spoken(symbols)):
-                raise UserError(
-                    f"text {text!r} leaves nothing to say after cleaning; write what is said"
-                )
-            if isinstance(num_frames, UserError):
-                raise num_frames
-            clips.append(Clip(path, text, symbols, num_frames, where))
-        except UserError as error:
-            problems.append(f"{where}: {error}")
-    if problems:
-        raise lines_refused(filelist, problems, len(numbered))
-    if not clips:
-        raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
-    return clips
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
@@ -141,29 +143,21 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
 def _frames_or_problem(
     hparams: HParams,
     skipped: Mapping[str, int | None],
-    read_since: int | None,
+    read_contents: bool,
     checked_folders: dict,
     line: str,
 ) -> int | UserError:
     """Frames of a line's clip, or what is wrong with it. Works in a thread."""
     try:
         path, _, seconds = split_filelist_line(line)
-        if Path(path).stem in skipped:
-            return skipped[Path(path).stem] or _frames_listed(path, seconds, hparams)
-        read_contents = read_since is not None and _changed_after(path, read_since)
+        if clip_id(path) in skipped:
+            return skipped[clip_id(path)] or _frames_listed(path, seconds, hparams)
         if not hparams.load_mel_from_disk:
             return _frames_of_sound(path, seconds, hparams, read_contents)
         _check_mel_settings(Path(path).parent, hparams, checked_folders)
         return _frames_of_mel(path, seconds, hparams, read_contents)
     except UserError as error:
         return error
-
-
-def _changed_after(path: str, time: int) -> bool:
-    try:
-        return os.stat(path).st_mtime_ns > time
-    except (OSError, ValueError):  # whoever reads it says what is wrong
-        return True
 
 
 def _frames_listed(path: str, seconds: float | None, hparams: HParams) -> int:
@@ -263,60 +257,167 @@ def _check_mel_settings(folder: Path, hparams: HParams, checked: dict[Path, str 
         )
 
 
-def record_of_checked(filelists: dict[str, bytes]) -> bytes:
-    """`checked.json`: the hash of each filelist, by its file's name."""
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in filelists.items()}
-    return (json.dumps(hashes, indent=2) + "\n").encode()
+def warn_of_long_clips(
+    seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
+) -> str | None:
+    """A warning that names the clips many times longer than the rest; None without one.
 
-
-def time_checked(filelist: str | Path) -> int | None:
-    """When all clips of this very list were read, in nanoseconds; None if they were not."""
-    filelist = Path(filelist)
-    try:
-        with open_file(filelist.with_name(CHECKED_FILE)) as file:
-            hashes, time = json.load(file), os.fstat(file.fileno()).st_mtime_ns
-        with open_file(filelist) as file:
-            same = hashes.get(filelist.name) == hashlib.sha256(file.read()).hexdigest()
-    except (OSError, ValueError, AttributeError):
-        return None
-    return time if same else None
-
-
-def warn_of_long_clips(names: Sequence[str], seconds: Sequence[float] | np.ndarray) -> str | None:
-    """A warning that names the clips many times longer than the rest; None without one."""
-    if len(names) == 0:
+    Args:
+        seconds: [clips]
+        name_of: gives the name of the clip with this index.
+    """
+    seconds = np.asarray(seconds)
+    if len(seconds) == 0:
         return None
     median = float(np.median(seconds))
-    longest_first = np.argsort(seconds, kind="stable")[::-1]
-    long = [f"{names[i]} ({seconds[i]:.1f} s)" for i in longest_first if seconds[i] > LONG * median]
-    if not long:
+    long = np.flatnonzero(seconds > LONG * median)
+    if not long.size:
         return None
-    shown, more = ", ".join(long[:LONG_CLIPS_SHOWN]), len(long) - LONG_CLIPS_SHOWN
+    longest = long[np.argsort(seconds[long], kind="stable")[::-1]][:LONG_CLIPS_SHOWN]
+    shown = ", ".join(f"{name_of(int(i))} ({seconds[i]:.1f} s)" for i in longest)
+    more = len(long) - LONG_CLIPS_SHOWN
     return (
-        f"warning: {len(long):,} of {len(names):,} clips are more than {LONG} times as long as the "
-        f"median, {median:.1f} s: {shown}{f' and {more:,} more' if more > 0 else ''}. The longest "
-        "clip sets the memory that a run needs and, with dynamic_batch_size, the size of every "
-        "batch: leave such clips out (prepare_ljspeech.py --max-seconds S, or take their lines "
-        "out of the list), or cut them up"
+        f"warning: {len(long):,} of {len(seconds):,} clips are more than {LONG} times as long as "
+        f"the median, {median:.1f} s: {shown}{f' and {more:,} more' if more > 0 else ''}. The "
+        "longest clip sets the memory that a run needs and, with dynamic_batch_size, the size of "
+        "every batch: leave such clips out (prepare_ljspeech.py --max-seconds S, or take their "
+        "lines out of the list), or cut them up"
     )
 
 
-def corpus_fingerprint(*clip_lists: Sequence[Clip]) -> str:
+def corpus_fingerprint(*tables: ClipTable) -> str:
     """Hash of file names, texts and lengths, whatever folder the files lie in."""
+    return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
+
+
+def earlier_corpus_fingerprint(*tables: ClipTable) -> str:
+    """The same of versions without tables. It goes through all clips: seconds for a million."""
     digest = hashlib.sha256()
-    for clips in clip_lists:
-        for clip in clips:
-            digest.update(f"{Path(clip.path).stem}|{clip.text}|{clip.num_frames}\n".encode())
+    for table in tables:
+        for line in table.described():
+            digest.update(line)
         digest.update(b"--\n")
     return digest.hexdigest()
 
 
-def write_lengths(path: Path, clips: Sequence[Clip]) -> None:
+def write_lengths(path: Path, clips: ClipTable) -> None:
     """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
-    table = io.StringIO()
-    rows = [("id", "frames"), *((Path(clip.path).stem, clip.num_frames) for clip in clips)]
-    csv.writer(table, lineterminator="\n").writerows(rows)
-    write_atomically(path, lambda file: file.write_text(table.getvalue(), encoding="utf-8"))
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("id", "frames"))
+            writer.writerows(zip(clips.ids(), clips.num_frames, strict=True))
+
+    write_atomically(path, write)
+
+
+# ---------------------------------------------------------------------------- kept tables
+
+
+def table_key(filelist: str | Path, hparams: HParams) -> dict:
+    """What a table of this filelist is made from: with another key it is made again.
+
+    Raises:
+        UserError: if the list cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_file(filelist) as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    audio = mel_fingerprint(hparams)
+    if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
+        names = ("sampling_rate", "hop_length", "filter_length")
+        audio = {name: getattr(hparams, name) for name in names}
+    return {
+        "filelist": digest.hexdigest(),
+        "load_mel_from_disk": hparams.load_mel_from_disk,
+        "audio": audio,
+        "text_cleaners": list(hparams.text_cleaners),
+        "text": _fingerprint_of_text_code(),
+    }
+
+
+@lru_cache
+def _fingerprint_of_text_code() -> str:
+    """Of all that makes symbols of a text, the symbols themselves included."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "text").glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
+    """The table beside a filelist, if it was made from this very list with these settings, and
+    mels still lie where they lay, made with these settings too."""
+    try:
+        table = read_table(filelist, table_key(filelist, hparams))
+    except (UserError, OSError):  # whoever reads the list says what is wrong
+        return None
+    if table and any(mel_settings_problem(Path(f), hparams) for f in table.mel_folders):
+        return None
+    return table
+
+
+def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
+    """Write the table beside its filelist. Returns it mapped, where that is possible."""
+    try:
+        key = table_key(table.filelist, hparams)
+        write_table(table, key)
+    except (OSError, UserError) as error:
+        print(
+            f"{table_path(table.filelist)}: cannot be written ({error}): "
+            "the next start checks every clip again"
+        )
+        return table
+    return read_table(table.filelist, key) or table
+
+
+def changed_clips(table: ClipTable, progress: Callable = lambda chunks: chunks) -> np.ndarray:
+    """Indices of the clips whose files changed since the table was written, or cannot be found.
+
+    Args:
+        progress: wraps the list of parts, CHUNK clips each, that are looked at one after another.
+    """
+
+    def look(start: int) -> list[int]:
+        changed, since = [], table.time
+        for index, path in enumerate(table.paths.part(start, start + CHUNK), start):
+            try:
+                if os.stat(decoded(path)).st_mtime_ns >= since:
+                    changed.append(index)
+            except (OSError, ValueError):  # whoever reads it says what is wrong
+                changed.append(index)
+        return changed
+
+    starts = list(range(0, len(table), CHUNK))
+    found = zip(progress(starts), map_in_threads(look, starts), strict=True)
+    return np.array([index for _, part in found for index in part], np.int64)
+
+
+def check_again(
+    table: ClipTable,
+    changed: np.ndarray,
+    hparams: HParams,
+    progress: Callable = lambda lines: lines,
+) -> ClipTable:
+    """The table after another check of the clips with these indices, as for a new run.
+
+    Raises:
+        UserError: as `read_filelist`.
+    """
+    lines = dict(_lines(table.filelist))
+    chosen = [(int(i), lines[int(table.lines[i])]) for i in changed]
+    measure = partial(_frames_or_problem, hparams, {}, True, {})
+    lengths = map_in_threads(measure, (line for _, line in chosen))
+    frames, problems = {}, []
+    for (index, _), num_frames in zip(progress(chosen), lengths, strict=True):
+        if isinstance(num_frames, UserError):
+            problems.append(f"{table.where(index)}: {num_frames}")
+        frames[index] = num_frames
+    if problems:
+        raise lines_refused(table.filelist, problems, len(table))
+    return table.with_frames(frames)
 
 
 # ---------------------------------------------------------------------------- clips and batches
@@ -325,22 +426,26 @@ def write_lengths(path: Path, clips: Sequence[Clip]) -> None:
 class TextMelDataset(Dataset):
     """Item i: (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
 
-    def __init__(self, clips: Sequence[Clip], hparams: HParams):
+    def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips, self.hparams = clips, hparams
 
     def __len__(self) -> int:
         return len(self.clips)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        clip = self.clips[index]
-        text = torch.from_numpy(np.frombuffer(clip.symbols, dtype=np.uint8).astype(np.int64))
+        # Column by column: a Clip would read the text too, and with it map all texts into memory.
+        clips, path = self.clips, self.clips.path(index)
+        text = torch.from_numpy(
+            np.frombuffer(clips.symbols[index], dtype=np.uint8).astype(np.int64)
+        )
         try:
-            mel = self._mel(clip.path)
+            mel = self._mel(path)
         except UserError as error:
-            raise UserError(f"{clip.where}: {clip.path}: {error}") from None
-        if mel.shape[1] != clip.num_frames:
+            raise UserError(f"{clips.where(index)}: {path}: {error}") from None
+        num_frames = int(clips.num_frames[index])
+        if mel.shape[1] != num_frames:
             raise UserError(
-                f"{clip.where}: {clip.path}: {mel.shape[1]} frames, but {clip.num_frames} when "
+                f"{clips.where(index)}: {path}: {mel.shape[1]} frames, but {num_frames} when "
                 "the run began; the file changed underneath it"
             )
         return text, mel, index
@@ -440,6 +545,19 @@ class TextMelCollate:
         )
 
 
+def made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
+    """A batch of silence, of so many clips of these lengths."""
+    r = hparams.n_frames_per_step
+    num_steps = -(-frames // r)
+    return Batch(
+        text=torch.ones(batch_size, symbols, dtype=torch.int64),
+        text_lengths=torch.full((batch_size,), symbols),
+        mel=torch.zeros(batch_size, hparams.n_mel_channels, num_steps * r),
+        gate=torch.zeros(batch_size, num_steps),
+        mel_lengths=torch.full((batch_size,), frames),
+    )
+
+
 def end_with_parent() -> None:
     """Let this worker process not outlive its parent, even one that was killed."""
 
@@ -475,7 +593,7 @@ def start_worker(_worker_id: int) -> None:
 
 
 def make_loader(
-    clips: Sequence[Clip], hparams: HParams, pin_memory: bool, batch_sampler, **options
+    clips: ClipTable, hparams: HParams, pin_memory: bool, batch_sampler, **options
 ) -> DataLoader:
     """A loader of `Batch`es; `options` are DataLoader's."""
     return DataLoader(

@@ -65,6 +65,7 @@ class HParams:
     batch_capacity: int | None = None  # padded frames a batch may hold; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
     random_epochs: int = 0  # at the start, with random batches of batch_size clips; 2 teach more
+    batches_per_update: int = 1  # batches of similar length that make one update; see torchrun
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
 
     # --- optimisation
@@ -76,6 +77,7 @@ class HParams:
     learning_rate_final: float = 1e-5  # exponential: the rate never falls below
     weight_decay: float = 1e-6  # L2 penalty inside Adam, on every parameter
     grad_clip_thresh: float = 1.0  # gradients are scaled down to this norm
+    sync_batch_norm: bool = False  # batch norm over the GPUs' batches; follows their number
     loss: str = "padded"  # padded: the reference's mean, over padding too; unpadded: without it
     guided_attention_weight: float = 0.0  # of a loss that pulls attention to the diagonal; 5 helps
     guided_attention_sigma: float = 0.2  # how far from the diagonal, in shares of the text, is free
@@ -118,9 +120,9 @@ class HParams:
 RETIRED = {
     "fp16_run": "use precision=fp16",
     "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
-    "distributed_run": "this version trains in one process; leave it out",
-    "dist_backend": "this version trains in one process; leave it out",
-    "dist_url": "this version trains in one process; leave it out",
+    "distributed_run": "torchrun starts the processes: torchrun --nproc-per-node 4 train.py ...",
+    "dist_backend": "NCCL on GPUs, gloo on CPUs; leave it out",
+    "dist_url": "torchrun --rdzv-endpoint HOST:PORT says where processes meet; leave it out",
     "cudnn_enabled": "leave it out",
     "cudnn_benchmark": "batches vary in length, so it only costs time; leave it out",
     "max_wav_value": "samples are read in [-1, 1]; leave it out",

@@ -16,8 +16,12 @@ class ProgressLines(tqdm):
             print(self, flush=True)
 
 
+shown = True  # whether this process shows any
+
+
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options) -> tqdm:
     """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
+    options |= {"disable": not shown}
     if sys.stderr.isatty():
         return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
     options |= {

@@ -22,7 +22,7 @@ from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2
 from pictures import draw_alignment
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
-from text.splitting import Ending, Part, split_sequence
+from text.splitting import Ending, TextPart, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
@@ -46,7 +46,7 @@ class Speech:
     mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: list[Part] = field(default_factory=list)  # of the text
+    parts: list[TextPart] = field(default_factory=list)  # of the text
 
 
 def load_speaker(
@@ -123,7 +123,7 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
 
 
 def speak_parts(
-    model: Tacotron2, sequence: list[int], parts: list[Part], seed: int, pause_frames: int
+    model: Tacotron2, sequence: list[int], parts: list[TextPart], seed: int, pause_frames: int
 ) -> Speech:
     """Speak the parts of a text, each as if it were alone, and join their mels by silence.
 
@@ -199,7 +199,7 @@ def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def describe_parts(parts: list[Part], max_symbols: int | None, longest_text: int | None) -> str:
+def describe_parts(parts: list[TextPart], max_symbols: int | None, longest_text: int | None) -> str:
     """How a text was split, and by which limit: the one given, else the longest training text."""
     lengths = [part.end - part.start for part in parts]
     given = f"--max-symbols {max_symbols}"

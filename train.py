@@ -23,44 +23,38 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from audio import mel_filters
-from data_utils import Batch, corpus_fingerprint, make_loader
+from data_utils import Batch, make_loader
 from errors import UserError
 from files import METRICS_FILE
 from hparams import describe
 from progress import duration, progress_bar
 from training import checkpoint
-from training.batches import batching_costs, make_sampler
+from training.agreement import (
+    find_checkpoint_together,
+    load_warm,
+    read_data,
+    take_output,
+    what_must_agree,
+)
+from training.batches import batching_costs
+from training.clips import indices_of
 from training.measuring import largest_memory
 from training.output import OutputFolder
-from training.printing import print_without_failing
+from training.printing import print_nothing, print_without_failing
+from training.processes import Processes, SaidElsewhere, join
 from training.rehearsal import rehearse
-from training.resume import (
-    epoch_seed,
-    find_checkpoint,
-    finished,
-    open_output,
-    plan_number,
-    resolve_hparams,
-    restore,
-    save,
-)
+from training.resume import finished, open_output, plan_number, restore, save
 from training.run import Run
-from training.skipping import (
-    KeptBatches,
-    clips_to_skip,
-    epoch_stats,
-    how_to_skip,
-    read_clips_but,
-    skip_from_here,
-    skipped_indices,
-)
+from training.skipping import epoch_stats, how_to_skip, skip_from_here
 from training.step import Trainer, guided_attention_weight_at, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
-from training.totals import count_step, log_epoch, read_pending
+from training.totals import NoNextBatch, count_step, log_epoch, read_pending
+from training.updates import next_update, parts_of
 from training.validation import log_validation, make_validation_loader, validate
 
 # ---------------------------------------------------------------------------- arguments
@@ -88,14 +82,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="with --resume: go on without these clips, named by their files without ending",
     )
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
-    add("--n_gpus", type=int, default=1, help="only 1: this version trains on one GPU")
-    add("--rank", type=int, default=0, help="only 0")
+    add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
+    add("--n_gpus", type=int, default=1, help="torchrun starts several processes")
+    add("--rank", type=int, default=0, help="torchrun says it")
     add("--group_name", default="", help="taken for compatibility, not used")
     args = parser.parse_args(arguments)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
-            f"--n_gpus {args.n_gpus} --rank {args.rank}: this version trains in one process on one "
-            "GPU; leave both out"
+            f"--n_gpus {args.n_gpus} --rank {args.rank}: leave both out; torchrun starts a process "
+            "for each GPU and says which is which: "
+            f"torchrun --nproc-per-node {args.n_gpus} train.py -o {args.output_directory} ..."
         )
     if args.warm_start and args.checkpoint_path is None:
         parser.error("--warm_start takes weights from a checkpoint: name it with -c")
@@ -113,79 +109,82 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 # ---------------------------------------------------------------------------- set-up
 
 
-def set_up(args: argparse.Namespace) -> Run | None:
+def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
     """Take the output folder, check everything, build the run. None: finished already.
 
-    Nothing is written before all is checked.
+    Nothing is written before all is checked, in all processes.
     """
-    output, run = OutputFolder(args.output_directory), None
+    output, run = processes.all_or_none(lambda: take_output(args, processes)), None
     try:
-        run = build_run(args, output)
+        run = build_run(args, processes, output)
     finally:
-        if run is None:
+        if run is None and output is not None:
             output.close()
     return run
 
 
-def build_run(args: argparse.Namespace, output: OutputFolder) -> Run | None:
-    found = find_checkpoint(args)
-    weights = None
-    if args.warm_start and found is None:
-        weights = checkpoint.load_checkpoint(args.checkpoint_path)
-    hparams = resolve_hparams(args.hparams, found)
+def build_run(
+    args: argparse.Namespace, processes: Processes, output: OutputFolder | None
+) -> Run | None:
+    found = find_checkpoint_together(args, processes)
+    device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    data = read_data(args, processes, found)
+    hparams = data.hparams
     if finished(found, hparams, args.output_directory):
         print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
         return None
+    processes.refuse_differences(what_must_agree(data, found, device))
     print(describe(hparams))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     pin_memory = device.type == "cuda"
-
-    left_out = clips_to_skip(args.skip_clips, found)
-    training_clips, validation_clips = read_clips_but(
-        left_out, args.output_directory, hparams, going_on=found is not None
-    )
     if not hparams.load_mel_from_disk:
         mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
-    sampler = make_sampler(training_clips, hparams)
-    trainer = Trainer(hparams, device)
+    trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
-    if weights is not None:
-        checkpoint.load_weights(trainer.model, weights, args.checkpoint_path, hparams.ignore_layers)
-        kept = ", ".join(hparams.ignore_layers) or "none"
-        print(f"weights from {args.checkpoint_path}; ignore_layers keep theirs: {kept}")
+    if data.weights is not None:
+        load_warm(trainer.model, data.weights, args.checkpoint_path, hparams)
     run = Run(
         hparams=hparams,
+        output_directory=args.output_directory,
         output=output,
-        training_clips=training_clips,
-        validation_clips=validation_clips,
-        corpus=corpus_fingerprint(training_clips, validation_clips),
-        sampler=sampler,
+        training_clips=data.training_clips,
+        validation_clips=data.validation_clips,
+        corpus=data.corpus,
+        sampler=data.sampler,
         loader=make_loader(
-            training_clips,
+            data.training_clips,
             hparams,
             pin_memory,
-            KeptBatches(sampler, skipped_indices(training_clips, left_out)),
+            data.sampler,
             persistent_workers=hparams.num_workers > 0,
         ),
         validation_loader=make_validation_loader(
-            validation_clips, hparams, pin_memory, skipped_indices(validation_clips, left_out)
+            data.validation_clips,
+            hparams,
+            pin_memory,
+            processes,
+            indices_of(data.validation_clips, data.left_out),
         ),
         trainer=trainer,
     )
     if found is not None:
-        restore(run, found)
-        skip_from_here(run, left_out)
+        processes.all_or_none(lambda: restore(run, found))
+        skip_from_here(run, data.left_out)
     print(
-        f"{len(training_clips):,} training clips, {len(validation_clips):,} for validation, "
+        f"{len(run.training_clips):,} training clips, "
+        f"{len(run.validation_clips):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
-    print(batching_costs(sampler, hparams))
+    print(batching_costs(run.sampler, hparams))
     if device.type == "cuda":
-        peak = rehearse(trainer, training_clips, validation_clips)
-        print(f"the costliest batches of any epoch fit into the GPU's memory: {peak / 1e9:.2f} GB")
-    open_output(run, args, found)
+        peaks = processes.gather(
+            processes.all_or_none(
+                lambda: rehearse(trainer, data.training_clips, data.validation_clips)
+            )
+        )
+        print(f"the costliest batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
+    processes.all_or_none(lambda: open_output(run, args, found))
     return run
 
 
@@ -201,15 +200,12 @@ def train(run: Run, stop: StopRequest) -> None:
         # Keeps the position of an epoch resumed half-way.
         run.sampler.set_epoch(plan_number(state.epoch, hparams))
         state.prepare_seconds += time.perf_counter() - clock
-        if state.batches_trained == 0:
-            torch.manual_seed(epoch_seed(hparams.seed, state.epoch))
 
         train_epoch(run, stop, clock)
 
         validated = None
         if state.epoch % hparams.epochs_per_validation == 0:
-            batches = next_batches(run, run.validation_loader)
-            validated = validate(run, batches, should_stop=lambda: stop.signal is not None)
+            validated = validate(run, next_batches(run.validation_loader), stop)
             if validated is None:
                 save(run)
                 stop.leave(run)
@@ -219,7 +215,8 @@ def train(run: Run, stop: StopRequest) -> None:
             log_validation(run, *validated)
 
         state = run.state = state.next_epoch()
-        if validated is not None or stop.signal or state.epoch > hparams.epochs:
+        stop.agree(run)
+        if validated is not None or run.must_stop or state.epoch > hparams.epochs:
             save(run)
             stop.leave(run)
 
@@ -229,12 +226,13 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
     The clock stands still while checkpoints are written, so `state.seconds` is training alone.
     """
-    hparams, state, sampler = run.hparams, run.state, run.sampler
-    longest = [float(sampler.lengths[batch].max()) for batch in sampler.batches]
-    total, done = sum(longest), sum(longest[: state.batches_trained])  # frames, as steps take time
+    hparams, state, sampler, trainer = run.hparams, run.state, run.sampler, run.trainer
+    several = run.processes.world_size > 1
+    longest = np.maximum.reduceat(sampler.lengths[sampler.plan.order], sampler.plan.starts)
+    total, done = longest.sum(), longest[: state.batches_trained].sum()  # as steps take time
     progress = progress_bar(
         f"epoch {state.epoch}",
-        len(sampler.batches),
+        len(longest),
         " batches",
         line="{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
         initial=state.batches_trained,
@@ -242,30 +240,31 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     try:
-        batches = next_batches(run, run.loader)
-        while True:
-            waiting = time.perf_counter()
-            batch = next(batches, None)
-            state.data_wait_seconds += time.perf_counter() - waiting
-            if batch is None:
-                break
-            weight = guided_attention_weight_at(state.iteration, hparams)
-            run.trainer.guided_attention_weight = weight
-            rate = learning_rate_at(state.iteration, hparams)
-            losses = run.trainer.step(batch, rate)
-            count_step(run, batch, losses)
-            if (state.iteration - 1) % hparams.log_interval == 0:
-                read_pending(run, but=1)
+        batches = next_batches(run.loader)
+        while update := next_update(sampler, state.batches_trained, hparams.n_frames_per_step):
+            trainer.guided_attention_weight = guided_attention_weight_at(state.iteration, hparams)
+            num_batches = len(update.numbers)
+            losses = trainer.step(
+                parts_of(update, run, batches),
+                learning_rate_at(state.iteration, hparams),
+                num_batches=num_batches,
+                stop=stop.signal is not None,
+            )
+            before = state.batches_trained
+            count_step(run, update, losses)
+            if several or (state.iteration - 1) % hparams.log_interval == 0:
+                read_pending(run, but=1)  # where several train, whether to stop is read from it
             seconds = state.seconds + time.perf_counter() - clock
-            done += longest[state.batches_trained - 1]
+            done += longest[before : update.end].sum()
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
-            if state.iteration % hparams.iters_per_checkpoint == 0 or stop.signal:
+            run.must_stop = run.must_stop or (not several and stop.signal is not None)
+            if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
                 read_pending(run)
                 state.seconds += time.perf_counter() - clock
                 save(run)
                 stop.leave(run)
                 clock = time.perf_counter()
-            progress.update()
+            progress.update(update.end - before)
         read_pending(run)
         state.seconds += time.perf_counter() - clock
         state.peak_memory_bytes = max(state.peak_memory_bytes, largest_memory(run.device))
@@ -283,32 +282,43 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     return f"{loss}{alignment}epoch {duration(left)} left, run {duration(whole)} left"
 
 
-def next_batches(run: Run, loader: DataLoader) -> Iterator[Batch]:
-    """The loader's batches. If reading fails, everything until there is saved first.
+def next_batches(loader: DataLoader) -> Iterator[Batch]:
+    """The loader's batches.
 
     Raises:
-        UserError: on a clip that cannot be read any more.
+        NoNextBatch: from what was raised, if reading fails.
     """
     try:
         yield from loader
     except Exception as error:
-        read_pending(run)
-        path = save(run)
-        print(f"everything until here is in {path}", flush=True)
-        if not isinstance(error, UserError):
-            raise
-        # A loader's process sends its traceback before the message, and the class's name with it.
-        message = str(error).strip().splitlines()[-1].removeprefix("errors.UserError: ")
-        # The frames of the traceback would keep the loader's processes alive.
-        message += how_to_skip(message, (run.training_clips, run.validation_clips))
-        raise UserError(f"no next batch: {message}") from error.with_traceback(None)
+        raise NoNextBatch from error
+
+
+def save_what_is_trained(run: Run, stopped: NoNextBatch) -> Exception:
+    """Save after reading failed, here or in another process. Returns what is to be raised."""
+    read_pending(run)
+    path = save(run)
+    print(f"everything until here is in {path}", flush=True)
+    failure = stopped.__cause__
+    if failure is None:
+        return SaidElsewhere("another process found no next batch, and says why")
+    if not isinstance(failure, UserError):
+        return failure
+    # A loader's process sends its traceback before the message, and the class's name with it.
+    message = str(failure).strip().splitlines()[-1].removeprefix("errors.UserError: ")
+    # The frames of the traceback would keep the loader's processes alive.
+    message += how_to_skip(message, (run.training_clips, run.validation_clips))
+    return UserError(f"no next batch: {message}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     print_without_failing()
     args = parse_arguments(arguments)
     with messages():
-        run = set_up(args)
+        processes = join(args.process_timeout)
+        if not processes.is_first:
+            print_nothing()
+        run = set_up(args, processes)
     if run is None:
         return
     directory = args.output_directory
@@ -316,7 +326,10 @@ def main(arguments: list[str] | None = None) -> None:
         with messages(run):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
             print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
-            train(run, StopRequest())
+            try:
+                train(run, StopRequest())
+            except NoNextBatch as stopped:
+                raise save_what_is_trained(run, stopped) from None
     finally:
         run.close()
     print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")

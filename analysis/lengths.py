@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from audio import frame_count
+from clip_table import SUFFIX, read_table_file
 from data_utils import LENGTHS_FILE, lines_refused, numbered_lines, split_filelist_line
 from errors import UserError
 from hparams import HParams
@@ -15,7 +16,8 @@ from text import text_to_sequence
 
 HEADERS = ("id,samples", "id,frames", "id,samples,symbols", "id,frames,symbols")
 FILELIST = "path|text|seconds"
-FORMATS = (*HEADERS, FILELIST)
+TABLE = f"a table of clips (*{SUFFIX})"
+FORMATS = (*HEADERS, FILELIST, TABLE)
 MOST_COUNTED = 10**10  # samples, frames or symbols of a clip: five days of sound
 
 
@@ -44,10 +46,11 @@ class ClipLengths:
 def read_lengths(
     path: str | Path, hparams: HParams, formats: Sequence[str] = FORMATS
 ) -> ClipLengths:
-    """A CSV with one of HEADERS as its first line, or a filelist with seconds.
+    """A CSV that begins with one of HEADERS, a filelist with seconds, or the table beside a list.
 
-    Samples and seconds become frames as `hparams` cuts them. Empty lines, blanks around fields,
-    a byte-order mark and CRLF are allowed.
+    Samples and seconds become frames as `hparams` cuts them. Frames stay as they are, those of a
+    table too, which were cut with the settings that it was made with. Empty lines, blanks around
+    fields, a byte-order mark and CRLF are allowed.
 
     Args:
         formats: those of FORMATS that the caller takes.
@@ -56,6 +59,9 @@ def read_lengths(
         UserError: naming the file and what was expected, with every bad line and its number.
     """
     path, expected = Path(path), " or ".join(formats)
+    if path.suffix == SUFFIX and TABLE in formats:
+        table = read_table_file(path)
+        return ClipLengths(list(table.ids()), table.num_frames, np.maximum(table.num_symbols, 1))
     lines = numbered_lines(path, f"no such file; expected lines of {expected}")
     if not lines:
         raise UserError(f"{path}: empty; expected lines of {expected}")

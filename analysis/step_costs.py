@@ -182,7 +182,7 @@ def fit(
     check_shapes(*shapes[~held_out].T, hparams["n_frames_per_step"])
     amounts = term_amounts(*shapes.T, hparams["n_frames_per_step"])
     seconds = np.array([m.seconds for m in measurements])
-    seconds_per_term = _fit_relative(amounts[~held_out], seconds[~held_out])
+    seconds_per_term = fit_relative(amounts[~held_out], seconds[~held_out])
     errors = {
         "points": int(held_out.sum()),
         "seconds": _errors(amounts[held_out] @ seconds_per_term, seconds[held_out]),
@@ -191,7 +191,7 @@ def fit(
     bytes_per_term = None
     if all(m.bytes is not None for m in measurements):
         memory = np.array([m.bytes for m in measurements], dtype=np.float64)
-        bytes_per_term = _fit_relative(amounts[~held_out], memory[~held_out])
+        bytes_per_term = fit_relative(amounts[~held_out], memory[~held_out])
         errors["bytes"] = _errors(amounts[held_out] @ bytes_per_term, memory[held_out])
         bytes_per_term = dict(zip(TERMS, bytes_per_term.tolist(), strict=True))
     return StepCosts(
@@ -217,7 +217,7 @@ def check_shapes(clips, frames, symbols, frames_per_step: int) -> None:
         )
 
 
-def _fit_relative(amounts: np.ndarray, measured: np.ndarray) -> np.ndarray:
+def fit_relative(amounts: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """Non-negative coefficients with the least sum of squared *relative* errors."""
     rows = amounts / measured[:, None]
     scale = np.linalg.norm(rows, axis=0)  # the terms differ by many orders of magnitude

@@ -40,13 +40,14 @@ from torch.utils.data import DataLoader
 from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
 from analysis.clips import made_up_clips, make_corpus
 from analysis.tables import markdown_table
-from data_utils import Batch, Clip, make_loader, read_filelist
+from clip_table import ClipTable
+from data_utils import Batch, make_loader, read_filelist
 from errors import UserError
 from files import write_json
 from hparams import create_hparams
 from training.batches import make_sampler
 from training.measuring import measured_on, synchronize
-from training.step import Trainer
+from training.step import Part, Trainer
 
 PROGRAM = "busy.py"
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
@@ -155,7 +156,7 @@ def analyse(sessions: list[Session]) -> dict:
 class Training:
     """Steps of training, from the first batch of the first epoch on."""
 
-    def __init__(self, trainer: Trainer, clips: list[Clip]):
+    def __init__(self, trainer: Trainer, clips: ClipTable):
         self.trainer, hparams = trainer, trainer.hparams
         self.loader = make_loader(
             clips,
@@ -175,7 +176,7 @@ class Training:
             batch = next(self.batches)
             self.waited += (self.mark("launching a step") - began) / 1e9
             self.padded_frames += batch.mel.shape[0] * batch.mel.shape[2]
-            self.pending.append(self.trainer.step(batch))
+            self.pending.append(self.trainer.step([Part(batch)]))
             self.done += 1
             if self.done % self.trainer.hparams.log_interval == 0:
                 self.mark("reading losses")
@@ -263,7 +264,7 @@ def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure_training(trainer: Trainer, clips: list[Clip], args: argparse.Namespace) -> dict:
+def measure_training(trainer: Trainer, clips: ClipTable, args: argparse.Namespace) -> dict:
     cuda = trainer.device.type == "cuda"
     if cuda:  # compiles and captures for the shapes of all steps, as the first epoch does
         log(f"{args.warm_ups + args.steps} steps for the first time")

@@ -38,7 +38,8 @@ from analysis.arguments import (
 from analysis.clips import made_up_clips, make_corpus
 from analysis.tables import markdown_table
 from batching import LengthBatchSampler
-from data_utils import Clip, make_loader, read_filelist
+from clip_table import ClipTable
+from data_utils import make_loader, read_filelist
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
@@ -78,7 +79,7 @@ def epoch(loader, number: int, device: torch.device, rate: float | None) -> dict
     return {"seconds": time.perf_counter() - began, "waited_seconds": waited}
 
 
-def measure_workers(clips: list[Clip], hparams: HParams, args: argparse.Namespace, bar) -> list:
+def measure_workers(clips: ClipTable, hparams: HParams, args: argparse.Namespace, bar) -> list:
     """For each number of workers, what every repeat of every epoch took. The numbers take turns."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     results = [

@@ -42,7 +42,7 @@ from analysis.step_costs import MeasuredStep, StepCosts, check_shapes, fit, read
 from analysis.survey import batch_shapes
 from analysis.tables import text_table
 from audio import frame_count
-from batching import plan_epoch
+from batching import LengthBatchSampler
 from data_utils import Batch, TextMelCollate
 from errors import UserError
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict
@@ -55,7 +55,7 @@ from training.measuring import (
     reset_peak_memory,
     seconds_of,
 )
-from training.step import Trainer
+from training.step import Part, Trainer
 
 PROGRAM = "step_cost.py"
 # Around all of LJSpeech's clips, and its texts of 12 to 187 characters.
@@ -165,11 +165,11 @@ class GridTimes:
         try:
             if shape in self.first_seconds:
                 self.seconds.setdefault(shape, []).append(
-                    seconds_of(trainer.device, trainer.step, batch)
+                    seconds_of(trainer.device, trainer.step, [Part(batch)])
                 )
             else:
                 measurable = reset_peak_memory(trainer.device)
-                seconds = seconds_of(trainer.device, trainer.step, batch)
+                seconds = seconds_of(trainer.device, trainer.step, [Part(batch)])
                 self.bytes[shape] = peak_memory(trainer.device) if measurable else None
                 self.first_seconds[shape] = seconds
             return
@@ -202,7 +202,7 @@ def measure_grid(trainer: Trainer, grid: list[Shape], args: argparse.Namespace) 
     deadline = time.monotonic() + 60 * args.minutes
     pinned = trainer.device.type == "cuda"
     # What loads or is taken once, Adam's moments among it, is there before anything counts.
-    trainer.step(make_batch(grid[0], trainer.hparams, rng, pinned))
+    trainer.step([Part(make_batch(grid[0], trainer.hparams, rng, pinned))])
     shapes = grid
     with progress_bar("measuring", len(grid) * (1 + args.repeats), " steps") as bar:
         for _ in range(1 + args.repeats):
@@ -346,8 +346,14 @@ def epoch_shapes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`batch_shapes` of a run's epoch, counted from 1."""
     number = epoch - 1 if hparams.prepare_trainset_per_epoch else 0
-    plan = plan_epoch(lengths.frames, epoch=number, **batching_options(hparams))
-    return batch_shapes(plan, lengths.frames, lengths.symbols)
+    sampler = LengthBatchSampler(
+        lengths.frames,
+        random_epochs=hparams.random_epochs,
+        batches_per_update=hparams.batches_per_update,
+        **batching_options(hparams),
+    )
+    sampler.set_epoch(number)
+    return batch_shapes(sampler.plan, lengths.frames, lengths.symbols)
 
 
 # ---------------------------------------------------------------------------- the program

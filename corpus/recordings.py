@@ -22,13 +22,17 @@ class Recording:
     path: Path
     text: str
     line: int  # of metadata.csv
-    num_symbols: int
+    symbols: bytes  # the text's symbol ids, one a byte
     dropped: tuple[str, ...]  # what of the text is spoken, perhaps, and has no symbol
     num_samples: int
     silence_before: int  # samples before speech
     silence_after: int  # samples after speech
     clipped: int  # samples at full scale
     checksum: tuple[int, int]  # equal for equal sounds
+
+    @property
+    def num_symbols(self) -> int:
+        return len(self.symbols)
 
     @property
     def speech_samples(self) -> int:
@@ -96,7 +100,7 @@ def check_recordings(
                         path=used[entry.id],
                         text=entry.text,
                         line=entry.line,
-                        num_symbols=len(sequence),
+                        symbols=bytes(sequence),
                         dropped=tuple(dropped_symbols(entry.text, cleaners)),
                         **vars(found),
                     )

@@ -5,10 +5,12 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
     python scripts/compare_batching.py --strategies                       # what there is to compare
 
-Reads a filelist (path|text|seconds; the sound files are not opened) or a CSV of lengths (header
-id,samples or id,frames). Compares every strategy with fixed and dynamic batch sizes: padding,
-steps, and how well it mixes the clips. Writes tables and pictures; --recommend names the cheapest
-batching that mixes enough, as overrides for train.py. benchmarks/step_cost.py makes COSTS.json.
+Reads a filelist (path|text|seconds; the sound files are not opened), a CSV of lengths (header
+id,samples or id,frames), or the table that preparing or training left beside a filelist
+(NAME.clips, soonest read; its frames are those of training). Compares every strategy with fixed and
+dynamic batch sizes: padding, steps, and how well it mixes the clips. Writes tables and pictures;
+--recommend names the cheapest batching that mixes enough, as overrides for train.py.
+benchmarks/step_cost.py makes COSTS.json.
 
 Everything is computed from plans of the whole corpus, for padding does not scale with its size:
 a sorted corpus of a million clips pads almost nothing. So time grows with the number of clips: on
@@ -432,7 +434,9 @@ class PrintStrategies(argparse.Action):
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("lengths", type=Path, help="a filelist, or a CSV with the header id,samples or id,frames")
+    add(
+        "lengths", type=Path, help="a filelist, its NAME.clips, or a CSV of id,samples or id,frames"
+    )
     add("--strategies", action=PrintStrategies, nargs=0, help="print all strategies, and end")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")

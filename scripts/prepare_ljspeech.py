@@ -11,7 +11,7 @@
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
     OUT/corpus.png                  what keeps the alignment from forming: clips that are warned of
-    OUT/checked.json                hashes of the lists, for train.py: their clips have been read
+    OUT/train.txt.clips and so on   the clips of each list as a table, for training to start with
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
 unless --skip-bad leaves them out. Of clips that training can read, but that make the alignment of
@@ -27,6 +27,7 @@ import re
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ import numpy as np
 from analysis.arguments import make_parser
 from analysis.tables import text_table
 from audio import frame_count
+from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
 from corpus.faults import Fault, find_faults
 from corpus.mel_cache import cache_mels, refuse_other_mels
@@ -41,7 +43,7 @@ from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import Recording, check_recordings
 from corpus.trimming import refuse_other_sounds, trim_clips
-from data_utils import CHECKED_FILE, record_of_checked, warn_of_long_clips
+from data_utils import keep_table, warn_of_long_clips
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams, override_lines
@@ -115,9 +117,7 @@ def leave_out_long(
             f"--max-seconds {max_seconds:g} leaves out {len(clips) - len(kept):,} of "
             f"{len(clips):,} clips; the longest is {longest.path} ({seconds[longest.id]:.1f} s)"
         )
-    warning = warn_of_long_clips(
-        [str(clip.path) for clip in kept], [seconds[clip.id] for clip in kept]
-    )
+    warning = warn_of_long_clips([seconds[clip.id] for clip in kept], lambda i: str(kept[i].path))
     if warning:
         print(warning)
     return kept
@@ -125,11 +125,36 @@ def leave_out_long(
 
 def filelist(clips: list[Recording], hparams: HParams, mels: Path | None = None) -> bytes:
     """Lines of path|text|seconds, of the sound files or of the mels in the folder `mels`."""
-    lines = []
-    for clip in clips:
-        path = mels / f"{clip.id}.npy" if mels else clip.path
-        lines.append(f"{path}|{clip.text}|{clip.num_samples / hparams.sampling_rate:.6f}\n")
+    lines = [
+        f"{sound_or_mel(clip, mels)}|{clip.text}|{clip.num_samples / hparams.sampling_rate:.6f}\n"
+        for clip in clips
+    ]
     return "".join(lines).encode()
+
+
+def sound_or_mel(clip: Recording, mels: Path | None) -> Path:
+    return mels / f"{clip.id}.npy" if mels else clip.path
+
+
+def keep_clips(
+    path: Path, clips: list[Recording], hparams: HParams, mels: Path | None = None
+) -> None:
+    """Write what training would find when it reads the filelist at `path`, a clip a line."""
+    hparams = replace(hparams, load_mel_from_disk=mels is not None)
+    numbered = (
+        (
+            line,
+            Clip(
+                str(sound_or_mel(clip, mels)),
+                clip.text,
+                clip.symbols,
+                frame_count(clip.num_samples, hparams),
+                f"{path}:{line}",
+            ),
+        )
+        for line, clip in enumerate(clips, 1)
+    )
+    keep_table(ClipTable.of(path, numbered, [mels] if mels else [], complete=True), hparams)
 
 
 def write_together(contents: dict[Path, bytes]) -> None:
@@ -235,11 +260,14 @@ def prepare(
         "settings.txt": settings(overrides, out, mels),
         "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
         "corpus.png": draw_faults(clips, faults, hparams),
-        CHECKED_FILE: record_of_checked(lists),
     }
     out.mkdir(parents=True, exist_ok=True)
     write_together({out / name: content for name, content in contents.items()})
-    return [out / name for name in contents]
+    for suffix, folder in (("", None), *([("_mel", mels)] if mels else [])):
+        for name, part in (("train", train), ("val", val)):
+            keep_clips(out / f"{name}{suffix}.txt", part, hparams, folder)
+    tables = [table_path(out / name) for name in lists]
+    return [out / name for name in contents] + [path for path in tables if path.exists()]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -65,12 +65,14 @@ PARTS = (
     "scaler",
     "sampler",
     "corpus",
-    "rng",
 )
-TIMES = ("seconds", "prepare_seconds", "data_wait_seconds", "peak_memory_bytes")
+TIMES = (
+    *("seconds", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
+    "peak_memory_bytes",
+)
 TIMES_LOGGED = (
-    *("minutes", "prepare_seconds", "data_wait_seconds", "frames_per_second"),
-    *("padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
+    *("minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
+    *("frames_per_second", "padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
 )
 
 

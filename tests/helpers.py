@@ -7,6 +7,7 @@ import multiprocessing.forkserver
 import os
 import runpy
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,7 @@ TIMES = {
     "minutes",
     "prepare_seconds",
     "data_wait_seconds",
+    "process_wait_seconds",
     "frames_per_second",
     "padded_frames_per_second",
     "clips_per_second",
@@ -172,15 +174,21 @@ def assert_same(one, other, path: str = "") -> None:
         assert one == other, path
 
 
-LOOP_TIMES = {"seconds", "prepare_seconds", "data_wait_seconds", "peak_memory_bytes"}
+LOOP_TIMES = {
+    "seconds",
+    "prepare_seconds",
+    "data_wait_seconds",
+    "process_wait_seconds",
+    "peak_memory_bytes",
+}
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimiser, random state, loop and logs of two runs are the same, but for times."""
+    """Weights, optimiser, loop and logs of two runs are the same, but for times."""
     assert newest(one).name == newest(other).name
     for name in (newest(one).name, "best.pt"):
         a, b = load(one / name), load(other / name)
-        for part in ("state_dict", "optimizer", "rng", "sampler", "iteration", "corpus", "scaler"):
+        for part in ("state_dict", "optimizer", "sampler", "iteration", "corpus", "scaler"):
             assert_same(a[part], b[part], f"{name}/{part}")
         assert {k: v for k, v in a["loop"].items() if k not in LOOP_TIMES} == {
             k: v for k, v in b["loop"].items() if k not in LOOP_TIMES
@@ -213,9 +221,9 @@ class Child:
     """`train.main(arguments)` in a session of its own, forked from a process that has imported
     everything. `hook(*hook_arguments)` is called there first, to arrange what happens to it."""
 
-    def __init__(self, arguments: list, hook=None, *hook_arguments):
+    def __init__(self, arguments: list, hook=None, *hook_arguments, log: Path | None = None):
         arguments = [str(argument) for argument in arguments]
-        self.log = Path(arguments[arguments.index("-o") + 1]).with_suffix(".log")
+        self.log = log or Path(arguments[arguments.index("-o") + 1]).with_suffix(".log")
         self.process = fork_server().Process(
             target=_run_child, args=(self.log, arguments, hook, hook_arguments)
         )
@@ -228,6 +236,59 @@ class Child:
             self.process.join()
             raise TimeoutError(f"still running after {timeout} s:\n{self.log.read_text()}")
         return Ended(self.process.exitcode, self.log.read_text())
+
+
+class Together:
+    """`train.main(arguments)` in several processes that train together, as torchrun starts them.
+
+    Args:
+        arguments: of all, or a list for each.
+        hooks: by rank, (hook, *its arguments).
+    """
+
+    def __init__(self, world_size: int, arguments: list, hooks: dict | None = None):
+        if not isinstance(arguments[0], list):
+            arguments = [arguments] * world_size
+        out = Path(arguments[0][arguments[0].index("-o") + 1])
+        port = free_port()
+        self.children = [
+            Child(
+                arguments[rank],
+                train_with_others,
+                *(rank, world_size, port, *(hooks or {}).get(rank, ())),
+                log=out.with_name(f"{out.name}.{rank}.log"),
+            )
+            for rank in range(world_size)
+        ]
+
+    def end(self, timeout: float = 120) -> list[Ended]:
+        """How each ended, by rank."""
+        try:
+            return [child.end(timeout) for child in self.children]
+        finally:
+            for child in self.children:
+                child.process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_arguments) -> None:
+    """In a child: be one of several processes on this machine."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    if hook is not None:
+        hook(*hook_arguments)
 
 
 def print_into(log: Path) -> None:

@@ -1005,7 +1005,7 @@ def test_resume_through_a_loader_counts_what_was_trained_not_what_was_fetched(
         {"dynamic_batch_size": False},
         {"batch_randomization": False},
         {"batch_size": 4},
-        {"world_size": 2},
+        {"batches_per_update": 2},
         {"lengths": [*TWENTY[:-1], 15]},
         {"lengths": [*TWENTY, 15]},
     ],
@@ -1022,7 +1022,7 @@ def test_resume_refuses_another_plan_unless_none_of_it_was_trained(changed):
         other.load_state_dict(sampler.state_dict(2))
     other.load_state_dict(sampler.state_dict(0))
     assert other.epoch == 3
-    assert len(list(other)) == len(other.batches)
+    assert len(list(other)) == len(other.plan)
 
 
 def test_resume_refuses_other_clips_even_where_the_plan_looks_at_their_number_only():
@@ -1037,10 +1037,11 @@ def test_state_dict_refuses_a_count_of_batches_the_epoch_does_not_have(trained):
         LengthBatchSampler(TWENTY, 3, "random").state_dict(trained)
 
 
-# --- several ranks
+# --- several batches an update, and several ranks
 
 
-def rank_samplers(world_size, lengths, batch_size, strategy, epoch=0, **options):
+def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **options):
+    options = {"batches_per_update": world_size} | options
     samplers = [
         LengthBatchSampler(
             lengths, batch_size, strategy, rank=rank, world_size=world_size, **options
@@ -1052,95 +1053,172 @@ def rank_samplers(world_size, lengths, batch_size, strategy, epoch=0, **options)
     return samplers
 
 
+def updates_of(sampler):
+    """The batches of every update, lists of clips."""
+    bounds = [*sampler.update_starts.tolist(), len(sampler.plan)]
+    batches = as_lists(sampler.plan)
+    return [batches[start:end] for start, end in pairwise(bounds)]
+
+
 @every_strategy
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     data=data,
-    world_size=st.integers(1, 6),
+    world_size=st.integers(1, 4),
+    batches_a_rank=st.integers(1, 3),
     mode=st.sampled_from(MODES),
     randomize=st.booleans(),
 )
-def test_ranks_share_every_batch_and_repeat_only_to_even_out_the_counts(
-    strategy, mode, randomize, data, world_size
+def test_updates_hold_every_clip_once_and_ranks_share_each_of_them(
+    strategy, mode, randomize, data, world_size, batches_a_rank
 ):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
     plan = [tuple(b) for b in as_lists(plan_epoch(lengths, batch_size, strategy, **options))]
-    samplers = rank_samplers(world_size, lengths, batch_size, strategy, **options)
-    expected = -(-len(plan) // world_size)  # rounded up, and no more
-    assert [len(sampler) for sampler in samplers] == [expected] * world_size
-    per_rank = [[tuple(batch) for batch in sampler] for sampler in samplers]
-    assert [len(batches) for batches in per_rank] == [expected] * world_size
-    repeated = Counter(batch for batches in per_rank for batch in batches)
-    repeated.subtract(plan)
-    assert min(repeated.values()) >= 0  # no batch of the plan is lost
-    assert repeated.keys() == set(plan)
-    clips_repeated = sum(len(batch) * times for batch, times in repeated.items())
-    assert [sampler.repeated_clips for sampler in samplers] == [clips_repeated] * world_size
-    steps = list(zip(*per_rank, strict=True))
-    # Similar lengths: no batch of a step is longer than one of a longer step is short.
-    longest = [sorted(max(lengths[i] for i in batch) for batch in step) for step in steps]
+    size, epoch = world_size * batches_a_rank, options.pop("epoch")
+    options |= {"batches_per_update": size}
+    samplers = samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch, **options)
+    updates = [[tuple(batch) for batch in update] for update in updates_of(samplers[0])]
+    whole = [update for update in updates if len(update) == size and set(update) <= set(plan)]
+    assert len(whole) == len(plan) // size
+    rest = set(plan) - {batch for update in whole for batch in update}
+    assert len(rest) == len(plan) % size
+    cut = [update for update in updates if update not in whole]
+    assert len(cut) == bool(rest)
+    for pieces in cut:  # of the batches that are left over: the same clips, nothing larger
+        assert sorted(laid_out(pieces)) == sorted(laid_out(rest))
+        assert 1 <= len(pieces) <= size
+        for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
+            assert max(map(most, pieces)) <= max(map(most, rest))
+    # Similar lengths: no batch of an update is longer than one of a longer update is short.
+    longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
+    if size == 1:
+        assert [batch for [batch] in updates] == plan
     # The plan's order, so batch randomization stays random and `sorted` sorted.
     place = {batch: k for k, batch in enumerate(plan)}
-    first_named = [min(place[batch] for batch in step) for step in steps]
+    named = [update if update in whole else rest for update in updates]
+    first_named = [min(place[batch] for batch in batches) for batches in named]
     assert first_named == sorted(first_named)
+    # Whatever the number of ranks, the updates are made of the same batches in the same places.
+    shares = [[tuple(batch) for batch in sampler] for sampler in samplers]
+    for update in updates:
+        for rank, share in enumerate(shares):
+            mine = update[rank::world_size]
+            assert share[: len(mine)] == mine
+            del share[: len(mine)]
+    assert shares == [[]] * world_size
+    assert updates_of(samplers[-1]) == updates_of(samplers[0])
+    [alone] = samplers_of_ranks(1, lengths, batch_size, strategy, epoch, **options)
+    assert updates_of(alone) == updates_of(samplers[0])
 
 
-def test_ranks_train_a_sorted_plan_in_its_order_and_a_randomized_one_in_random_order():
-    def step_lengths(epoch, **options):
-        samplers = rank_samplers(4, range(1, 161), 2, "sorted", epoch=epoch, **options)
-        return [max(max(batch) for batch in step) for step in zip(*samplers, strict=True)]
+def test_updates_train_a_sorted_plan_in_its_order_and_a_randomized_one_in_random_order():
+    def lengths_of_updates(epoch, **options):
+        sampler = LengthBatchSampler(range(1, 161), 2, "sorted", batches_per_update=4, **options)
+        sampler.set_epoch(epoch)
+        return [max(max(batch) for batch in update) for update in updates_of(sampler)]
 
-    assert step_lengths(0) == sorted(step_lengths(0))
-    orders = {tuple(step_lengths(epoch, batch_randomization=True)) for epoch in range(5)}
+    assert lengths_of_updates(0) == sorted(lengths_of_updates(0))
+    orders = {tuple(lengths_of_updates(epoch, batch_randomization=True)) for epoch in range(5)}
     assert len(orders) == 5
     assert all(list(order) != sorted(order) for order in orders)
 
 
-def test_ranks_take_turns_at_the_longest_batch_of_a_step():
-    samplers = rank_samplers(2, range(1, 2001), 2, "sorted")
+def test_ranks_take_turns_at_the_longest_batch_of_an_update():
+    samplers = samplers_of_ranks(2, range(1, 2001), 2, "sorted")
     longer = [max(first) > max(second) for first, second in zip(*samplers, strict=True)]
-    assert 0.4 < np.mean(longer) < 0.6  # 500 steps: 0.5 +- 0.022
+    assert 0.4 < np.mean(longer) < 0.6  # 500 updates: 0.5 +- 0.022
 
 
-def test_ranks_literal_with_fewer_batches_than_ranks():
-    samplers = rank_samplers(3, [5, 9], 2, "random")
-    assert [sorted(*sampler) for sampler in samplers] == [[0, 1]] * 3
-    assert samplers[0].repeated_clips == 4
+def test_ranks_without_a_batch_of_the_only_update_have_none():
+    samplers = samplers_of_ranks(3, [5, 9], 2, "random")
+    shares = [list(sampler) for sampler in samplers]
+    assert sorted(shares[:2]) == [[[0]], [[1]]]
+    assert shares[2] == []
+    assert samplers[2].update_at(0) == ([0, 1], 2)
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_state_saved_by_rank_0_resumes_every_rank(rank):
-    ranks = {"world_size": 3, "strategy": "semi_sorted"}
-    saved = LengthBatchSampler(TWENTY, 2, **ranks, **RECIPE)
+def test_batches_left_over_are_cut_so_that_every_rank_has_as_much():
+    # 7 equal batches of 4 clips: of the second update 3 are left, 12 clips for 4 ranks.
+    updates = updates_of(samplers_of_ranks(4, [9] * 28, 4, "random")[0])
+    assert sorted(sorted(map(len, update)) for update in updates) == [[3] * 4, [4] * 4]
+    # Nothing gets smaller than the longest clip alone, so one of 3 ranks has no batch.
+    lengths = [8, 2, 2, 2, 2]
+    [update] = updates_of(samplers_of_ranks(3, lengths, 2, "sorted", dynamic_batch_size=True)[0])
+    assert sorted(map(sorted, update)) == [[0], [1, 2, 3, 4]]
+
+
+def test_clips_that_are_left_out_are_not_yielded_and_ranks_share_what_is_left():
+    options = {"batches_per_update": 4, "strategy": "sorted"}
+    lengths = range(1, 17)
+    plan = LengthBatchSampler(lengths, 2, **options).plan
+    [first, second, third, *_] = as_lists(plan)
+    left_out = {*first, second[0]}
+    samplers = samplers_of_ranks(2, lengths, 2, left_out=left_out, **options)
+    assert samplers[0].update_at(0) == ([1, 2, 3], 4)
+    assert samplers[0].clips_of(1) == [second[1]]
+    shares = [list(sampler) for sampler in samplers]
+    assert shares[0][0] == [second[1]]
+    assert shares[1][0] == third
+    yielded = [clip for share in shares for batch in share for clip in batch]
+    assert sorted(yielded) == sorted(set(range(16)) - left_out)
+    all_left_out = LengthBatchSampler(lengths, 2, left_out=range(16), **options)
+    assert all_left_out.update_at(4) == ([], 8)
+    assert list(all_left_out) == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+def test_a_run_goes_on_with_another_number_of_ranks(world_size):
+    options = {"strategy": "semi_sorted", "batches_per_update": 6} | RECIPE
+    saved = LengthBatchSampler(range(1, 41), 2, **options)
     saved.set_epoch(1)
-    whole = LengthBatchSampler(TWENTY, 2, rank=rank, **ranks, **RECIPE)
-    whole.set_epoch(1)
-    resumed = LengthBatchSampler(TWENTY, 2, rank=rank, **ranks, **RECIPE)
-    resumed.load_state_dict(saved.state_dict(2))
-    assert list(resumed) == list(whole)[2:]
+    whole = updates_of(saved)
+    [trained, *_] = saved.update_starts[2:]
+    state = saved.state_dict(int(trained))
+    left = []
+    for rank in range(world_size):
+        resumed = LengthBatchSampler(range(1, 41), 2, rank=rank, world_size=world_size, **options)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)
+        left += list(resumed)
+    assert sorted(left) == sorted(batch for update in whole[2:] for batch in update)
+
+
+def test_a_position_inside_an_update_is_refused():
+    sampler = LengthBatchSampler(range(1, 41), 2, "sorted", batches_per_update=3)
+    for refuse in (sampler.state_dict, sampler.update_at):
+        with pytest.raises(BatchingError, match="update"):
+            refuse(4)
 
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
     [
-        ({"rank": 2, "world_size": 2}, "rank=2: .* 0 to 1"),
+        ({"rank": 2, "world_size": 2, "batches_per_update": 2}, "rank=2: .* 0 to 1"),
         ({"rank": -1}, "rank=-1: .* 0 to 0"),
         ({"world_size": 0}, "world_size=0: .* at least 1"),
+        ({"batches_per_update": 0}, "batches_per_update=0: .* at least 1"),
+        (
+            {"batches_per_update": 3, "world_size": 2},
+            "batches_per_update=3: .* 2 processes; expected a multiple of 2",
+        ),
     ],
 )
-def test_ranks_out_of_range_are_refused(ranks, said):
+def test_ranks_and_updates_out_of_range_are_refused(ranks, said):
     with pytest.raises(BatchingError, match=said):
         LengthBatchSampler(TWENTY, 3, "random", **ranks)
 
 
 def step_ratio_and_steps(lengths, strategy="semi_sorted", **options):
-    """Mean over steps of longest over mean batch length, and decoder steps when ranks wait."""
-    samplers = rank_samplers(4, lengths, 16, strategy, **options)
-    steps = [[max(lengths[i] for i in b) for b in step] for step in zip(*samplers, strict=True)]
-    ratio = np.mean([max(step) / np.mean(step) for step in steps])
-    return ratio, sum(max(step) for step in steps)
+    """Mean over updates of longest over mean batch length, and decoder steps when ranks wait."""
+    sampler = LengthBatchSampler(lengths, 16, strategy, batches_per_update=4, **options)
+    updates = [[max(lengths[i] for i in b) for b in update] for update in updates_of(sampler)]
+    ratio = np.mean([max(update) / np.mean(update) for update in updates])
+    return ratio, sum(max(update) for update in updates)
+
+
+DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
 
 
 @with_and_without_randomization
@@ -1151,6 +1229,26 @@ def test_ranks_hardly_wait_for_each_other(randomize):
         batch_randomization=randomize,
     )
     assert 1 <= ratio <= 1.01
+
+
+def step_imbalance(sampler, world_size):
+    """Mean over updates of the slowest rank's padded frames over the ranks' mean."""
+    ratios = []
+    for update in updates_of(sampler):
+        padded = [len(batch) * sampler.lengths[batch].max() for batch in update]
+        of_ranks = [sum(padded[rank::world_size]) for rank in range(world_size)]
+        ratios.append(max(of_ranks) / np.mean(of_ranks))
+    return np.mean(ratios)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(clips=st.integers(10_000, 14_000), world_size=st.sampled_from([2, 4]), epoch=st.integers(0))
+def test_ranks_have_as_many_padded_frames_whatever_is_left_for_the_last_update(
+    clips, world_size, epoch
+):
+    lengths = lengths_like_speech(clips)
+    [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", epoch, **DBS | BR)
+    assert 1 <= step_imbalance(sampler, world_size) <= 1.01
 
 
 # --- the published figures, on LJSpeech's lengths
@@ -1165,7 +1263,12 @@ def ljspeech_frames():
     return -(-samples * 80 // 22_050)  # ceil(seconds x 80)
 
 
-DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
+@pytest.mark.parametrize("num_clips", [13_100, 10_480])
+def test_four_ranks_are_balanced_on_ljspeech(ljspeech_frames, num_clips):
+    lengths = np.random.default_rng(0).permutation(ljspeech_frames)[:num_clips]
+    for epoch in range(3):
+        [sampler, *_] = samplers_of_ranks(4, lengths, 16, "semi_sorted", epoch, **DBS | BR)
+        assert 1 <= step_imbalance(sampler, 4) <= 1.01
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from analysis.recommendation import overrides
 from analysis.step_costs import TERMS, MeasuredStep, fit, term_amounts, write_costs
 from analysis.survey import Surveyor, match_zero_padding, mean_survey
 from batching import STRATEGIES, plan_epoch
+from clip_table import Clip, ClipTable, write_table
 from hparams import create_hparams
 from scripts import compare_batching as program
 
@@ -107,6 +108,21 @@ def test_files_and_options_that_cannot_be_used_are_refused(tmp_path, capsys):
 
 
 # ---------------------------------------------------------------------------- the tables
+
+
+def test_a_table_of_clips_gives_the_tables_of_its_lengths(tmp_path, capsys, quick_pictures):
+    clips = [Clip(f"clip{i}.wav", "", b"a" * 40, int(n) // 276, "") for i, n in enumerate(SAMPLES)]
+    write_table(ClipTable.of(tmp_path / "x", enumerate(clips)), {})
+    lines = ["id,frames,symbols", *(f"{clip.id},{clip.num_frames},40" for clip in clips)]
+    (tmp_path / "lengths.csv").write_text("\n".join(lines))
+    shown = []
+    for name in ("x.clips", "lengths.csv"):
+        printed = run(capsys, tmp_path / name, "-o", tmp_path / "out", "--epochs", 1)
+        other = (str(tmp_path), "took ")  # names and times
+        lines = [line for line in printed.splitlines() if not any(word in line for word in other)]
+        shown.append(lines)
+    assert len(shown[0]) > len(STRATEGIES)
+    assert shown[0] == shown[1]
 
 
 def test_tables_and_pictures_are_written_and_fit_a_terminal(tmp_path, capsys):

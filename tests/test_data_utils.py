@@ -1,9 +1,12 @@
 """Filelists and what is refused in them, the dataset, and collation against naive loops."""
 
 import contextlib
+import csv
 import dataclasses
+import hashlib
 import json
 import multiprocessing
+import os
 import re
 import signal
 import subprocess
@@ -21,16 +24,23 @@ from torch.utils.data import DataLoader
 
 import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
+from clip_table import Clip, ClipTable
 from data_utils import (
     Batch,
     TextMelCollate,
     TextMelDataset,
+    changed_clips,
+    check_again,
+    corpus_fingerprint,
+    earlier_corpus_fingerprint,
+    keep_table,
+    kept_table,
     make_loader,
     read_filelist,
-    record_of_checked,
-    time_checked,
     warn_of_long_clips,
+    write_lengths,
 )
+from errors import UserError
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 
@@ -255,7 +265,7 @@ def test_contents_that_cannot_be_trained_on_are_listed_with_all_else(corpus):
     assert len(read_filelist(write_list(corpus, *lines), H)) == 6  # headers do not tell
     lines += [f"{corpus}/a.wav|Good.|1.0", f"{corpus}/gone.wav|Text.", f"{corpus}/a.wav|...|1.0"]
     filelist = write_list(corpus, *lines)
-    refused = refusal(filelist, new_run=True, read_since=0).splitlines()
+    refused = refusal(filelist, new_run=True).splitlines()
     assert refused[0] == f"{filelist}: 8 of 9 lines refused:"
     expected = [
         (1, "nan.wav: sample 5000 (at 0.23 s) is nan"),
@@ -282,50 +292,127 @@ def test_a_new_run_refuses_texts_with_nothing_to_say_and_an_old_one_goes_on(corp
 
 def test_good_clips_are_the_same_whether_their_contents_are_read(corpus, cache):
     filelist = write_list(corpus, f"{corpus}/a.wav|One.|1.0", f"{corpus}/b.flac|Two.")
-    options = {"new_run": True, "read_since": 0}
-    assert read_filelist(filelist, H, **options) == read_filelist(filelist, H)
+    assert list(read_filelist(filelist, H, new_run=True)) == list(read_filelist(filelist, H))
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
-    assert read_filelist(filelist, CACHED, **options) == read_filelist(filelist, CACHED)
+    found = read_filelist(filelist, CACHED, new_run=True)
+    assert list(found) == list(read_filelist(filelist, CACHED))
 
 
-def test_a_list_counts_as_checked_only_as_it_was(tmp_path):
-    filelist = write_list(tmp_path, "a.wav|Text.")
-    assert time_checked(filelist) is None
-    record = tmp_path / "checked.json"
-    record.write_bytes(record_of_checked({"list.txt": filelist.read_bytes(), "b.txt": b"b"}))
-    assert time_checked(filelist) == time_checked(str(filelist)) == record.stat().st_mtime_ns
-    assert time_checked(tmp_path / "b.txt") is None  # gone
-    write_list(tmp_path, "a.wav|Text.", "b.wav|Text.")
-    assert time_checked(filelist) is None
-    for content in (b"", b"no json", b"[1]", b'{"list.txt": 1}', b"\xff"):
-        record.write_bytes(content)
-        assert time_checked(filelist) is None
+# ---------------------------------------------------------------------------- kept tables
 
 
-def test_of_a_checked_list_the_clips_that_changed_since_are_read(corpus, cache):
-    mel = np.load(cache / "x.npy")
-    mel[3, 17] = np.nan
-    np.save(cache / "x.npy", mel)
-    soundfile.write(corpus / "mute.wav", np.zeros(22050), 22050)
-    sounds = write_list(corpus, f"{corpus}/a.wav|One.", f"{corpus}/mute.wav|Two.")
-    mels = write_list(cache, f"{cache}/x.npy|Text.")
-    changed = (cache / "x.npy").stat().st_mtime_ns, (corpus / "mute.wav").stat().st_mtime_ns
-    assert len(read_filelist(sounds, H, new_run=True, read_since=changed[1])) == 2
-    assert "1 of 2 lines" in refusal(sounds, new_run=True, read_since=changed[1] - 1)
-    assert len(read_filelist(mels, CACHED, new_run=True, read_since=changed[0])) == 1
-    assert "frame 17" in refusal(mels, CACHED, new_run=True, read_since=changed[0] - 1)
+def test_a_kept_table_is_taken_only_of_the_same_list_and_settings(corpus):
+    lines = [f"{corpus}/a.wav|One.|1.0", f"{corpus}/c.wav|Two."]
+    filelist = write_list(corpus, *lines)
+    assert kept_table(filelist, H) is None
+    checked = read_filelist(filelist, H, new_run=True)
+    keep_table(checked, H)
+    for path in corpus.glob("*.wav"):
+        path.unlink()  # nothing is opened
+    found = kept_table(str(filelist), H)
+    assert list(found) == list(checked)
+    assert found.complete
+    assert found.time == (corpus / "list.txt.clips").stat().st_mtime_ns
+    for change in ("hop_length=200", "text_cleaners=[basic_cleaners]", "load_mel_from_disk=True"):
+        assert kept_table(filelist, create_hparams(change)) is None
+    assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
+    write_list(corpus, *lines, "")
+    assert kept_table(filelist, H) is None
+    filelist.unlink()
+    assert kept_table(filelist, H) is None
+
+
+def test_a_table_is_not_taken_if_what_makes_symbols_of_texts_changed(corpus, monkeypatch):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One.|1.0")
+    keep_table(read_filelist(filelist, H), H)
+    assert kept_table(filelist, H)
+    monkeypatch.setattr(data_utils, "_fingerprint_of_text_code", lambda: "another version's")
+    assert kept_table(filelist, H) is None
+
+
+def test_a_table_of_mels_is_not_taken_if_their_folder_has_other_settings(cache):
+    filelist = write_list(cache, f"{cache}/x.npy|Text.")
+    keep_table(read_filelist(filelist, CACHED), CACHED)
+    assert list(kept_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
+    other = mel_fingerprint(create_hparams("mel_fmax=7000"))
+    (cache / "mel_settings.json").write_text(json.dumps(other))
+    assert kept_table(filelist, CACHED) is None
+
+
+def test_a_table_that_cannot_be_written_costs_a_line_and_nothing_else(corpus, capsys):
+    filelist = write_list(corpus, f"{corpus}/a.wav|One.|1.0")
+    (corpus / "list.txt.clips").mkdir()
+    checked = read_filelist(filelist, H)
+    assert list(keep_table(checked, H)) == list(checked)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{filelist}.clips: cannot be written (")
+    assert kept_table(filelist, H) is None
+
+
+def test_of_a_kept_table_the_clips_that_changed_since_are_found_and_read(corpus, cache):
+    names = ["a.wav", "b.flac", "c.wav"]
+    filelist = write_list(corpus, *(f"{corpus}/{name}|Text {name}." for name in names))
+    for name in names:
+        os.utime(corpus / name, (1, 1))
+    table = keep_table(read_filelist(filelist, H, new_run=True), H)
+    assert changed_clips(table).tolist() == []
+    soundfile.write(corpus / "b.flac", noise(6000), 22050)
+    (corpus / "c.wav").unlink()
+    assert changed_clips(table).tolist() == [1, 2]
+    with pytest.raises(UserError, match=r"1 of 3 lines refused:\n.*list.txt:3: .*no such file"):
+        check_again(table, changed_clips(table), H)
+    soundfile.write(corpus / "c.wav", np.zeros(22050), 22050)
+    with pytest.raises(UserError, match=r"list.txt:3: .*silent from beginning to end"):
+        check_again(table, changed_clips(table), H)
+    soundfile.write(corpus / "c.wav", noise(22050), 22050)
+    mended = check_again(table, changed_clips(table), H)
+    anew = read_filelist(filelist, H, new_run=True)
+    assert list(mended) == list(anew)
+    assert (mended.fingerprint, mended.complete) == (anew.fingerprint, True)
+
+
+def test_every_part_of_a_large_table_is_looked_at(monkeypatch, tmp_path):
+    monkeypatch.setattr(data_utils, "CHUNK", 3)
+    clips = [Clip(f"{tmp_path}/{i}", "Ah.", b"a", 5, "") for i in range(10)]
+    for i in (0, 2, 3, 7, 9):
+        (tmp_path / f"{i}").touch()
+        os.utime(tmp_path / f"{i}", (1, 1))
+    keep_table(ClipTable.of(write_list(tmp_path, "x"), enumerate(clips)), H)
+    parts = []
+    table = kept_table(tmp_path / "list.txt", H)
+    assert changed_clips(table, lambda starts: parts.extend(starts) or starts).tolist() == [
+        *(1, 4, 5, 6, 8)
+    ]
+    assert len(parts) == 4
+
+
+def test_the_earlier_fingerprint_of_a_corpus_is_that_of_old_checkpoints(corpus):
+    filelist = write_list(corpus, f"{corpus}/a.wav|Größe.|1.0", f"{corpus}/c.wav|Two.")
+    table = read_filelist(filelist, H)
+    content = "a|Größe.|87\nc|Two.|20\n--\n" * 2
+    expected = hashlib.sha256(content.encode()).hexdigest()
+    assert earlier_corpus_fingerprint(table, table) == expected
+    other = read_filelist(write_list(corpus, f"{corpus}/a.wav|Größe.|1.0"), H)
+    pairs = [(table, table), (table, other), (other, table), (other, other)]
+    assert len({corpus_fingerprint(*pair) for pair in pairs}) == 4
+
+
+def test_lengths_are_written_a_clip_a_line(tmp_path):
+    clips = [Clip("x/a.wav", "", b"a", 7, ""), Clip('b, "c".d.npy', "", b"a", 8, "")]
+    write_lengths(tmp_path / "lengths.csv", ClipTable.of("list.txt", enumerate(clips)))
+    with open(tmp_path / "lengths.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
 def test_clips_many_times_longer_than_the_median_are_named_the_longest_first():
     seconds = [*np.linspace(1, 10, 100), 600.0, 31.0, 35.0, 40.0]
-    names = [f"list:{i}" for i in range(len(seconds))]
-    warning = warn_of_long_clips(names, seconds)
+    warning = warn_of_long_clips(seconds, "list:{}".format)
     assert "4 of 104 clips are more than 5 times as long as the median, 5.7 s: " in warning
     assert "list:100 (600.0 s), list:103 (40.0 s), list:102 (35.0 s) and 1 more." in warning
     assert "--max-seconds" in warning
-    assert "and 0 more" not in warn_of_long_clips(names[:102], seconds[:102])
-    assert warn_of_long_clips(names[:100], seconds[:100]) is None
-    assert warn_of_long_clips([], []) is None
+    assert "and 0 more" not in warn_of_long_clips(seconds[:102], str)
+    assert warn_of_long_clips(seconds[:100], str) is None
+    assert warn_of_long_clips([], str) is None
 
 
 # ---------------------------------------------------------------------------- cached mels
@@ -371,8 +458,8 @@ def test_cached_mels_that_are_not_finite_are_refused_with_the_frame(cache, bad):
     mel[3, 17] = bad
     np.save(cache / "x.npy", mel)
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
-    assert len(read_filelist(filelist, CACHED, new_run=True)) == 1
-    message = refusal(filelist, CACHED, new_run=True, read_since=0)
+    assert len(read_filelist(filelist, CACHED)) == 1
+    message = refusal(filelist, CACHED, new_run=True)
     assert f"{filelist}:1: {cache}/x.npy: frame 17 holds nan or infinity" in message
 
 

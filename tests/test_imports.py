@@ -24,10 +24,11 @@ TABLE = {
     "hparams": ("errors files batching text", ""),  # the last two when a setting is checked
     "text": ("errors", "unidecode inflect"),
     "layers": ("", "torch"),
+    "clip_table": ("errors files", "numpy"),
     "alignment": ("layers", "torch"),
     "pictures": ("", "numpy matplotlib"),
     "audio": ("errors files hparams", "torch numpy librosa soundfile"),
-    "data_utils": ("errors text audio hparams files", "torch numpy"),
+    "data_utils": ("errors text audio clip_table hparams files", "torch numpy"),
     "corpus": (
         "errors files progress hparams text audio data_utils",
         "numpy torch tqdm matplotlib",
@@ -40,33 +41,53 @@ TABLE = {
         "errors files training.checkpoint_schema training.measuring",
         "torch",
     ),
+    "training.processes": ("errors progress", "torch"),
+    "training.agreement": (
+        "errors batching clip_table data_utils hparams training.batches training.checkpoint "
+        "training.clips training.measuring training.output training.processes training.resume "
+        "training.skipping training.step",
+        "torch",
+    ),
+    "training.updates": (
+        "batching data_utils training.resume training.run training.step",
+        "numpy",
+    ),
     "training.output": ("errors files training.checkpoint", ""),
     "training.measuring": ("", "torch numpy"),
-    "training.printing": ("", ""),
+    "training.printing": ("progress", ""),
     "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
-    "training.step": ("alignment data_utils hparams model fast_decoder", "torch"),
+    "training.step": (
+        "alignment data_utils hparams model fast_decoder training.processes",
+        "torch",
+    ),
     "training.rehearsal": (
-        "errors data_utils hparams training.measuring training.step",
+        "errors clip_table data_utils hparams training.measuring training.step",
         "torch numpy",
     ),
-    "training.batches": ("errors batching data_utils hparams progress", ""),
+    "training.batches": ("errors batching clip_table hparams training.processes", ""),
+    "training.clips": (
+        "errors clip_table data_utils hparams progress training.processes",
+        "numpy",
+    ),
     "training.run": (
-        "errors batching data_utils hparams training.logger training.loop_state "
+        "errors batching clip_table hparams training.logger training.loop_state "
         "training.output training.step",
         "torch",
     ),
-    "training.stopping": ("errors training.run", ""),
+    "training.stopping": ("errors training.processes training.run", "torch"),
     "training.skipping": (
-        "errors batching data_utils hparams training.batches training.checkpoint training.run",
+        "errors batching clip_table data_utils hparams training.batches training.checkpoint "
+        "training.clips training.processes training.run",
         "numpy",
     ),
     "training.totals": (
-        "errors batching data_utils progress training.run training.skipping training.step",
+        "errors batching progress training.run training.step training.updates",
         "torch numpy",
     ),
     "training.validation": (
-        "errors alignment audio batching data_utils hparams progress training.measuring "
-        "training.run training.skipping",
+        "errors alignment audio batching clip_table data_utils hparams progress "
+        "training.measuring training.processes training.run training.skipping training.stopping "
+        "training.totals",
         "torch numpy",
     ),
     "training.resume": (
@@ -76,17 +97,17 @@ TABLE = {
         "torch numpy",
     ),
     "analysis": (
-        "errors files progress hparams batching text audio data_utils corpus pictures speaking "
-        "training.measuring training.step",
+        "errors files progress hparams batching text audio clip_table data_utils corpus pictures "
+        "speaking training.measuring training.step",
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
-        "environment errors files audio data_utils hparams progress training.batches "
-        "training.checkpoint "
-        "training.logger training.measuring training.output training.printing "
-        "training.rehearsal training.resume training.run training.skipping "
-        "training.step training.stopping training.totals training.validation",
-        "torch",
+        "environment errors files audio data_utils hparams progress training.agreement "
+        "training.batches training.checkpoint training.clips training.measuring training.output "
+        "training.printing training.processes training.rehearsal training.resume training.run "
+        "training.skipping training.step training.stopping training.totals training.updates "
+        "training.validation",
+        "torch numpy",
     ),
     "speaking": (
         "errors files text audio hparams model pictures training.checkpoint",

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from analysis import ljspeech
 from analysis.clips import clips_of_lengths_file, made_up_clips
-from analysis.lengths import FORMATS, HEADERS, count_symbols, read_lengths, read_run_lengths
+from analysis.lengths import (
+    FILELIST,
+    FORMATS,
+    HEADERS,
+    count_symbols,
+    read_lengths,
+    read_run_lengths,
+)
+from clip_table import Clip, ClipTable, table_path, write_table
 from errors import UserError
 from hparams import HParams, create_hparams
 
@@ -79,6 +87,19 @@ def test_a_wrong_file_is_refused_with_its_line_and_what_was_expected(tmp_path, c
     assert f"{path}{expected}" in str(refusal.value)
 
 
+def test_a_table_of_clips_gives_lengths_and_symbols_as_they_are(tmp_path):
+    made = [Clip("x/a.wav", "Ah!", b"abc", 80, ""), Clip("b.npy", "", b"", 2, "")]
+    filelist = tmp_path / "list.txt"
+    write_table(ClipTable.of(filelist, enumerate(made, 1)), {})
+    clips = read_lengths(table_path(filelist), HPARAMS)
+    assert clips.ids == ["a", "b"]
+    assert (clips.frames.tolist(), clips.symbols.tolist()) == ([80, 2], [3, 1])
+    assert clips.take(np.array([1])).ids == ["b"]
+    write(table_path(filelist), "id,frames\na,1\n")
+    with pytest.raises(UserError, match=r"list\.txt\.clips: no table of clips"):
+        read_lengths(table_path(filelist), HPARAMS)
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv: no such file; expected lines of id,frames$"):
         read_lengths(tmp_path / "none.csv", HPARAMS, ["id,frames"])
@@ -89,9 +110,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         read_lengths(tmp_path / "latin", HPARAMS)
 
 
-@pytest.mark.parametrize("refused", FORMATS)
+@pytest.mark.parametrize("refused", [*HEADERS, FILELIST])
 def test_a_format_that_the_caller_does_not_take_is_refused_by_name(tmp_path, refused):
-    line = "a.wav|Go on.|1" if "|" in refused else refused
+    line = {FILELIST: "a.wav|Go on.|1"}.get(refused, refused)
     others = [name for name in FORMATS if name != refused]
     with pytest.raises(UserError) as refusal:
         read_lengths(write(tmp_path / "list", f"{line}\n"), HPARAMS, others)

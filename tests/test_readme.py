@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import torch
 from helpers import run_program
+from torch.distributed.run import get_args_parser
 
 from analysis.strategies import DEFAULTS, strategy_table
 from batching import REGISTRY
@@ -27,9 +28,15 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCUMENTS["README.md"]
-# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip). The scripts
-# are run by test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
-RUN_ELSEWHERE = {"make demo", "make test", "pip install -r requirements.txt"}
+# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or part by part
+# by test_scaling.py. The scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a
+# test of its own.
+RUN_ELSEWHERE = {
+    "make demo",
+    "make test",
+    "pip install -r requirements.txt",
+    "python benchmarks/scaling.py --measure --json measured.json",
+}
 SCRIPT = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*((?:scripts/table2|benchmarks)/\w+\.sh)")
 TINY = (
     "epochs=1,epochs_per_validation=1,batch_size=4,num_workers=0,symbols_embedding_dim=8,"
@@ -49,6 +56,7 @@ SMALLER = {
     "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
     "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
     "benchmarks/loss_curves.py": "--steps 2",
+    "benchmarks/scaling.py": f"--clips 20 --processes 1,2 --hparams {TINY},num_bins=5",
     "benchmarks/step_cost.py": (
         f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
     ),
@@ -134,7 +142,7 @@ def smaller(command: str) -> list[str]:
     [
         ("README.md", "docs/own-data.md", "docs/training.md"),
         ("docs/paper.md", "docs/batching.md"),
-        ("docs/speed.md", "docs/migration.md"),
+        ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
     ],
     ids=" and ".join,
 )
@@ -153,6 +161,10 @@ def test_every_command_runs_in_the_order_given(documents, clone):
         if script := SCRIPT.match(command):
             assert os.access(clone / script[1], os.X_OK), command
             continue
+        if command.startswith("torchrun "):  # in one process; test_processes.py has several
+            options = get_args_parser().parse_args(shlex.split(command)[1:])
+            arguments = [a for a in options.training_script_args if a != "--resume"]
+            command = shlex.join(["python", options.training_script, *arguments])
         ended = run_program(clone, smaller(command))
         assert ended.code == 0, f"{command}\n{ended.output}"
     if "README.md" in documents:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching import STRATEGIES, plan_epoch
-from data_utils import Clip
+from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams, create_hparams
 from training.rehearsal import costliest_shapes, rehearse
@@ -111,9 +111,10 @@ def test_explicit_capacity_that_shorter_clips_fill_better():
 # ---------------------------------------------------------------------------- no trace
 
 
-def clips(num_frames: list[int], num_symbols: list[int]) -> list[Clip]:
+def clips(num_frames: list[int], num_symbols: list[int]) -> ClipTable:
     pairs = zip(num_frames, num_symbols, strict=True)
-    return [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
+    made_up = [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
+    return ClipTable.of("list.txt", enumerate(made_up, 1))
 
 
 VALIDATION = clips([12, 5, 8], [6, 4, 7])

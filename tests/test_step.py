@@ -10,7 +10,7 @@ from test_model import MELS, tiny_batch
 
 from hparams import create_hparams
 from model import teacher_forced
-from training.step import PRECISIONS, Trainer, choose_decoder, guided_attention_weight_at
+from training.step import PRECISIONS, Part, Trainer, choose_decoder, guided_attention_weight_at
 
 CPU = torch.device("cpu")
 
@@ -64,8 +64,9 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
     trainer = Trainer(tiny(precision=precision, n_mel_channels=MELS), CPU)
     batch = tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    losses = trainer.step(batch, learning_rate=0.25)
-    loss, unpadded, norm, skipped, guided = losses.values.tolist()
+    losses = trainer.step([Part(batch)], learning_rate=0.25)
+    loss, unpadded, norm, skipped, guided, asked, failed = losses.values.tolist()
+    assert (asked, failed) == (0, 0)
     assert losses.copied is None
     assert 0 < loss < unpadded
     assert math.isnan(guided)  # its weight is 0
@@ -88,15 +89,15 @@ def test_the_guided_attention_loss_adds_its_weight_times_its_gradient(decoder, l
         trainer = Trainer(
             tiny(guided_attention_weight=weight, n_mel_channels=MELS, **settings), CPU
         )
-        trainer.compute_gradients(tiny_batch())
+        *_, found = trainer.compute_gradients(tiny_batch())
         gradients[weight] = torch.cat(
             [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
         )
         if weight:
-            assert guided is None or torch.equal(trainer.guided_attention, guided)
-            guided = trainer.guided_attention
+            assert guided is None or torch.equal(found, guided)
+            guided = found
         else:
-            assert trainer.guided_attention is None
+            assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=1e-3, atol=1e-5)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -189,10 +190,10 @@ def test_a_step_out_of_memory_is_skipped_and_named(error):
     trainer = step_cost.Trainer(create_hparams(TINY), CPU)
     original = trainer.step
 
-    def step(batch):
-        if len(batch.text) >= 4:
+    def step(parts):
+        if len(parts[0].batch.text) >= 4:
             raise error
-        original(batch)
+        original(parts)
 
     trainer.step = step
     args = arguments(*GRID, "--repeats", "1")
@@ -312,6 +313,9 @@ def test_a_batch_is_as_long_as_its_longest_clip_and_its_longest_text():
     assert clips.tolist() == [2, 2, 1]
     assert longest.tolist() == [20, 40, 50]
     assert most_symbols.tolist() == [5, 9, 7]
+    # Of updates of two batches the last has one, which is cut in two.
+    two = replace(hparams, batches_per_update=2)
+    assert sorted(step_cost.epoch_shapes(lengths, two, epoch=3)[1]) == [10, 20, 40, 50]
 
 
 def test_a_check_counts_the_symbols_of_the_texts(runs, tmp_path, capsys):

@@ -58,6 +58,7 @@ from model import Tacotron2
 from training import checkpoint, skipping, step, stopping, validation
 from training.logger import RunLogger, mend_metrics
 from training.loop_state import LoopState
+from training.processes import ALONE
 from training.rehearsal import rehearse
 from training.step import StepLosses, Trainer, learning_rate_at
 
@@ -115,6 +116,17 @@ def test_a_checkpoint_holds_the_length_of_the_longest_training_text(whole, corpu
     lines = corpus.train.read_text(encoding="utf-8").splitlines()
     longest = max(len(line.split("|")[1]) for line in lines)  # no cleaner changes their lengths
     assert load(newest(whole))["longest_text"] == longest == 33
+
+
+def watch_steps(patch, watch) -> None:
+    """Have `watch(trainer, batch, make_step)` called in place of every step of one batch."""
+    step = Trainer.step
+
+    def watched(trainer, parts, *args, **options):
+        [part] = parts = list(parts)
+        return watch(trainer, part.batch, lambda: step(trainer, parts, *args, **options))
+
+    patch.setattr(Trainer, "step", watched)
 
 
 # ---------------------------------------------------------------------------- killed
@@ -274,7 +286,12 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        (os.killpg if to_group else os.kill)(os.getpid(), number)
+        if to_group:  # from outside, for a loader's processes end when their parent says so
+            code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
+            command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
+            subprocess.run(command, check=True, start_new_session=True)
+        else:
+            os.kill(os.getpid(), number)
         time.sleep(seconds)  # in which the death of a loader's process would be noticed
 
     act_at(*PLACES[place], send, call)
@@ -852,13 +869,12 @@ def test_loss_not_finite_stops_naming_the_clips_and_keeps_the_good_checkpoint(
 ):
     poison_mel(monkeypatch, "train09.wav")
     batches = []
-    make_step = Trainer.step
 
-    def watched(trainer, batch, learning_rate):
+    def watched(_, batch, make_step):
         batches.append(batch.clip_indices.tolist())
-        return make_step(trainer, batch, learning_rate)
+        return make_step()
 
-    monkeypatch.setattr(Trainer, "step", watched)
+    watch_steps(monkeypatch, watched)
     arguments = flags(copied, "epochs=9,log_interval=1000", "--resume")
     message = refused(arguments, capsys)
     assert "the loss became nan in step" in message
@@ -898,7 +914,6 @@ def test_too_little_memory_for_a_validations_sound_costs_the_sound_alone(
     assert capsys.readouterr().out.count("warning: too little memory to make sound") == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])
-    assert_same(a["rng"], b["rng"])
     assert without_times(metrics(out)) == without_times(metrics(whole))
     left, heard = curves(out), curves(whole)
     assert heard.keys() - left.keys() == {"predicted"}
@@ -924,22 +939,22 @@ def state_of(trainer) -> dict:
 
 def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in those steps; (state before, after) of each step."""
-    compute, step, states = Trainer.compute_gradients, Trainer.step, []
+    compute, states = Trainer.compute_gradients_of_update, []
 
-    def poisoned(trainer, batch):
-        losses = compute(trainer, batch)
+    def poisoned(trainer, *args):
+        losses = compute(trainer, *args)
         if len(states) in steps:
             trainer.model.embedding.weight.grad[-1, -1] = value
         return losses
 
-    def watched(trainer, batch, learning_rate):
+    def watched(trainer, _, make_step):
         before = state_of(trainer)
-        losses = step(trainer, batch, learning_rate)
+        losses = make_step()
         states.append((before, state_of(trainer)))
         return losses
 
-    monkeypatch.setattr(Trainer, "compute_gradients", poisoned)
-    monkeypatch.setattr(Trainer, "step", watched)
+    monkeypatch.setattr(Trainer, "compute_gradients_of_update", poisoned)
+    watch_steps(monkeypatch, watched)
     return states
 
 
@@ -1106,7 +1121,7 @@ def train_on_when_told(path: Path) -> None:
 
 
 def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> None:
-    act_at(train, "find_checkpoint", lambda: (told.touch(), wait_for(last)), after=True)
+    act_at(train, "find_checkpoint_together", lambda: (told.touch(), wait_for(last)), after=True)
 
 
 def test_a_run_that_trains_on_while_another_resumes_it_loses_nothing(corpus, whole, tmp_path):
@@ -1137,7 +1152,7 @@ def test_a_run_begun_in_a_new_folder_while_another_sets_up_loses_nothing(
 ):
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
-    act_at_patched(monkeypatch, train, "make_sampler", lambda: Child(arguments).end(), 1)
+    act_at_patched(monkeypatch, train, "read_data", lambda: Child(arguments).end(), 1)
     assert "begun a run in this folder since" in refused([*arguments, *more], capsys)
     assert_same_run(out, whole)
 
@@ -1204,16 +1219,16 @@ def stopped_at_a_clip(corpus, out: Path, folder: Path, seconds=True, **overrides
 
 def delete_after_its_first_step(path: Path) -> None:
     """Once the clip was trained in the first epoch."""
-    step, seen = Trainer.step, []
+    seen = []
 
-    def watched(trainer, batch, learning_rate):
-        losses = step(trainer, batch, learning_rate)
+    def watched(_, batch, make_step):
+        losses = make_step()
         seen.extend(batch.clip_indices.tolist())
         if len(seen) >= 14:
             path.unlink(missing_ok=True)
         return losses
 
-    Trainer.step = watched
+    watch_steps(pytest.MonkeyPatch(), watched)
 
 
 @pytest.mark.parametrize("seconds", [True, False])
@@ -1492,7 +1507,7 @@ def test_validation_leaves_no_trace_in_what_is_trained(corpus, tmp_path):
     for name, every in (("often", 1), ("never", 1000)):
         run(tmp_path / name, corpus, epochs=3, epochs_per_validation=every)
     often, never = (load(newest(tmp_path / name)) for name in ("often", "never"))
-    for part in ("state_dict", "optimizer", "rng"):
+    for part in ("state_dict", "optimizer"):
         assert_same(often[part], never[part])
     assert without_times(metrics(tmp_path / "often", "epoch")) == without_times(
         metrics(tmp_path / "never", "epoch")
@@ -1507,26 +1522,29 @@ class Steps:
 
     def __init__(self, monkeypatch):
         self.clips, self.lengths, self.losses, self.norms, self.rates = [], [], [], [], []
-        compute, step = Trainer.compute_gradients, Trainer.step
+        losses_of, compute = Trainer.losses_of, Trainer.compute_gradients_of_update
 
-        def record_losses(trainer, batch):
-            losses = compute(trainer, batch)
-            self.losses.append(
-                (float(losses.total.detach()), float(losses.total_unpadded.detach()))
-            )
+        def record_losses(trainer, *args):
+            losses = losses_of(trainer, *args)
+            self.losses.append((float(losses[1]), float(losses[2])))
+            return losses
+
+        def record_norm(trainer, *args):
+            losses = compute(trainer, *args)
             squares = [float(p.grad.double().square().sum()) for p in trainer.model.parameters()]
             self.norms.append(math.sqrt(sum(squares)))
             return losses
 
-        def record(trainer, batch, learning_rate):
-            losses = step(trainer, batch, learning_rate)
+        def record(trainer, batch, make_step):
+            losses = make_step()
             self.clips.append(batch.clip_indices.tolist())
             self.lengths.append(batch.mel_lengths.tolist())
             self.rates.append(trainer.optimizer.param_groups[0]["lr"])
             return losses
 
-        monkeypatch.setattr(Trainer, "compute_gradients", record_losses)
-        monkeypatch.setattr(Trainer, "step", record)
+        monkeypatch.setattr(Trainer, "losses_of", record_losses)
+        monkeypatch.setattr(Trainer, "compute_gradients_of_update", record_norm)
+        watch_steps(monkeypatch, record)
 
 
 def test_epoch_line_holds_the_numbers_of_the_batches_that_were_trained(
@@ -1618,7 +1636,7 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
     """The first step's gradient norm, against autograd on the loss written out."""
     norms = []
 
-    def by_hand(trainer, batch):
+    def by_hand(trainer, parallel, batch, share):
         state, model = torch.get_rng_state(), trainer.model
         buffers = copy.deepcopy(dict(model.named_buffers()))
         outputs = model(batch)
@@ -1636,11 +1654,11 @@ def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
         torch.set_rng_state(state)
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-        return compute(trainer, batch)
+        return losses_of(trainer, parallel, batch, share)
 
     steps = Steps(monkeypatch)
-    compute = Trainer.compute_gradients
-    monkeypatch.setattr(Trainer, "compute_gradients", by_hand)
+    losses_of = Trainer.losses_of
+    monkeypatch.setattr(Trainer, "losses_of", by_hand)
     run(tmp_path / "out", corpus, epochs=1, loss="unpadded")
     assert steps.norms == pytest.approx(norms, rel=1e-4)
 
@@ -1678,18 +1696,18 @@ def test_gradients_are_clipped_to_the_threshold_by_hand(
     threshold, precision, corpus, tmp_path, monkeypatch
 ):
     """Adam's first moment after one step is a tenth of the gradient it was given."""
-    compute, step, given, seen = Trainer.compute_gradients, Trainer.step, {}, []
+    compute, given, seen = Trainer.compute_gradients_of_update, {}, []
 
-    def keep_gradients(trainer, batch):
-        losses = compute(trainer, batch)
+    def keep_gradients(trainer, *args):
+        losses = compute(trainer, *args)
         scale = trainer.scaler.get_scale()  # 1 but for fp16
         for name, parameter in trainer.model.named_parameters():
             given[name] = parameter.grad.double() / scale
         return losses
 
-    def check(trainer, batch, learning_rate):
+    def check(trainer, _, make_step):
         before = copy.deepcopy(dict(trainer.model.named_parameters()))
-        losses = step(trainer, batch, learning_rate)
+        losses = make_step()
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given.values()))
         assert float(losses.values[2]) == pytest.approx(norm, rel=1e-5)
         for name, parameter in trainer.model.named_parameters():
@@ -1700,8 +1718,8 @@ def test_gradients_are_clipped_to_the_threshold_by_hand(
         seen.append(norm)
         raise StopHere
 
-    monkeypatch.setattr(Trainer, "compute_gradients", keep_gradients)
-    monkeypatch.setattr(Trainer, "step", check)
+    monkeypatch.setattr(Trainer, "compute_gradients_of_update", keep_gradients)
+    watch_steps(monkeypatch, check)
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
     settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
@@ -1861,12 +1879,11 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_path, monkeypatch):
-    counts, tolists = [], []
-    step, tolist = Trainer.step, torch.Tensor.tolist
+    counts, tolists, tolist = [], [], torch.Tensor.tolist
 
-    def watched(trainer, batch, learning_rate):
+    def watched(_trainer, _batch, make_step):
         with Reads() as reads:
-            losses = step(trainer, batch, learning_rate)
+            losses = make_step()
         counts.append(reads.count)
         return losses
 
@@ -1874,7 +1891,7 @@ def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_pat
         tolists.append(self.dtype != torch.int64)
         return tolist(self)
 
-    monkeypatch.setattr(Trainer, "step", watched)
+    watch_steps(monkeypatch, watched)
     monkeypatch.setattr(torch.Tensor, "tolist", spy)
     hparams = {"epochs": 1, "log_interval": 2, "epochs_per_validation": 9, "precision": precision}
     run(tmp_path / "out", corpus, **hparams, iters_per_checkpoint=1000)
@@ -1889,11 +1906,11 @@ def test_a_training_step_reads_nothing_off_the_device(precision, corpus, tmp_pat
 def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, monkeypatch, capsys):
     """As on a GPU: the values are there once the event behind them is waited for, with all of the
     steps before it; so the device always has the newest step to work at."""
-    step, read = Trainer.step, train.read_pending
+    read = train.read_pending
     waited, hidden, left = [], [], []
 
-    def hiding(trainer, batch, learning_rate):
-        losses = step(trainer, batch, learning_rate)
+    def hiding(_trainer, _batch, make_step):
+        losses = make_step()
         shown, number = torch.full_like(losses.values, math.nan), len(hidden) + 1
 
         def synchronize():
@@ -1903,7 +1920,7 @@ def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, mo
                     values.copy_(real)
 
         hidden.append((number, shown, losses.values))
-        return StepLosses(shown, SimpleNamespace(synchronize=synchronize))
+        return StepLosses(shown, SimpleNamespace(synchronize=synchronize), None)
 
     def reading(run, but=0):
         read(run, but)
@@ -1913,7 +1930,7 @@ def test_losses_are_read_only_when_copied_and_one_step_late(corpus, tmp_path, mo
     settings = {"epochs": 2, "batch_size": 1, "dynamic_batch_size": False, "log_interval": 4}
     settings |= {"epochs_per_validation": 9, "iters_per_checkpoint": 1000}
     run(plain, corpus, **settings)
-    monkeypatch.setattr(Trainer, "step", hiding)
+    watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
     # Of the two epochs of 14 steps, every fourth when the next is under way, and the last.
@@ -2093,7 +2110,7 @@ def test_clips_are_read_when_a_run_begins_and_not_when_it_goes_on(
 ):
     asked = []
 
-    def read_no_clips(_, new_run, skipped):
+    def read_no_clips(_, processes, *, new_run, skipped):
         asked.append(new_run)
         raise UserError("enough")
 
@@ -2128,7 +2145,8 @@ def test_validation_clips_that_are_trained_on_are_warned_of(corpus, tmp_path, ca
 def test_the_command_to_go_on_names_the_folders_of_the_run_whatever_their_names(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     folders = SimpleNamespace(log_directory=output / logs)
-    command = stopping.resume_command(SimpleNamespace(output_directory=output, logger=folders))
+    run_of_one = SimpleNamespace(output_directory=output, logger=folders, processes=ALONE)
+    command = stopping.resume_command(run_of_one)
     python, script, *arguments = shlex.split(command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
@@ -2139,7 +2157,7 @@ def test_the_command_to_go_on_names_the_folders_of_the_run_whatever_their_names(
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])
-@pytest.mark.parametrize("place", ["Trainer", "epoch_seed"])  # in set-up, in the loop
+@pytest.mark.parametrize("place", ["Trainer", "learning_rate_at"])  # in set-up, in the loop
 def test_a_fault_of_the_recipe_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
     def fail(*_):
         raise error("a bug")
@@ -2180,7 +2198,12 @@ def test_the_progress_line_shows_loss_and_alignment_once_there_are_such():
 # ---------------------------------------------------------------------------- earlier releases
 
 
-NEWER = {"alignment_coverage", "alignment_diagonality"}  # than the first release
+NEWER = {  # than the first release
+    "alignment_coverage",
+    "alignment_diagonality",
+    "processes",
+    "step_imbalance",
+}
 
 
 def test_a_run_of_the_first_release_goes_on_inside_its_epoch(tmp_path):
@@ -2201,5 +2224,8 @@ def test_a_run_of_the_first_release_goes_on_inside_its_epoch(tmp_path):
     for record, other in zip(ours, theirs, strict=True):
         assert record.pop("kind") == other.pop("kind")
         record = {name: value for name, value in record.items() if name not in NEWER}
-        assert record == pytest.approx(other, rel=1e-4)  # bitwise only on one and the same machine
+        # Dropout is drawn as it was until the epoch ends, and not after it, nor in validation.
+        # Bitwise only on one and the same machine.
+        as_before = record["epoch"] == 2 and "train_loss" in record
+        assert record == pytest.approx(other, rel=1e-4 if as_before else 0.05)
     assert [step for step, _ in curves(out)["training/loss"]] == [2, 4, 6, 8, 10, 12, 14, 16]

@@ -32,7 +32,7 @@ class Ending(IntEnum):
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPart:
     start: int  # place of its first symbol in the text
     end: int  # and of the one after its last
     ending: Ending
@@ -58,7 +58,7 @@ _NUMBER_WORD = re.compile(
 _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 
 
-def split_sequence(sequence: Sequence[int], limit: float) -> list[Part]:
+def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
 
     Between two parts nothing is left out but spaces. A text within the limit is one part, whole.
@@ -68,14 +68,14 @@ def split_sequence(sequence: Sequence[int], limit: float) -> list[Part]:
         limit: symbols (math.inf for none); a part that is one longer word exceeds it.
     """
     if len(sequence) <= limit:
-        return [Part(0, len(sequence), Ending.SENTENCE)]
+        return [TextPart(0, len(sequence), Ending.SENTENCE)]
     line = "".join(
         _PHONE if symbol[0] == "@" else symbol.lower() for symbol in (symbols[i] for i in sequence)
     )
     return _join_evenly(_smallest_parts(line), limit)
 
 
-def _smallest_parts(line: str) -> list[Part]:
+def _smallest_parts(line: str) -> list[TextPart]:
     """Parts that end wherever one may. Signs with nothing to speak go with the word before."""
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
@@ -85,7 +85,7 @@ def _smallest_parts(line: str) -> list[Part]:
         spans.append((start, end))
     units = [line[start:end] for start, end in spans]
     endings = [_ending(*pair) for pair in zip(units, [*units[1:], ""], strict=True)]
-    return [Part(*span, ending) for span, ending in zip(spans, endings, strict=True)]
+    return [TextPart(*span, ending) for span, ending in zip(spans, endings, strict=True)]
 
 
 def _ending(unit: str, following: str) -> Ending:
@@ -116,7 +116,7 @@ def _is_inside_number(word: str, following: str) -> bool:
     return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
 
 
-def _join_evenly(units: Sequence[Part], limit: float) -> list[Part]:
+def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
     cheapest = [(0,) * (len(Ending) + 1)]  # endings of each kind, worst first; squared lengths
     origins = [0]  # where the last part begins, among the first so many units
@@ -137,6 +137,6 @@ def _join_evenly(units: Sequence[Part], limit: float) -> list[Part]:
     parts, end = [], len(units)
     while end > 0:
         start = origins[end]
-        parts.append(Part(units[start].start, units[end - 1].end, units[end - 1].ending))
+        parts.append(TextPart(units[start].start, units[end - 1].end, units[end - 1].ending))
         end = start
     return parts[::-1]

@@ -1,63 +1,30 @@
-"""A run's clips, their batches, and what these cost."""
+"""A run's batches, and what these cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from data_utils import Clip, read_filelist, time_checked, warn_of_long_clips
+from clip_table import ClipTable
 from errors import UserError
-from hparams import HParams, batching_options, check_symbols
-from progress import progress_bar
+from hparams import HParams, batching_options
+from training.processes import ALONE, Processes
 
 
-def read_clips(
-    hparams: HParams, *, new_run: bool, skipped: Mapping[str, int | None] | None = None
-) -> list[list[Clip]]:
-    """The training and the validation clips; UserError names all that is wrong with either.
-
-    A new run reads every sample, or cached mel, of a list that prepare_ljspeech.py did not write
-    or that changed since, and of the files that changed since; a run that goes on read them when it
-    began. `skipped`: as `read_filelist` takes it.
-    """
-    check_symbols(hparams)
-    lists, problems = [], []
-    for filelist in (hparams.training_files, hparams.validation_files):
-        checked = time_checked(filelist)
-
-        def shown(
-            lines: list, filelist: str = filelist, all_new: bool = new_run and checked is None
-        ) -> Iterable:
-            if all_new:
-                print(f"{filelist}: not as prepare_ljspeech.py checked it: reading every clip once")
-            return progress_bar(f"checking {filelist}", len(lines), " lines", iterable=lines)
-
-        try:
-            read_since = (checked or 0) if new_run else None
-            clips = read_filelist(
-                filelist, hparams, shown, skipped, new_run=new_run, read_since=read_since
-            )
-            lists.append(clips)
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("\n".join(problems))
-    shared = {clip.path for clip in lists[0]} & {clip.path for clip in lists[1]}
-    if shared:
-        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
-    seconds_per_frame = hparams.hop_length / hparams.sampling_rate
-    for clips in lists:
-        names = [f"{clip.where}: {clip.path}" for clip in clips]
-        warning = warn_of_long_clips(names, [clip.num_frames * seconds_per_frame for clip in clips])
-        if warning:
-            print(warning)
-    return lists
-
-
-def make_sampler(clips: list[Clip], hparams: HParams) -> LengthBatchSampler:
-    """The sampler of training batches; UserError for options that this corpus does not allow."""
+def make_sampler(
+    clips: ClipTable,
+    hparams: HParams,
+    processes: Processes = ALONE,
+    left_out: Collection[int] = (),
+) -> LengthBatchSampler:
+    """The sampler of this process's training batches; UserError for options that this corpus, or
+    this number of processes, does not allow. `left_out`: clips that are not trained on."""
     try:
         return LengthBatchSampler(
-            [clip.num_frames for clip in clips],
+            clips.num_frames,
             random_epochs=hparams.random_epochs,
+            batches_per_update=hparams.batches_per_update,
+            rank=processes.rank,
+            world_size=processes.world_size,
+            left_out=left_out,
             **batching_options(hparams),
         )
     except BatchingError as error:  # batching.py stands alone, so it has no UserError

@@ -31,7 +31,11 @@ def holds_a_run(state: Mapping) -> bool:
 
 def missing_parts(state: Mapping) -> list[str]:
     """The parts that going on with a run needs and this checkpoint lacks."""
-    return [part for part in PARTS if part not in state and part not in OPTIONAL]
+    loop = state.get("loop", {})
+    # Dropout draws on from it in an epoch that an earlier version left half-way, and nowhere else.
+    draws_on = loop.get("batches_trained", 0) > 0 and not loop.get("seeded_by_batch", 0)
+    optional = OPTIONAL if draws_on else OPTIONAL | {"rng"}
+    return [part for part in PARTS if part not in state and part not in optional]
 
 
 def problems_of(state: Mapping) -> list[str]:
@@ -247,6 +251,10 @@ NEWER_IN_LOOP = (
     "guided_attention_sum",
     "guided_attention_frames",
     "alignment_warned",
+    "seeded_by_batch",
+    "skipped_updates",
+    "process_wait_seconds",
+    "imbalance_sum",
 )
 
 

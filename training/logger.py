@@ -154,6 +154,15 @@ class RunLogger:
 # ---------------------------------------------------------------------------- damage
 
 
+class NoLogger:
+    """The logger of the processes that write nothing."""
+
+    def log_run(self, *_) -> None:
+        pass
+
+    log_steps = log_epoch = log_validation = close = log_run
+
+
 def mend_metrics(
     path: Path, size: int, checksum: int | None, loop: LoopState, warn: Callable[[str], None]
 ) -> int | None:

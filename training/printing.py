@@ -5,7 +5,10 @@ holds the log file is full. What a program writes into its own files does report
 """
 
 import io
+import os
 import sys
+
+import progress
 
 
 class UnfailingFile(io.FileIO):
@@ -40,3 +43,9 @@ def print_without_failing() -> None:
             write_through=stream.write_through,
         )
         setattr(sys, name, replaced)
+
+
+def print_nothing() -> None:
+    """For a process beside the one that prints: tracebacks alone are shown from here on."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    progress.shown = False

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from data_utils import Batch, Clip
+from clip_table import ClipTable
+from data_utils import Batch, made_up_batch
 from errors import UserError
 from hparams import HParams
 from training.measuring import is_out_of_memory
@@ -49,9 +50,7 @@ def costliest_shapes(
     ]
 
 
-def rehearse(
-    trainer: Trainer, training_clips: Sequence[Clip], validation_clips: Sequence[Clip]
-) -> int:
+def rehearse(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
     """Forward and backward of the costliest training batches, forward of the costliest validation
     batch, leaving no trace: buffers, gradients and random states are put back bitwise.
 
@@ -62,16 +61,18 @@ def rehearse(
         UserError: with the largest capacity or batch sizes that do fit.
     """
     hparams, device = trainer.hparams, trainer.device
-    frames, symbols = _lengths(training_clips)
+    frames, symbols = training_clips.num_frames, training_clips.num_symbols
+    longest, most_symbols = int(frames.max()), int(symbols.max())
 
     def training_shapes(clips: int) -> list[Shape]:
         """With room for so many of the longest clips."""
         if hparams.dynamic_batch_size:
-            return costliest_shapes(frames, symbols, hparams, capacity=clips * max(frames))
-        return [(clips, max(frames), max(symbols))]
+            return costliest_shapes(frames, symbols, hparams, capacity=clips * longest)
+        return [(clips, longest, most_symbols)]
 
     def validation_shapes(clips: int) -> list[Shape]:
-        return [(clips, *map(max, _lengths(validation_clips)))]
+        frames, symbols = validation_clips.num_frames, validation_clips.num_symbols
+        return [(clips, int(frames.max()), int(symbols.max()))]
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
@@ -85,14 +86,14 @@ def rehearse(
         if not _fit(trainer, trainer.compute_gradients, asked):
             most = min(hparams.batch_size, len(frames))
             if hparams.dynamic_batch_size:
-                capacity = hparams.batch_capacity or hparams.batch_size * max(frames)
-                most = -(-capacity // max(frames))
+                capacity = hparams.batch_capacity or hparams.batch_size * longest
+                most = -(-capacity // longest)
             fitting = _largest(
                 lambda clips: _fit(trainer, trainer.compute_gradients, training_shapes(clips)), most
             )
             setting, value = "batch_size", fitting
             if hparams.dynamic_batch_size and not hparams.random_epochs:
-                setting, value = "batch_capacity", fitting * max(frames)
+                setting, value = "batch_capacity", fitting * longest
             problems.append(_problem("", asked, fitting, f"{setting}={value}"))
         trainer.model.eval()
         most = min(hparams.validation_batch_size, len(validation_clips))
@@ -108,16 +109,12 @@ def rehearse(
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
-def _lengths(clips: Sequence[Clip]) -> tuple[list[int], list[int]]:
-    return [clip.num_frames for clip in clips], [len(clip.symbols) for clip in clips]
-
-
 def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
     """Whether steps on batches of these shapes find the memory they need."""
     try:
         for shape in shapes:
             trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
-            step(_made_up_batch(*shape, trainer.hparams).to(trainer.device))
+            step(made_up_batch(*shape, trainer.hparams).to(trainer.device))
         return True
     except RuntimeError as error:
         if is_out_of_memory(error):
@@ -171,15 +168,3 @@ def _without_trace(trainer: Trainer) -> Iterator[None]:
                     buffer.copy_(buffers[name])
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
                 parameter.grad = gradient
-
-
-def _made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
-    r = hparams.n_frames_per_step
-    num_steps = -(-frames // r)
-    return Batch(
-        text=torch.ones(batch_size, symbols, dtype=torch.int64),
-        text_lengths=torch.full((batch_size,), symbols),
-        mel=torch.zeros(batch_size, hparams.n_mel_channels, num_steps * r),
-        gate=torch.zeros(batch_size, num_steps),
-        mel_lengths=torch.full((batch_size,), frames),
-    )

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from batching import BatchingError
-from data_utils import write_lengths
+from data_utils import earlier_corpus_fingerprint, write_lengths
 from errors import UserError
 from files import METRICS_FILE, remove_leftovers
 from hparams import HParams, create_hparams, hparams_from_dict
 from training import checkpoint
 from training.checkpoint import Checkpoint, DamagedCheckpoint
 from training.checkpoint_schema import holds_a_run, missing_parts, optimizer_problems
-from training.logger import RunLogger, mend_metrics
+from training.logger import NoLogger, RunLogger, mend_metrics
 from training.loop_state import LoopState
 from training.measuring import describe_environment
 from training.output import folder_errors, holds_run
@@ -109,8 +109,10 @@ def finished(found: Checkpoint | None, hparams: HParams, directory: Path) -> boo
     return True
 
 
-def save(run: Run) -> Path:
-    """Write a checkpoint of this moment; nothing may be pending."""
+def save(run: Run) -> Path | None:
+    """Write a checkpoint of this moment; nothing may be pending. The first process alone does."""
+    if not run.processes.is_first:
+        return None
     state, trainer = run.state, run.trainer
     saved = {
         "iteration": state.iteration,
@@ -127,13 +129,14 @@ def save(run: Run) -> Path:
         "sampler": run.sampler.state_dict(state.batches_trained) if state.batches_trained else None,
         "corpus": run.corpus,
         # In symbols; of clips that are skipped too, for it may have trained on them before.
-        "longest_text": max(len(clip.symbols) for clip in run.training_clips),
-        "rng": {"cpu": torch.get_rng_state()},
+        "longest_text": int(run.training_clips.num_symbols.max()),
         "logs": run.logger.state(),
         "metrics_checksum": run.logger.metrics_checksum,
     }
-    if run.device.type == "cuda":
-        saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
+    if not state.seeded_by_batch:
+        saved["rng"] = {"cpu": torch.get_rng_state()}
+        if run.device.type == "cuda":
+            saved["rng"]["cuda"] = torch.cuda.get_rng_state(run.device)
     path = checkpoint.save_checkpoint(run.output_directory, saved, run.hparams.keep_checkpoints)
     if state.best_iteration == state.iteration:
         checkpoint.mark_best(run.output_directory, path)
@@ -148,11 +151,13 @@ def restore(run: Run, found: Checkpoint) -> None:
     """
     path, saved, trainer = found.path, found.state, run.trainer
     if saved["corpus"] != run.corpus:
-        raise UserError(
-            f"{path} was trained on other clips, texts or lengths in frames than training_files "
-            "and validation_files now name: give the same filelists and audio settings, or use "
-            "--warm_start to begin a new run from its weights"
-        )
+        if saved["corpus"] != earlier_corpus_fingerprint(run.training_clips, run.validation_clips):
+            raise UserError(
+                f"{path} was trained on other clips, texts or lengths in frames than "
+                "training_files and validation_files now name: give the same filelists and audio "
+                "settings, or use --warm_start to begin a new run from its weights"
+            )
+        run.corpus = saved["corpus"]  # the run keeps the one it began with
     checkpoint.load_weights(trainer.model, saved, path)
     if problems := optimizer_problems(saved["optimizer"], trainer.optimizer):
         raise checkpoint.parts_refused(path, problems)
@@ -163,7 +168,13 @@ def restore(run: Run, found: Checkpoint) -> None:
     trainer.optimizer.param_groups[0]["lr"] = saved["optimizer"]["param_groups"][0]["lr"]
     if saved["scaler"]:  # empty but for fp16
         trainer.scaler.load_state_dict(saved["scaler"])
-    run.state = LoopState(**saved["loop"])
+    half_way = saved["loop"]["batches_trained"] > 0
+    run.state = LoopState(**{"seeded_by_batch": int(not half_way)} | saved["loop"])
+    if not run.state.seeded_by_batch and run.hparams.batches_per_update > 1:
+        raise UserError(
+            f"{path} was left inside epoch {run.state.epoch} by an earlier version, which trained "
+            "in one process with one batch an update: go on so until the epoch ends"
+        )
     if saved["sampler"] is not None:
         if saved["sampler"]["epoch"] != plan_number(run.state.epoch, run.hparams):
             raise UserError(
@@ -174,13 +185,19 @@ def restore(run: Run, found: Checkpoint) -> None:
             run.sampler.load_state_dict(saved["sampler"])
         except BatchingError as error:
             raise UserError(f"{path}: {error}") from None
+    if not run.state.seeded_by_batch:
+        restore_random_states(run, path, saved)
+    print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
+
+
+def restore_random_states(run: Run, path: Path, saved: dict) -> None:
+    """For the rest of an epoch that an earlier version began, whose dropout is one stream."""
     torch.set_rng_state(saved["rng"]["cpu"])
     if run.device.type == "cuda" and "cuda" in saved["rng"]:
         try:
             torch.cuda.set_rng_state(saved["rng"]["cuda"], run.device)
         except RuntimeError as error:
             raise UserError(f"{path}: rng: cuda is no state of a generator ({error})") from None
-    print(f"going on from {path}: epoch {run.state.epoch}, step {run.state.iteration}")
 
 
 def plan_number(epoch: int, hparams: HParams) -> int:
@@ -188,9 +205,10 @@ def plan_number(epoch: int, hparams: HParams) -> int:
     return epoch - 1 if hparams.prepare_trainset_per_epoch else 0
 
 
-def epoch_seed(seed: int, epoch: int) -> int:
-    """Seed of an epoch's dropout: a hash of the pair, so that no two runs share an epoch."""
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch,))
+def dropout_seed(seed: int, epoch: int, number: int) -> int:
+    """Seed of a batch's dropout, a hash of the run's seed, the epoch and the batch's number in the
+    plan: it is the same whichever process trains the batch, and no two runs share an epoch."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch, number))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -202,6 +220,9 @@ def open_output(run: Run, args: argparse.Namespace, found: Checkpoint | None) ->
     Raises:
         UserError: if the folder cannot be written to, or another process trains in it.
     """
+    if not run.processes.is_first:
+        run.logger = NoLogger()
+        return
     run.output.make()
     directory, state = run.output_directory, run.state
     log_state, mended = {}, None
@@ -253,7 +274,7 @@ def run_record(run: Run, started_from: Path | None) -> dict:
             "fingerprint": run.corpus,
             "training_clips": len(run.training_clips),
             "validation_clips": len(run.validation_clips),
-            "training_frames": sum(clip.num_frames for clip in run.training_clips),
+            "training_frames": int(run.training_clips.num_frames.sum()),
         },
         "skipped_clips": list(run.state.skipped_clips),
         "decoder": run.trainer.decoder_description,

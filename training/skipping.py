@@ -1,17 +1,20 @@
 """Going on without some clips: the epoch's plan stays, and they are left out of its batches."""
 
 import csv
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from batching import LengthBatchSampler, PaddingStats, padding_stats
-from data_utils import LENGTHS_FILE, Clip
+from batching import PaddingStats, padding_stats
+from clip_table import ClipTable
+from data_utils import LENGTHS_FILE
 from errors import UserError
 from hparams import HParams
-from training.batches import plan_stats, read_clips
+from training.batches import plan_stats
 from training.checkpoint import Checkpoint
+from training.clips import indices_of, read_clips
+from training.processes import Processes, SaidElsewhere
 from training.run import Run
 
 
@@ -33,8 +36,8 @@ def clips_to_skip(named: str, found: Checkpoint | None) -> list[str]:
 
 
 def read_clips_but(
-    ids: Sequence[str], directory: Path, hparams: HParams, going_on: bool
-) -> list[list[Clip]]:
+    ids: Sequence[str], directory: Path, hparams: HParams, processes: Processes, going_on: bool
+) -> list[ClipTable]:
     """`read_clips`, which looks at no file of the clips with these `ids`; their lines stay.
 
     Their lengths are those in the run's lengths.csv, else in the filelists.
@@ -44,32 +47,35 @@ def read_clips_but(
             other clips.
     """
     lengths = _lengths_of_run(directory / LENGTHS_FILE) if ids else {}
+    skipped = {name: lengths.get(name) for name in ids}
     try:
-        lists = read_clips(
-            hparams, new_run=not going_on, skipped={name: lengths.get(name) for name in ids}
-        )
+        lists = read_clips(hparams, processes, new_run=not going_on, skipped=skipped)
+    except SaidElsewhere:
+        raise
     except UserError as error:
         if not going_on:
             raise
         raise UserError(f"{error}\n{ADVICE} --skip-clips ID,...; {WHAT_AN_ID_IS}") from None
-    known = {clip_id(clip) for clips in lists for clip in clips}
+    if ids:
+        processes.all_or_none(lambda: _check_ids(ids, lists))
+    return lists
+
+
+def _check_ids(ids: Sequence[str], lists: list[ClipTable]) -> None:
+    found = [indices_of(clips, ids) for clips in lists]
+    known = {name for indices in found for name in indices.values()}
     if unknown := [name for name in ids if name not in known]:
         raise UserError(
             f"--skip-clips: no clip is named {', '.join(unknown)}; {WHAT_AN_ID_IS}, "
-            f"{clip_id(lists[0][0])} for one"
+            f"{lists[0][0].id} for one"
         )
-    for clips in lists:
-        if all(clip_id(clip) in ids for clip in clips):
+    for clips, indices in zip(lists, found, strict=True):
+        if len(indices) == len(clips):
             raise UserError(f"--skip-clips: leaves none of the {len(clips)} clips of a filelist")
-    return lists
 
 
 ADVICE = "A run can go on without clips that cannot be mended: add --resume"
 WHAT_AN_ID_IS = "an id is the name of a clip's file without folder and ending"
-
-
-def clip_id(clip: Clip) -> str:
-    return Path(clip.path).stem
 
 
 def _lengths_of_run(path: Path) -> dict[str, int]:
@@ -83,33 +89,8 @@ def _lengths_of_run(path: Path) -> dict[str, int]:
     return lengths if len(lengths) == len(rows) else {}
 
 
-def skipped_indices(clips: Sequence[Clip], ids: Collection[str]) -> frozenset[int]:
-    return frozenset(i for i, clip in enumerate(clips) if clip_id(clip) in ids)
-
-
-def without(batch: Sequence[int] | np.ndarray, skipped: Collection[int]) -> list[int]:
-    return [int(i) for i in batch if int(i) not in skipped]
-
-
-class KeptBatches:
-    """A sampler's batches without the clips of `skipped`; one left empty is passed over."""
-
-    def __init__(self, sampler: LengthBatchSampler, skipped: Collection[int]):
-        self.sampler, self.skipped = sampler, skipped
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.sampler:
-            if kept := without(batch, self.skipped):
-                yield kept
-
-
-def position_after_next(run: Run) -> int:
-    """Where the epoch's plan stands after the next batch with a clip in it."""
-    position = run.state.batches_trained
-    skipped = run.loader.batch_sampler.skipped
-    while skipped and not without(run.sampler.batches[position], skipped):
-        position += 1
-    return position + 1
+def without(batch: np.ndarray, skipped: Collection[int]) -> list[int]:
+    return [i for i in batch.tolist() if i not in skipped] if skipped else batch.tolist()
 
 
 def epoch_stats(run: Run) -> PaddingStats:
@@ -117,11 +98,7 @@ def epoch_stats(run: Run) -> PaddingStats:
     since = run.state.skipped_clips
     if not since:
         return plan_stats(run.sampler, run.hparams)
-    first = {
-        i: since[clip_id(clip)]
-        for i, clip in enumerate(run.training_clips)
-        if clip_id(clip) in since
-    }
+    first = {i: since[run.training_clips[i].id] for i in run.sampler.left_out}
     batches = [
         [i for i in batch.tolist() if position < first.get(i, len(run.sampler.plan))]
         for position, batch in enumerate(run.sampler.plan)
@@ -141,10 +118,12 @@ def skip_from_here(run: Run, ids: Sequence[str]) -> None:
         print(f"going on without {len(ids)} clips (--skip-clips): {', '.join(ids)}")
 
 
-def how_to_skip(message: str, clip_lists: Sequence[Sequence[Clip]]) -> str:
+def how_to_skip(message: str, tables: Sequence[ClipTable]) -> str:
     """How to go on without the clip whose filelist line a message begins with; "" without one."""
-    for clips in clip_lists:
-        for clip in clips:
-            if message.startswith(f"{clip.where}: "):
-                return f"\n{ADVICE} --skip-clips {clip_id(clip)}"
+    for clips in tables:
+        line, colon, _ = message.removeprefix(f"{clips.filelist}:").partition(": ")
+        if colon and line.isdecimal():
+            index = int(np.searchsorted(clips.lines, int(line)))
+            if index < len(clips) and message.startswith(f"{clips.where(index)}: "):
+                return f"\n{ADVICE} --skip-clips {clips[index].id}"
     return ""

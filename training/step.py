@@ -3,18 +3,21 @@
 `train.py` and the benchmarks use the same `Trainer`, so what is measured is what trains.
 """
 
+import contextlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+from torch.nn import BatchNorm1d, SyncBatchNorm
 
 from alignment import guided_attention_loss
-from data_utils import Batch
+from data_utils import Batch, made_up_batch
 from hparams import HParams
-from model import Losses, Tacotron2, Tacotron2Loss, teacher_forced
+from model import Tacotron2, Tacotron2Loss, teacher_forced
+from training.processes import ALONE, Processes, batch_norm_alone
 
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
 # a GPU may round.
@@ -31,32 +34,57 @@ ENVIRONMENT = {
 }
 
 
+class Share(NamedTuple):
+    """How much of its update a batch is."""
+
+    padded_frames: float = 1.0
+    frames: float = 1.0  # real ones
+    steps: float = 1.0  # real ones of the decoder
+
+
+NOTHING = Share(0.0, 0.0, 0.0)
+
+
+class Part(NamedTuple):
+    """A batch of an update."""
+
+    batch: Batch
+    share: Share = Share()
+    seed: int | None = None  # of the dropout; None draws on from where the generator stands
+
+
 class StepLosses(NamedTuple):
     """The losses of an update that the device may still be working at."""
 
-    # [5] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, and guided
-    # attention loss, not a number where its weight is 0
+    # [7] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, guided
+    # attention loss, not a number where its weight is 0; how many processes were asked to stop,
+    # and how many found no next batch
     values: torch.Tensor
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
+    waited: Callable[[], float] | None  # seconds for other processes' gradients, once that may be
 
 
 class Trainer:
     """The model with its optimizer on a device, in the precision that `hparams` names.
 
     Sets torch's switches for that precision, and for results that repeat, in the whole process.
+    With several processes each has a Trainer, and all make every update together.
     """
 
-    def __init__(self, hparams: HParams, device: torch.device):
+    def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)  # unless the user has set it
         torch.backends.cudnn.deterministic = True
         # torch's defaults would round convolutions and the encoder's LSTM, but no other product.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
-        self.hparams, self.device = hparams, device
+        self.hparams, self.device, self.processes = hparams, device, processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
+        if hparams.sync_batch_norm:
+            self.model = processes.share_batch_norm(self.model)
         self.use_decoder(hparams.decoder)
+        self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
             self.model.parameters(),
             lr=hparams.learning_rate,
@@ -66,7 +94,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss()
         self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
-        self.guided_attention: torch.Tensor | None = None  # loss of the last; None without weight
+        self.failure: Exception | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from here on."""
@@ -76,51 +104,180 @@ class Trainer:
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
-    def compute_gradients(self, batch: Batch) -> Losses:
-        """Forward and backward of a batch that is on the device; gradients add to those there."""
+    def losses_of(self, model: Callable, batch: Batch, share: Share) -> tuple[torch.Tensor, ...]:
+        """The batch's part of its update's losses: what is trained, then the padded loss, the
+        unpadded one and that of guided attention, not a number where its weight is 0.
+
+        The update's losses are the sums over its batches, which are those of all its clips in one
+        batch: sums over frames and steps, real or padded, divided by their number in the update.
+        """
         with self.autocast():
-            outputs = self.model(batch)
+            outputs = model(batch)
         losses = self.loss(outputs, batch)
-        trained = losses.total if self.hparams.loss == "padded" else losses.total_unpadded
-        self.guided_attention = None
+        padded = losses.total * share.padded_frames
+        mel, gate = losses.mel_unpadded + losses.mel_postnet_unpadded, losses.gate_unpadded
+        unpadded = mel * share.frames + gate * share.steps
+        trained = padded if self.hparams.loss == "padded" else unpadded
+        guided = torch.full_like(padded, math.nan)
         if self.guided_attention_weight > 0:
             steps = batch.num_steps(self.hparams.n_frames_per_step)
             sigma = self.hparams.guided_attention_sigma
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
-            self.guided_attention = guided.detach()
+            guided = guided * share.steps
             trained = trained + self.guided_attention_weight * guided
-        self.scaler.scale(trained).backward()
+        return trained, *(loss.detach().float() for loss in (padded, unpadded, guided))
+
+    def compute_gradients(self, batch: Batch) -> list[torch.Tensor]:
+        """Forward and backward of a batch that is on the device, in this process alone; gradients
+        add to those there. Returns the losses: padded, unpadded, of guided attention."""
+        with batch_norm_alone(self.model):
+            trained, *losses = self.losses_of(self.model, batch, Share())
+            self.scaler.scale(trained).backward()
         return losses
 
-    def step(self, batch: Batch, learning_rate: float | None = None) -> StepLosses:
+    def step(
+        self,
+        parts: Iterable[Part],
+        learning_rate: float | None = None,
+        *,
+        num_batches: int = 1,
+        stop: bool = False,
+    ) -> StepLosses:
         """One update, at the optimizer's own rate unless one is given.
 
         Nothing here waits for the device.
+
+        Args:
+            parts: this process's batches of the update; it may have none.
+            num_batches: of the whole update, in all processes.
+            stop: whether this process was asked to stop.
         """
         if learning_rate is not None:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.compute_gradients(batch.to(self.device))
+        loss, unpadded, guided, asked, failed = self.compute_gradients_of_update(
+            parts, num_batches, stop
+        )
+        waited = self.processes.clock and self.processes.clock.read()
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(losses.total.detach()))
+        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failed > 0)
         # Fused Adam reads both on the device. It divides gradients by the first, which clips their
         # norm without a pass of its own, and changes nothing where the second is 1.
         self.optimizer.grad_scale = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         self.optimizer.found_inf = skip.float()
         self.optimizer.step()
         self.scaler.update()
-        guided = self.guided_attention
-        if guided is None:
-            guided = torch.full_like(losses.total, math.nan)
-        values = (losses.total, losses.total_unpadded, gradient_norm, skip, guided)
-        values = torch.stack([value.detach().float() for value in values])
+        values = [loss, unpadded, gradient_norm.float(), skip.float(), guided, asked, failed]
+        values = torch.stack(values)
         values, copied = values.to("cpu", non_blocking=True), None  # from a GPU to pinned memory
         if self.device.type == "cuda":
             copied = torch.cuda.Event()
             copied.record(torch.cuda.current_stream(self.device))
-        return StepLosses(values, copied)
+        return StepLosses(values, copied, waited)
+
+    def compute_gradients_of_update(
+        self, parts: Iterable[Part], num_batches: int, stop: bool
+    ) -> torch.Tensor:
+        """[5] losses, processes asked to stop and processes without a next batch, summed over the
+        update's batches and all processes.
+
+        The gradients are those of the whole update afterwards, in every process alike, and batch
+        norm's running statistics the mean of what each of its batches alone would make of them.
+        """
+        processes = self.processes
+        several = num_batches > 1 or processes.world_size > 1
+        statistics = RunningStatistics(self.model) if several else None
+        total = torch.zeros(5, device=self.device)
+        total[3] = float(stop)
+        parts = self._filled_up(self._until_failure(parts), num_batches)
+        part = next(parts)
+        while part is not None:
+            following = next(parts, None)
+            if part.seed is not None:
+                torch.manual_seed(part.seed)
+            last = following is None
+            with contextlib.nullcontext() if last else processes.alone(self.parallel):
+                trained, *losses = self.losses_of(
+                    self.parallel, part.batch.to(self.device), part.share
+                )
+                total[:3] += torch.stack(losses)
+                if statistics is not None and part.share != NOTHING:
+                    statistics.add()
+                if last:  # the sum is made while the backward pass goes on
+                    total[4] = float(self.failure is not None)
+                    vector = total if statistics is None else torch.cat([total, statistics.sums])
+                    reduced = processes.start_adding_up(vector)
+                # What takes the mean over processes must find the sum of their shares.
+                self.scaler.scale(trained * processes.world_size).backward()
+            if statistics is not None:
+                statistics.restore()
+            part = following
+        reduced.wait()
+        if statistics is not None:
+            statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
+        return vector[:5]
+
+    def _filled_up(self, parts: Iterable[Part], num_batches: int) -> Iterator[Part]:
+        """The parts, and made-up ones where other processes wait for this one too: for its
+        gradients, or for the statistics of its batch norm. They count for nothing."""
+        least = 1
+        if self.hparams.sync_batch_norm:
+            least = -(-num_batches // self.processes.world_size)
+        count = 0
+        for count, part in enumerate(parts, 1):  # noqa: B007
+            yield part
+        for _ in range(count, least):
+            yield Part(made_up_batch(1, 1, 1, self.hparams), NOTHING, 0)
+
+    def _until_failure(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
+        for this one's gradients: they learn of it with the update, which is not made."""
+        try:
+            yield from parts
+        except Exception as error:
+            if self.processes.world_size == 1:
+                raise
+            self.failure = self.failure or error.__cause__ or error
+
+
+class RunningStatistics:
+    """Batch norm's running statistics in an update of several batches: each batch moves those from
+    before the update, and the mean of the results is kept. So they follow neither from the order
+    of the batches nor from how they are shared out."""
+
+    def __init__(self, model: torch.nn.Module):
+        norms = [
+            module for module in model.modules() if isinstance(module, (BatchNorm1d, SyncBatchNorm))
+        ]
+        self._buffers = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
+        self._counts = [norm.num_batches_tracked for norm in norms]
+        self._before = torch.cat(self._buffers)
+        self._counts_before = [count.clone() for count in self._counts]
+        self.sums = torch.zeros_like(self._before)
+
+    def add(self) -> None:
+        """After the forward pass of a batch."""
+        self.sums += torch.cat(self._buffers)
+
+    def restore(self) -> None:
+        """After its backward pass, which does not allow that they change before."""
+        self._put(self._before)
+
+    def write(self, means: torch.Tensor, made: torch.Tensor) -> None:
+        """`means` over all batches of the update, in all processes; nothing changes if the update
+        is not `made`."""
+        self._put(torch.where(made, means, self._before))
+        for count, before in zip(self._counts, self._counts_before, strict=True):
+            count.copy_(before + made)
+
+    def _put(self, values: torch.Tensor) -> None:
+        with torch.no_grad():
+            for buffer, value in zip(
+                self._buffers, values.split([len(b) for b in self._buffers]), strict=True
+            ):
+                buffer.copy_(value)
 
 
 def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:

@@ -7,12 +7,16 @@ import numpy as np
 import torch
 
 from batching import PaddingStats
-from data_utils import Batch
 from errors import UserError
 from progress import duration
 from training.run import Run, clip_names
-from training.skipping import position_after_next
 from training.step import StepLosses, learning_rate_at
+from training.updates import Update
+
+
+class NoNextBatch(Exception):
+    """A process could not read its next batch: this one if there is a cause, else another."""
+
 
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
 
@@ -22,16 +26,16 @@ class PendingStep(NamedTuple):
 
     number: int
     losses: StepLosses
-    clip_indices: torch.Tensor
-    mel_lengths: torch.Tensor
+    update: Update
+    before: int  # batches of the epoch trained before it
 
 
-def count_step(run: Run, batch: Batch, losses: StepLosses) -> None:
+def count_step(run: Run, update: Update, losses: StepLosses) -> None:
     """Count a step that was just made; its losses wait for `read_pending`."""
-    run.state.iteration += 1
-    run.state.batches_trained = position_after_next(run)
-    step = PendingStep(run.state.iteration, losses, batch.clip_indices, batch.mel_lengths)
-    run.pending.append(step)
+    state = run.state
+    state.iteration += 1
+    run.pending.append(PendingStep(state.iteration, losses, update, state.batches_trained))
+    state.batches_trained = update.end
 
 
 def read_pending(run: Run, but: int = 0) -> None:
@@ -43,6 +47,7 @@ def read_pending(run: Run, but: int = 0) -> None:
     Raises:
         UserError: on a loss that is not finite, or too many skipped updates in a row. Every
             checkpoint is from before that, for all is read before one is written.
+        NoNextBatch: if a process found no next batch. The run then stands before that update.
     """
     count = len(run.pending) - but
     if count <= 0:
@@ -52,7 +57,17 @@ def read_pending(run: Run, but: int = 0) -> None:
         steps[-1].losses.copied.synchronize()
     rows = torch.stack([step.losses.values for step in steps]).tolist()
     for step, row in zip(steps, rows, strict=True):
-        _add(run, step, *row)
+        *losses, asked, failed = row
+        if failed:  # it was not made, nor what followed it
+            run.state.iteration, run.state.batches_trained = step.number - 1, step.before
+            run.pending = []
+            raise NoNextBatch from run.trainer.failure
+        _add(run, step, *losses)
+        run.state.imbalance_sum += step.update.imbalance(run.processes.world_size)
+        if step.losses.waited is not None:
+            run.state.process_wait_seconds += step.losses.waited()
+        if run.processes.world_size > 1:
+            run.must_stop = run.must_stop or asked > 0
     run.recent_loss = float(np.mean([row[0] for row in rows]))
 
 
@@ -69,7 +84,7 @@ def _add(
     if not math.isfinite(loss):
         raise UserError(
             f"the loss became {loss} in step {step.number}, on these clips:\n"
-            f"{clip_names(clips, step.clip_indices)}\n"
+            f"{clip_names(clips, step.update.clips)}\n"
             "Listen to them; else lower learning_rate or use precision=fp32. The weights were not "
             "updated with it, and the last checkpoint is good"
         )
@@ -77,13 +92,15 @@ def _add(
     if state.skips_running >= MOST_SKIPS_RUNNING:
         raise UserError(
             f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last in step "
-            f"{step.number} on these clips:\n{clip_names(clips, step.clip_indices)}\n"
+            f"{step.number} on these clips:\n{clip_names(clips, step.update.clips)}\n"
             "Lower learning_rate or use another precision. The last checkpoint is good"
         )
-    if not skipped:
+    if skipped:
+        state.skipped_updates += 1
+    else:
         state.gradient_norm_sum += norm
         state.updates += 1
-    num_clips, num_frames = len(step.mel_lengths), int(step.mel_lengths.sum())
+    num_clips, num_frames = len(step.update.clips), step.update.frames
     state.clips += num_clips
     state.frames += num_frames
     state.loss_sum += loss * num_clips
@@ -103,13 +120,14 @@ def _add(
 def log_epoch(run: Run, stats: PaddingStats) -> None:
     """Log and print what the epoch did and cost; `stats` are those of its batches."""
     state, seconds = run.state, max(run.state.seconds, 1e-9)
+    waited = run.processes.gather(state.process_wait_seconds)
     record = {
         "epoch": state.epoch,
         "iteration": state.iteration,
         "train_loss": state.loss_sum / state.clips,
         "train_loss_unpadded": state.loss_unpadded_sum / state.frames,
         "gradient_norm": state.gradient_norm_sum / max(state.updates, 1),
-        "skipped_updates": stats.num_batches - state.updates,
+        "skipped_updates": state.skipped_updates,
         "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
         "minutes": state.seconds / 60,
         "prepare_seconds": state.prepare_seconds,
@@ -125,6 +143,9 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         "padded_frames_per_second": stats.padded_frames / seconds,
         "clips_per_second": state.clips / seconds,
         "data_wait_seconds": state.data_wait_seconds,
+        "processes": run.processes.world_size,
+        "step_imbalance": state.imbalance_sum / max(state.updates + state.skipped_updates, 1),
+        "process_wait_seconds": sum(waited) / len(waited),
         "peak_memory_bytes": state.peak_memory_bytes,
     }
     if state.guided_attention_frames:
@@ -135,6 +156,11 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} waiting for data",
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data"
+        + (
+            f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
+            if len(waited) > 1
+            else ""
+        ),
         flush=True,
     )

@@ -1,6 +1,7 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,54 +10,94 @@ from torch.utils.data import DataLoader
 from alignment import FORMED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
-from data_utils import Batch, Clip, make_loader
+from clip_table import ClipTable
+from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
 from progress import progress_bar
 from training.measuring import is_out_of_memory
+from training.processes import ALONE, Processes
 from training.run import Run, clip_names
 from training.skipping import without
+from training.stopping import StopRequest
+from training.totals import NoNextBatch
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
 def make_validation_loader(
-    clips: list[Clip], hparams: HParams, pin_memory: bool, skipped: Collection[int] = ()
+    clips: ClipTable,
+    hparams: HParams,
+    pin_memory: bool,
+    processes: Processes = ALONE,
+    skipped: Collection[int] = (),
 ) -> DataLoader:
-    """Random batches, the same in every run and every epoch, without the clips of `skipped`."""
-    lengths = [clip.num_frames for clip in clips]
-    plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
+    """This process's share of random batches, which are the same in every run and every epoch,
+    without the clips of `skipped`."""
+    plan = plan_epoch(
+        clips.num_frames, hparams.validation_batch_size, "random", seed=VALIDATION_SEED
+    )
     batches = [without(batch, skipped) for batch in plan]
-    return make_loader(clips, hparams, pin_memory, [batch for batch in batches if batch])
+    mine = [batch for batch in batches if batch][processes.rank :: processes.world_size]
+    return make_loader(clips, hparams, pin_memory, mine)
+
+
+class Validated(NamedTuple):
+    """A batch of the validation set, and what came of it."""
+
+    number: int
+    clips: int
+    frames: int
+    steps: int
+    symbols: int
+    clip_indices: torch.Tensor
+    values: list[float]  # padded loss, unpadded loss, alignment.alignment_sums
 
 
 @torch.no_grad()
-def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
-    """The record of a validation, and one clip as `RunLogger.log_validation` takes it.
+def validate(
+    run: Run, batches: Iterator[Batch], stop: StopRequest
+) -> tuple[dict, dict | None] | None:
+    """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
+    first process has. None if a process was asked to stop: all then stop here.
 
-    Prenet masks come from a constant seed. The padded loss weights batches by clips, the unpadded
-    one by real frames. Of the alignments, sharpness is the mean over real steps of the largest
-    weight, diagonality the mean over real steps of the share near the diagonal, and coverage the
-    share of symbols that get attention: see alignment.py.
+    Processes share the batches out. Prenet masks follow from the batch's number alone. The padded
+    loss weights batches by clips, the unpadded one by real frames. Of the alignments, sharpness is
+    the mean over real steps of the largest weight, diagonality the mean over real steps of the
+    share near the diagonal, and coverage the share of symbols that get attention: see alignment.py.
 
     Args:
-        batches: an iterable of the validation set's batches.
-        should_stop: called before each of them; if true, validation ends and returns None.
+        batches: of this process, of the validation set.
 
     Raises:
         UserError: naming the clips of a batch whose loss is not finite.
+        NoNextBatch: if a process cannot read its next batch.
     """
-    trainer, model = run.trainer, run.trainer.model
-    generator = torch.Generator().manual_seed(VALIDATION_SEED)
-    sums, seen, example = [], [], None
+    trainer, model, processes = run.trainer, run.trainer.model, run.processes
+    generator = torch.Generator()
+    sums, seen, example, failure = [], [], None, None
     trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the rehearsal
     model.eval()
-    progress = progress_bar("validation", len(run.validation_loader), " batches")
+    share = len(run.validation_loader)
+    progress = progress_bar("validation", share, " batches")
     try:
-        for batch in batches:
-            if should_stop():
+        for place in range(processes.most(share)):
+            batch = None
+            if place < share:
+                try:
+                    batch = next(batches)
+                except NoNextBatch as stopped:
+                    failure = stopped
+            if processes.any(failure is not None):
+                raise NoNextBatch from failure and failure.__cause__
+            stop.agree(run)
+            if run.must_stop:
                 return None
+            if batch is None:
+                continue
+            number = processes.rank + place * processes.world_size
+            generator.manual_seed(_seed_of_masks(number))
             num_steps = batch.mel.shape[2] // model.n_frames_per_step
             masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
             moved = batch.to(trainer.device)
@@ -66,32 +107,51 @@ def validate(run: Run, batches, should_stop) -> tuple[dict, dict] | None:
             steps = batch.num_steps(model.n_frames_per_step)
             aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
             sums.append(torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]))
-            seen.append(batch)
-            if example is None:
+            seen.append((number, batch, int(steps.sum())))
+            if number == 0:
                 example = example_of(batch, outputs, run.hparams)
             progress.update()
     finally:
         model.train()
         progress.close()
-    rows = torch.stack(sums).double().cpu().numpy()
-    for row, batch in zip(rows, seen, strict=True):
-        if not np.isfinite(row).all():
+    mine = []
+    if sums:
+        for row, (number, batch, steps) in zip(
+            torch.stack(sums).double().cpu().tolist(), seen, strict=True
+        ):
+            frames, symbols = int(batch.mel_lengths.sum()), int(batch.text_lengths.sum())
+            clips = len(batch.mel_lengths)
+            mine.append(Validated(number, clips, frames, steps, symbols, batch.clip_indices, row))
+    found = sorted(row for rows in processes.gather(mine) for row in rows)
+    return _record(run, found), example
+
+
+def _seed_of_masks(number: int) -> int:
+    sequence = np.random.SeedSequence(entropy=VALIDATION_SEED, spawn_key=(number,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _record(run: Run, found: list[Validated]) -> dict:
+    """The means over all batches, in the order of their numbers."""
+    for batch in found:
+        if not np.isfinite(batch.values).all():
             names = clip_names(run.validation_clips, batch.clip_indices)
-            raise UserError(f"the validation loss became {row[0]} on these clips:\n{names}")
-    clips = np.array([len(batch.mel_lengths) for batch in seen])
-    frames = np.array([int(batch.mel_lengths.sum()) for batch in seen])
-    steps = sum(int(batch.num_steps(model.n_frames_per_step).sum()) for batch in seen)
-    symbols = sum(int(batch.text_lengths.sum()) for batch in seen)
-    record = {
+            raise UserError(
+                f"the validation loss became {batch.values[0]} on these clips:\n{names}"
+            )
+    rows = np.array([batch.values for batch in found])
+    clips, frames, steps, symbols = np.array(
+        [(batch.clips, batch.frames, batch.steps, batch.symbols) for batch in found]
+    ).T
+    return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
         "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
         "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
-        "alignment_sharpness": float(rows[:, 2].sum() / steps),
-        "alignment_coverage": float(rows[:, 4].sum() / symbols),
-        "alignment_diagonality": float(rows[:, 3].sum() / steps),
+        "alignment_sharpness": float(rows[:, 2].sum() / steps.sum()),
+        "alignment_coverage": float(rows[:, 4].sum() / symbols.sum()),
+        "alignment_diagonality": float(rows[:, 3].sum() / steps.sum()),
     }
-    return record, example
 
 
 def example_of(batch: Batch, outputs, hparams: HParams) -> dict:

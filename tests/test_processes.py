@@ -1,0 +1,406 @@
+"""Training in several processes: the same result whatever their number, and no hanging."""
+
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    ROOT,
+    Child,
+    Together,
+    act_at,
+    assert_same,
+    curves,
+    free_port,
+    load,
+    make_corpus,
+    metrics,
+    newest,
+    without_times,
+)
+
+import train
+from training import agreement, processes
+from training.step import Trainer
+
+# 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
+SETTINGS = {
+    "batches_per_update": 2,
+    "dynamic_batch_size": False,
+    "epochs": 2,
+    "log_interval": 1,
+    "iters_per_checkpoint": 2,
+    "keep_checkpoints": 9,
+}
+# What follows from the number of processes.
+BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory) -> Path:
+    """The run of SETTINGS in one process."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    assert Child(flags(out, corpus)).end().code == 0
+    return out
+
+
+def flags(out: Path, corpus, *more: str, **overrides) -> list[str]:
+    return ["-o", str(out), "--hparams", corpus.hparams(**SETTINGS | overrides), *more]
+
+
+def on(out: Path, *more: str) -> list[str]:
+    """Flags to go on with a run."""
+    return ["-o", str(out), "--resume", *more]
+
+
+def check_all(ended, code: int = 0) -> None:
+    for rank, child in enumerate(ended):
+        assert child.code == code, f"process {rank}:\n{child.output}"
+        assert "Traceback" not in child.output
+
+
+def assert_same_result(one: Path, other: Path) -> None:
+    """Bitwise the same checkpoints and metrics, but for times and what says how many trained."""
+    assert newest(one).name == newest(other).name
+    for name in (newest(one).name, "best.pt"):
+        a, b = load(one / name), load(other / name)
+        for part in ("state_dict", "optimizer", "sampler", "iteration", "corpus", "learning_rate"):
+            assert_same(a[part], b[part], f"{name}/{part}")
+        assert_same(*(_without(x["loop"]) for x in (a, b)))
+    for kind in ("epoch", "validation"):
+        lines = [without_times(metrics(folder, kind)) for folder in (one, other)]
+        assert [_without(line) for line in lines[0]] == [_without(line) for line in lines[1]]
+    a, b = (_without(curves(folder)) for folder in (one, other))
+    assert {tag: a[tag] for tag in a if tag.startswith("training")} == {
+        tag: b[tag] for tag in b if tag.startswith("training")
+    }
+
+
+def _without(record: dict) -> dict:
+    times = {"seconds", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"}
+    left_out = BY_PROCESSES | times | {"peak_memory_bytes"}
+    return {k: v for k, v in record.items() if k.rpartition("/")[2] not in left_out}
+
+
+# ---------------------------------------------------------------------------- one result
+
+
+@pytest.mark.parametrize("decoder", ["reference", "fast"])
+def test_two_batches_an_update_give_bitwise_the_same_run_in_one_process_and_in_two(
+    decoder, corpus, alone, tmp_path
+):
+    one = alone
+    if decoder == "fast":
+        one = tmp_path / "one"
+        assert Child(flags(one, corpus, decoder="fast")).end().code == 0
+    check_all(Together(2, flags(tmp_path / "two", corpus, decoder=decoder)).end())
+    assert_same_result(one, tmp_path / "two")
+
+
+@pytest.mark.parametrize(("decoder", "numbers"), [("reference", (2, 4)), ("fast", (4,))])
+def test_four_batches_an_update_agree_in_1_2_and_4_processes(decoder, numbers, corpus, tmp_path):
+    """Sums are made in another order, so the last digits differ: 20 updates, of 4, 4, 4 and 2
+    batches an epoch."""
+    settings = {
+        "decoder": decoder,
+        "batches_per_update": 4,
+        "batch_size": 1,
+        "epochs": 5,
+        "iters_per_checkpoint": 1000,
+        "epochs_per_validation": 5,
+    }
+    assert Child(flags(tmp_path / "1", corpus, **settings)).end().code == 0
+    expected, validated = curves(tmp_path / "1"), metrics(tmp_path / "1", "validation")
+    for number in numbers:
+        out = tmp_path / str(number)
+        check_all(Together(number, flags(out, corpus, **settings)).end())
+        found = curves(out)
+        for name in ("loss", "loss_unpadded", "gradient_norm"):
+            a, b = (np.array(x[f"training/{name}"]) for x in (expected, found))
+            assert a.shape == (20, 2)
+            np.testing.assert_allclose(a, b, rtol=1e-5, err_msg=f"{name}, {number} processes")
+        [record], [other] = validated, metrics(out, "validation")
+        names = ("validation_loss", "validation_loss_unpadded", "alignment_coverage")
+        assert [record[n] for n in names] == pytest.approx([other[n] for n in names], rel=1e-4)
+
+
+def test_one_batch_an_update_becomes_one_for_each_process_and_that_is_said(corpus, tmp_path):
+    out = tmp_path / "out"
+    first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
+    check_all([first, second])
+    assert "batches_per_update = 2, one for each process" in first.output
+    assert "which is another training" in first.output
+    assert second.output == ""
+    [record] = metrics(out, "run")
+    assert record["hparams"]["batches_per_update"] == 2
+    [epoch] = metrics(out, "epoch")
+    assert epoch["processes"] == 2
+    assert 1 <= epoch["step_imbalance"] < 2
+    assert epoch["num_batches"] > epoch["iteration"] == math.ceil(epoch["num_batches"] / 2)
+    assert "for other processes" in first.output
+
+
+# ---------------------------------------------------------------------------- stopping, going on
+
+
+def stop_at(step: int) -> None:
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), step)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_either_process_stops_both_and_one_goes_on_bitwise(
+    rank, corpus, alone, tmp_path
+):
+    out = tmp_path / "out"
+    first, second = Together(2, flags(out, corpus), {rank: (stop_at, 1)}).end()
+    check_all([first, second])
+    again = f"stopped and saved; go on with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
+    assert again in first.output
+    assert load(newest(out))["loop"]["batches_trained"] > 0  # inside an epoch
+    assert Child(on(out)).end().code == 0
+    assert_same_result(out, alone)
+
+
+def test_a_run_of_two_processes_goes_on_with_four_and_trains_each_batch_once(corpus, tmp_path):
+    settings = {"batches_per_update": 4, "batch_size": 1}
+    settings |= {"epochs": 3, "epochs_per_validation": 9}
+    assert Child(flags(tmp_path / "one", corpus, **settings)).end().code == 0
+    out = tmp_path / "out"
+    check_all(Together(2, flags(out, corpus, **settings), {1: (stop_at, 1)}).end())
+    assert 0 < load(newest(out))["loop"]["batches_trained"] < 14
+    check_all(Together(4, on(out)).end())
+    a, b = (np.array(curves(x)["training/loss"]) for x in (tmp_path / "one", out))
+    assert a.shape == (12, 2)
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_process_killed_at_10_random_moments_changes_nothing(corpus, alone, tmp_path):
+    """What torchrun --max-restarts does: once one process is gone it ends the others, and starts
+    them all again."""
+    chance, out = random.Random(0), tmp_path / "out"
+    arguments = flags(out, corpus, "--resume")
+    began = time.monotonic()
+    check_all(Together(2, arguments).end())
+    longest, reached = time.monotonic() - began, set()
+    for _ in range(10):
+        if trained(out) == trained(alone):
+            shutil.rmtree(out)
+        both = Together(2, arguments)
+        time.sleep(chance.uniform(0, longest))
+        killed, other = chance.sample(both.children, 2)
+        killed.process.kill()
+        other.process.terminate()  # as torchrun does
+        both.end(timeout=30)
+        reached.add(trained(out))
+    assert len(reached) > 1  # some were killed in training
+    check_all(Together(2, flags(out, corpus, "--resume")).end())
+    assert_same_result(out, alone)
+
+
+def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus, tmp_path):
+    """As on two machines."""
+    settings = {"epochs": 12, "epochs_per_validation": 12, "keep_checkpoints": 2}
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
+    assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(ROOT / "train.py")]
+    arguments = flags(out, corpus, "--resume", **settings)
+    log = tmp_path / "torchrun.log"
+    with open(log, "w") as file:
+        options = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": tmp_path}
+        machines = [subprocess.Popen([*command, *arguments], **options) for _ in range(2)]
+    try:
+        wait_until(lambda: trained(out) >= 2, log)
+        os.kill(started_by(machines[1])[0], signal.SIGKILL)
+        reached = trained(out)
+        wait_until(lambda: trained(out) > reached, log)
+        machines[0].terminate()
+        machines[0].wait(30)
+        wait_until(lambda: not started_by(machines[1]), log)  # torchrun itself may wait on
+    finally:
+        for machine in machines:
+            machine.kill()
+    again = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+    assert f"stopped and saved; go on with: {again} train.py -o {out}" in log.read_text()
+    assert 0 < trained(out) < trained(undisturbed)
+    assert Child(on(out)).end().code == 0
+    assert_same_result(out, undisturbed)
+
+
+def test_processes_that_are_started_again_do_not_meet_those_that_are_gone(monkeypatch):
+    """torchrun's store, and what they wrote into it, outlives them."""
+    store = torch.distributed.HashStore()
+    store.set("start", "gone")
+    store.set("gone/all", "some others")
+    monkeypatch.setattr(processes, "rendezvous", lambda *_, **__: iter([(store, 0, 0)]))
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(processes.meet, 1, 2, 20)
+        time.sleep(0.1)
+        first = threads.submit(processes.meet, 0, 2, 20)
+        first.result(20).set("address", "here")
+        assert second.result(20).get("address") == b"here"
+    assert store.get("start") != b"gone"
+
+
+def trained(out: Path) -> int:
+    return max([int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")], default=0)
+
+
+def started_by(launcher: subprocess.Popen) -> list[int]:
+    """The processes that torchrun started; of one that has ended, none."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+
+
+def wait_until(condition, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------------------- no hanging
+
+
+def test_a_process_that_does_not_answer_ends_the_others_within_the_time_given(corpus, tmp_path):
+    arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
+    stopped = act_at, Trainer, "step", stop_answering, 3
+    both = Together(2, arguments, {1: stopped})
+    began = time.monotonic()
+    first = both.children[0].end(30)
+    both.children[1].process.kill()
+    assert first.code == 1
+    assert "another process of this run ended or does not answer" in first.output
+    assert "Traceback" not in first.output
+    assert time.monotonic() - began < 20
+
+
+def stop_answering() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_process_that_cannot_read_its_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
+    folder, out = tmp_path / "clips", tmp_path / "out"
+    shutil.copytree(corpus.folder, folder)
+    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
+    (folder / "train.txt").write_text(text)
+    clip = folder / "train05.wav"
+    hparams = flags(out, corpus, training_files=folder / "train.txt")
+    both = Together(2, hparams, {0: (delete_after_first_epoch, clip)})
+    ended = both.end()
+    outputs = "".join(child.output for child in ended)
+    assert [child.code for child in ended] == [1, 1], outputs
+    assert f"{folder / 'train.txt'}:6: {clip}: no such file" in outputs
+    assert f"everything until here is in {newest(out)}" in outputs
+    assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
+    assert "Traceback" not in outputs
+    shutil.copy(corpus.folder / clip.name, clip)
+    check_all(Together(2, on(out)).end())
+    assert_same_result(out, alone)
+
+
+def delete_after_first_epoch(path: Path) -> None:
+    act_at(train, "log_epoch", lambda: path.unlink())
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+def refused(ended) -> str:
+    """The one message of processes that all end before training."""
+    assert [child.code for child in ended] == [1] * len(ended), [e.output for e in ended]
+    first, *others = ended
+    assert all("train.py:" not in child.output for child in others)
+    assert "Traceback" not in "".join(child.output for child in ended)
+    return first.output[first.output.index("train.py: ") :]
+
+
+def other_code() -> None:
+    agreement._fingerprint_of_code = lambda: "0123456789abcdef"
+
+
+@pytest.mark.parametrize("what", ["a setting", "the clips", "the code"])
+def test_processes_that_differ_are_refused_and_the_one_that_differs_is_named(
+    what, corpus, tmp_path
+):
+    out = tmp_path / "out"
+    arguments, hooks = [flags(out, corpus)] * 2, {}
+    if what == "a setting":
+        arguments = [flags(out, corpus), flags(out, corpus, learning_rate=0.5)]
+        expected = "learning_rate is 0.5, in process 0 "
+    elif what == "the clips":
+        fewer = tmp_path / "train.txt"
+        fewer.write_text("".join(corpus.train.read_text().splitlines(keepends=True)[1:]))
+        arguments = [flags(out, corpus), flags(out, corpus, training_files=fewer)]
+        expected = "the corpus is "
+    else:
+        hooks, expected = {1: (other_code,)}, "this recipe's code is 0123456789abcdef"
+    message = refused(Together(2, arguments, hooks).end())
+    assert "the processes differ; give all the same files, command and version:" in message
+    assert "process 1 (" in message
+    assert expected in message
+    assert not out.exists()
+
+
+def test_what_is_wrong_for_all_is_said_once(corpus, tmp_path):
+    message = refused(Together(2, flags(tmp_path / "out", corpus, training_files="none.txt")).end())
+    assert message.count("none.txt: no such filelist") == 1
+    assert len(message.splitlines()) == 1
+
+
+def test_a_number_of_processes_that_does_not_divide_the_batches_is_refused(corpus, tmp_path):
+    message = refused(Together(2, flags(tmp_path / "out", corpus, batches_per_update=3)).end())
+    assert message == (
+        "train.py: batches_per_update=3: cannot be shared out evenly between 2 processes; expected "
+        "a multiple of 2, or 1 or 3 processes\n"
+    )
+
+
+def test_an_epoch_of_an_earlier_version_left_half_way_wants_one_process(tmp_path):
+    (tmp_path / "clips").mkdir()
+    seconds = {"train": np.linspace(0.3, 1.5, 14), "val": (0.35, 0.5, 0.7, 0.9, 1.3)}
+    corpus = make_corpus(tmp_path / "clips", seconds)
+    out = shutil.copytree(ROOT / "tests" / "data" / "first_release", tmp_path / "out")
+    files = f"training_files={corpus.train},validation_files={corpus.val}"
+    message = refused(Together(2, on(out, "--hparams", files)).end())
+    assert "was left inside epoch 2 by an earlier version" in message
+    assert "go on so until the epoch ends" in message
+
+
+def test_shared_batch_norm_is_refused_where_torch_does_not_have_it(corpus, tmp_path):
+    message = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
+    assert "between GPUs alone" in message
+
+
+def test_shared_batch_norm_waits_for_nobody_where_a_process_is_alone():
+    model = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 1), torch.nn.BatchNorm1d(3))
+    x = torch.randn(4, 2, 5)
+    expected = model(x)
+    shared = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert isinstance(shared[1], torch.nn.SyncBatchNorm)
+    assert list(shared.state_dict()) == list(model.state_dict())
+    with processes.batch_norm_alone(shared):
+        assert torch.equal(shared(x), expected)
+    assert "forward" not in vars(shared[1])
+
+
+def test_what_the_reference_took_is_answered_with_the_command_to_type(capsys):
+    with pytest.raises(SystemExit):
+        train.parse_arguments(["-o", "runs/four", "--n_gpus", "4"])
+    assert "torchrun --nproc-per-node 4 train.py -o runs/four" in capsys.readouterr().err

@@ -1,0 +1,342 @@
+"""The processes that train together: who is who, and what they tell each other.
+
+torchrun starts them and says by its variables which each one is. PyTorch's own parts do the rest:
+`DistributedDataParallel` adds up gradients while the backward pass goes on, over NCCL on GPUs and
+over gloo on CPUs.
+"""
+
+import contextlib
+import inspect
+import os
+import socket
+import threading
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from errors import UserError
+from progress import SECONDS_BETWEEN_LINES, duration
+
+SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
+
+
+class SaidElsewhere(UserError):
+    """What ends this process too, and another one tells the user."""
+
+
+class ReductionClock:
+    """How long updates wait for the gradients of other processes, from the moment when the last of
+    this process's own are there. On a GPU nothing waits for the clock to be read."""
+
+    def __init__(self, device: torch.device):
+        self._on_gpu = device.type == "cuda"
+        self._ready = self._now()
+
+    def _now(self) -> "float | torch.cuda.Event":
+        if not self._on_gpu:
+            return time.perf_counter()
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record()
+        return moment
+
+    def note(self) -> None:
+        """Some of this process's gradients are there."""
+        self._ready = self._now()
+
+    def read(self) -> Callable[[], float]:
+        """Now that the sums are there. What this returns gives the seconds, once the GPU is done
+        with the update."""
+        ready, done = self._ready, self._now()
+        if self._on_gpu:
+            return lambda: ready.elapsed_time(done) / 1000
+        return lambda: done - ready
+
+
+def _note_and_add_up(clock: ReductionClock, bucket):
+    clock.note()
+    return allreduce_hook(None, bucket)
+
+
+class Done:
+    """What is there already: the sum over one process."""
+
+    def wait(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process and those it trains with."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device | None = None  # of this process; None chooses as a lone process does
+    clock: "ReductionClock | None" = None  # of several processes
+    local_rank: int = 0  # among those of this machine
+    machines: int = 1
+
+    @property
+    def is_first_of_machine(self) -> bool:
+        """Whether this one does what only one on each machine need do."""
+        return self.local_rank == 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes and prints."""
+        return self.rank == 0
+
+    @property
+    def launcher(self) -> str:
+        """What starts as many processes again: "python", or torchrun with its options."""
+        if self.world_size == 1:
+            return "python"
+        options = f"--nproc-per-node {self.world_size // self.machines}"
+        if self.machines > 1:
+            options = (
+                f"--nnodes {self.machines} {options} --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+            )
+        return f"torchrun {options}"
+
+    def share_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, whose batch norm takes its statistics over the batches that all processes
+        train at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
+        return (
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.world_size > 1 else model
+        )
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, whose backward pass leaves the mean of all processes' gradients."""
+        if self.world_size == 1:
+            return model
+        # Each Trainer looks after batch norm's buffers itself. torch 2.13 renamed the option.
+        names = inspect.signature(DistributedDataParallel).parameters
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **{name: False})
+        wrapped.register_comm_hook(self.clock, _note_and_add_up)
+        return wrapped
+
+    def alone(self, model: torch.nn.Module):
+        """Under it the model's gradients stay in this process."""
+        return contextlib.nullcontext() if self.world_size == 1 else model.no_sync()
+
+    def start_adding_up(self, vector: torch.Tensor) -> Any:
+        """Let `vector` become its sum over all processes; `wait` for what this returns."""
+        return Done() if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
+
+    def all_or_none(self, action: Callable[[], Any]) -> Any:
+        """What `action` returns in this process, if it ends well in all of them.
+
+        Raises:
+            UserError: in every process, if it raised one in any; with the processes' numbers where
+                not all of them say the same.
+        """
+        result, problem = None, None
+        try:
+            result = action()
+        except UserError as error:
+            problem = str(error)
+        problems = self.gather(problem)
+        if all(problem is None for problem in problems):
+            return result
+        if not self.is_first:
+            raise SaidElsewhere("the first process says what is wrong")
+        if len(set(problems)) == 1:
+            raise UserError(problems[0])
+        by_text: dict[str, list[str]] = {}
+        for rank, problem in enumerate(problems):
+            if problem is not None:
+                by_text.setdefault(problem, []).append(str(rank))
+        raise UserError(
+            "\n".join(f"process {', '.join(ranks)}: {text}" for text, ranks in by_text.items())
+        )
+
+    def all_or_none_however_long(self, action: Callable[[], Any], what: str) -> Any:
+        """`all_or_none` of an action that may take longer than processes wait for each other.
+
+        It runs in a thread, and meanwhile the processes tell each other every second that they are
+        there. So one that dies is noticed at once, which a file to wait for would not show.
+
+        Args:
+            what: those who wait are said to wait for processes "which" do this.
+        """
+        if self.world_size == 1:
+            return action()
+        found = {}
+
+        def act() -> None:
+            try:
+                found["result"] = action()
+            except BaseException as error:  # raised below, where it ends the process
+                found["error"] = error
+
+        def result() -> Any:
+            if "error" in found:
+                raise found["error"]
+            return found["result"]
+
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        began = shown = time.monotonic()
+        while True:
+            thread.join(SECONDS_BETWEEN_SIGNS)
+            working = self.gather(thread.is_alive())
+            if not any(working):
+                return self.all_or_none(result)
+            now = time.monotonic()
+            if not working[self.rank] and now - shown >= SECONDS_BETWEEN_LINES:
+                shown = now
+                print(
+                    f"waiting for {sum(working)} other processes, which {what}: "
+                    f"{duration(now - began)} so far",
+                    flush=True,
+                )
+
+    def refuse_differences(self, facts: dict[str, Any]) -> None:
+        """Refuse processes that do not know the same.
+
+        Args:
+            facts: what must be the same in all of them, by its name.
+
+        Raises:
+            UserError: in every process, naming those that differ from the first, and in what.
+        """
+        first, *others = self.gather(facts | {"machine": socket.gethostname()})
+        problems = [
+            f"process {rank} ({other['machine']}): {name} is {_brief(other[name])}, in process 0 "
+            f"({first['machine']}) {_brief(first[name])}"
+            for rank, other in enumerate(others, 1)
+            for name in facts
+            if other[name] != first[name]
+        ]
+        if problems and not self.is_first:
+            raise SaidElsewhere("the first process says how the processes differ")
+        if problems:
+            more = f"\n... and {len(problems) - 10} more" if len(problems) > 10 else ""
+            raise UserError(
+                "the processes differ; give all the same files, command and version:\n"
+                + "\n".join(problems[:10])
+                + more
+            )
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true in one of the processes."""
+        return bool(self.most(int(flag)))
+
+    def most(self, count: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.world_size == 1:
+            return count
+        largest = torch.tensor(count)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
+
+    def gather(self, value: Any) -> list:
+        """Every process's value, in the order of ranks."""
+        if self.world_size == 1:
+            return [value]
+        found = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
+
+    def broadcast(self, value: Any) -> Any:
+        """The first process's value."""
+        if self.world_size == 1:
+            return value
+        found = [value]
+        dist.broadcast_object_list(found, src=0)
+        return found[0]
+
+
+@contextlib.contextmanager
+def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
+    """Under it a model's shared batch norm (SyncBatchNorm) waits for no other process."""
+    shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
+    for module in shared:
+        module.forward = types.MethodType(torch.nn.BatchNorm1d.forward, module)
+    try:
+        yield
+    finally:
+        for module in shared:
+            del module.forward
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+ALONE = Processes()
+
+
+def meet(rank: int, world_size: int, seconds: float) -> dist.Store:
+    """A store that the processes of this very start share.
+
+    torchrun keeps one store while it restarts processes, in which the addresses of those that are
+    gone still stand, and new ones that read them wait for nobody (pytorch issue 135712). So the
+    first process names this start, and lists who has answered to that name.
+    """
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", mine)
+        answers = [store.get(f"{mine}/answer {other}") for other in range(1, world_size)]
+        store.set(f"{mine}/all", b" ".join(answers))
+        return dist.PrefixStore(mine, store)
+    deadline = time.monotonic() + seconds
+    while True:
+        start = store.get("start").decode()  # perhaps that of processes that are gone
+        store.set(f"{start}/answer {rank}", mine)
+        time.sleep(0.02)
+        if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
+            return dist.PrefixStore(start, store)
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"process {rank}: the first process did not answer within {seconds:g} s; give "
+                "more with --process-timeout, or look why it did not start"
+            )
+
+
+def join(seconds: float) -> Processes:
+    """This process among those that torchrun started; `ALONE` without torchrun.
+
+    Args:
+        seconds: how long one may wait for the others before it gives up.
+
+    Raises:
+        UserError: if this machine has GPUs, and fewer than processes.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return ALONE
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"process {rank}: number {local_rank} on this machine, which has "
+                f"{torch.cuda.device_count()} GPUs; give torchrun --nproc-per-node "
+                f"{torch.cuda.device_count()}"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store = meet(rank, world_size, seconds)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=seconds),
+    )
+    return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)
