@@ -35,7 +35,7 @@ BATCHING = "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomiz
 RANDOM_EPOCHS = 3
 # The rate stays, then halves every 80 updates: in the end a small one settles what was learnt.
 TRAINING = "epochs_per_validation=1,log_interval=5,keep_checkpoints=1"
-TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=800"
+TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=970"
 TRAINING += ",learning_rate_half_life=80"
 THREADS = "2"  # that train
 UNSEEN = 50  # numbers spoken at the end
@@ -187,7 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
     parser.add_argument("--clips", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=12, help=f"more than {RANDOM_EPOCHS}")
+    parser.add_argument("--epochs", type=int, default=14, help=f"more than {RANDOM_EPOCHS}")
     args = parser.parse_args(arguments)
     if args.epochs <= RANDOM_EPOCHS:
         parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
