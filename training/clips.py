@@ -1,6 +1,7 @@
 """A run's clips: from the tables beside its filelists, or checked anew by one process a machine."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def _read_list(
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
         table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
         return table if skipped else keep_table(table, hparams)
-    if new_run:
+    if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
     progress = _shown(f"checking {filelist}", " lines")
     table = read_filelist(filelist, hparams, progress, skipped, new_run=new_run)
