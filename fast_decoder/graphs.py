@@ -24,7 +24,16 @@ ROWS = 64  # clips a program of `lstm_step` and `gradient_product`, at most
 CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
-CONTEXT = 128  # context columns a program of `attention_step`
+ENERGIES = 16  # symbols a program of `attention_energies`
+CONTEXT = 64  # context columns a program of `attention_context`, at most
+CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
+
+# What can be chosen; benchmarks/kernels.py --variants times each.
+EARLY_LOADS = True  # loads of what no launch of a graph changes do not wait for the launch before
+COPY_ONCE = (
+    True  # the table is copied once a loop: a graph's last launch moves on to the next chunk
+)
+WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
 
 
 class Setting(NamedTuple):
@@ -138,13 +147,16 @@ class _Loop:
 
     def __init__(
         self,
-        device: torch.device,
+        setting: Setting,
         *launches: Callable[[torch.Tensor, int], None],  # of every step
         before: Callable[[torch.Tensor], None] | None = None,  # of all of them
         after: Callable[[torch.Tensor], None] | None = None,
+        backwards: bool = False,  # from the last step to the first
     ):
+        device, self.backwards = setting.device, backwards
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
         self.launches, self.before, self.after, self.graph = launches, before, after, None
+        self.next_chunk = _next_chunk(setting, backwards)
         if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
@@ -165,24 +177,34 @@ class _Loop:
                 launch(self.table, offset)
         if self.after is not None:
             self.after(self.table)
+        if COPY_ONCE:
+            self.next_chunk(self.table)
 
-    def run(self, start: int, stop: int, entries: dict) -> None:
-        """Make the steps, at most CHUNK; `entries`: numbers and buffers by place in the table."""
+    def run(self, num_steps: int, entries: dict) -> None:
+        """Make all steps; `entries`: numbers and buffers by place in the table."""
+        for done in range(0, num_steps, CHUNK):
+            count = min(CHUNK, num_steps - done)
+            start = num_steps - done - count if self.backwards else done
+            if done == 0 or not COPY_ONCE:
+                self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
+            if self.graph is None:
+                self._launch(count)
+            else:
+                self.graph.replay()
+
+    def _write(self, entries: dict) -> None:
         kernels = _kernels()
         values = [0] * kernels.TABLE_SIZE
-        for name, entry in {"START": start, "STOP": stop, **entries}.items():
+        for name, entry in entries.items():
             if isinstance(entry, torch.Tensor):
                 assert entry.is_contiguous(), name
                 entry = entry.data_ptr()
                 assert entry % 16 == 0, name
             values[getattr(kernels, name).value] = 0 if entry is None else entry
         values = torch.tensor(values)
-        if self.graph is None:
-            self.table.copy_(values)
-            self._launch(stop - start)
-        else:
-            self.table.copy_(values.pin_memory(), non_blocking=True)
-            self.graph.replay()
+        if self.table.is_cuda:
+            values = values.pin_memory()  # or the host would wait for the steps before
+        self.table.copy_(values, non_blocking=True)
 
 
 def _power_of_two(size: int, least: int = 16) -> int:
@@ -226,9 +248,18 @@ def _attention_types(setting: Setting) -> dict:
 # ---------------------------------------------------------------------------- the launches
 
 
+def _next_chunk(setting: Setting, backwards: bool) -> Callable:
+    options = {"CHUNK": CHUNK, "BACKWARDS": backwards, "num_warps": 1, **_early(setting)}
+    next_chunk = _kernels().next_chunk[(1,)]
+    return lambda table: next_chunk(table, **options)
+
+
 def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     types = _types(setting)
+    half = types["OPERAND"] != types["DTYPE"]
+    # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
+    warps = WARPS if rows < 64 else 1
     options = {
         "SIZE": size,
         "WIDTH": size + setting.context_size,
@@ -237,39 +268,58 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
         "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
         "ROWS": rows,
         "UNITS": UNITS,
-        "BLOCK": 64 if types["OPERAND"] == types["DTYPE"] else 128,
+        "BLOCK": 128 if half or warps > 1 else 64,
+        "WARPS": warps,
         "DROPOUT": p > 0,
+        "EARLY_LOADS": EARLY_LOADS,
         "QUERY_PRECISION": _attention_types(setting)["PRECISION"],
         "num_warps": 4,
-        "num_stages": 5 if rows < 64 else 4,  # smaller GPUs have 99 kB of shared memory
+        # smaller GPUs have 99 kB of shared memory
+        "num_stages": 5 if rows < 64 and (half or warps == 1) else 4,
         **types,
     }
     step = _kernels().lstm_step[-(-size // UNITS), -(-setting.clips // rows)]
     return lambda table, offset: step(table, offset, 1 / (1 - p), **options)
 
 
-def _attention_step(setting: Setting) -> Callable:
+def _attention_energies(setting: Setting) -> Callable:
     types, parts = _attention_types(setting), -(-setting.attention_size // UNITS)
-    context = min(CONTEXT, _power_of_two(setting.context_size))
-    most = 128 if types["PRECISION"] == "tf32" else 32  # else registers run out
+    del types["OPERAND"]
     options = {
         "PARTS": parts,
         "PARTS_BLOCK": min(128, _power_of_two(parts)),
-        "SIZE": setting.attention_size,
-        "WIDTH": setting.attention_size + setting.context_size,
         "DIM": setting.dim,
         "DIM_BLOCK": _power_of_two(setting.dim),
         "KERNEL": setting.kernel_size,
         "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
-        "CONTEXT_BLOCK": context,
-        "MOST_SYMBOLS": setting.symbols,
-        "SYMBOLS_BLOCK": min(setting.symbols, most),
+        "SYMBOLS_BLOCK": ENERGIES,
+        "EARLY_LOADS": EARLY_LOADS,
         "num_warps": 8,
         "num_stages": 1,
         **types,
     }
-    step = _kernels().attention_step[setting.clips, -(-setting.context_size // context)]
-    return lambda table, offset: step(table, offset, **options)
+    energies = _kernels().attention_energies[setting.clips, -(-setting.symbols // ENERGIES)]
+    return lambda table, offset: energies(table, offset, **options)
+
+
+def _attention_context(setting: Setting) -> Callable:
+    types, symbols = _types(setting), _power_of_two(setting.symbols)
+    columns = min(CONTEXT, _power_of_two(setting.context_size))
+    columns = max(min(columns, CONTEXT_VALUES // symbols), 1)
+    options = {
+        "SIZE": setting.attention_size,
+        "WIDTH": setting.attention_size + setting.context_size,
+        "KERNEL": setting.kernel_size,
+        "COLUMNS": columns,
+        "SYMBOLS_BLOCK": symbols,
+        "EARLY_LOADS": EARLY_LOADS,
+        "DTYPE": types["DTYPE"],
+        "OPERAND": types["OPERAND"],
+        "num_warps": 4,
+        **_early(setting),
+    }
+    context = _kernels().attention_context[setting.clips, -(-setting.context_size // columns)]
+    return lambda table, offset: context(table, offset, **options)
 
 
 def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
@@ -282,6 +332,7 @@ def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
         "COLUMNS": COLUMNS,
         "SPLIT": gates,
         "BLOCK": INNER,
+        "EARLY_LOADS": EARLY_LOADS,
         "num_warps": 4,
         "num_stages": 4,
         **_types(setting),
@@ -297,13 +348,13 @@ def _attention_gradient(setting: Setting) -> Callable:
         "SIZE": setting.attention_size,
         "WIDTH": width,
         "SPLITS": parts,
-        "SPLITS_BLOCK": _power_of_two(parts, 1),
         "DIM": setting.dim,
         "DIM_BLOCK": _power_of_two(setting.dim),
-        "CONTEXT_BLOCK": min(512, _power_of_two(setting.context_size)),
+        "CONTEXT_BLOCK": _power_of_two(setting.context_size),
         "MOST_SYMBOLS": _power_of_two(setting.symbols),
         "SYMBOLS_BLOCK": SYMBOLS,
         "DTYPE": _types(setting)["DTYPE"],
+        "EARLY_LOADS": EARLY_LOADS,
         "num_warps": 8,
         **_early(setting),
     }
@@ -335,24 +386,28 @@ def _attention_chunk(setting: Setting) -> tuple[Callable, Callable]:
 
 
 def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
-    types, units = _attention_types(setting), 32
+    types, units, warps = _attention_types(setting), 32, 8 if dim else 4
     del types["OPERAND"]
+    query_block = _power_of_two(dim) if dim else 0
     options = {
         "SIZE": size,
         "WIDTH": size + setting.context_size,
         "INNER": inner,
         "SPLITS": _split(size, inner)[0],
         "QUERY": dim,
-        "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
+        "QUERY_BLOCK": query_block,
+        "WARPS": min(warps, query_block // 16),  # a tensor core's product adds up 16 values
         "SYMBOLS_A_PART": SYMBOLS,
         "KERNEL": setting.kernel_size,
         "KERNEL_BLOCK": _power_of_two(setting.kernel_size),
         "MOST_SYMBOLS": setting.symbols,
-        "SYMBOLS_BLOCK": min(setting.symbols, 128),
+        "SYMBOLS_BLOCK": min(setting.symbols, 64),
         "ROWS": CLIPS,
         "UNITS": units,
         "DROPOUT": p > 0,
-        "num_warps": 8 if dim else 4,
+        "EARLY_LOADS": EARLY_LOADS,
+        "num_warps": warps,
+        "maxnreg": 160,  # or the products of the next launch would not fit beside it
         **types,
     }
     through_windows = CLIPS if dim and setting.location_gradient else 0
@@ -380,24 +435,30 @@ class Graphs:
     def __init__(self, setting: Setting):
         s = self.setting = setting
         self.operand_dtype = s.operand_dtype
-        device, width = s.device, s.attention_size + s.context_size
+        width = s.attention_size + s.context_size
         attention = s.attention_size, width, s.dim, s.p_attention_dropout
         decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
-        self._attention = _Loop(device, _lstm_step(s, *attention), _attention_step(s))
-        self._decoder = _Loop(device, _lstm_step(s, *decoder))
+        self._attention = _Loop(
+            s, _lstm_step(s, *attention), _attention_energies(s), _attention_context(s)
+        )
+        self._decoder = _Loop(s, _lstm_step(s, *decoder))
         if not s.differentiable:
             return
         slopes, sums = _attention_chunk(s)
         self._attention_backward = _Loop(
-            device,
+            s,
             _gradient_product(s, *attention[:2]),
             _attention_gradient(s),
             _cell_gradient(s, *attention),
             before=slopes,
             after=sums,
+            backwards=True,
         )
         self._decoder_backward = _Loop(
-            device, _gradient_product(s, *decoder[:2]), _cell_gradient(s, *decoder)
+            s,
+            _gradient_product(s, *decoder[:2]),
+            _cell_gradient(s, *decoder),
+            backwards=True,
         )
 
     def _empty(self, *shape: int) -> torch.Tensor:
@@ -409,7 +470,6 @@ class Graphs:
     def _lstm_entries(self, buffers: LSTMBuffers) -> dict:
         """What all four loops read."""
         return {
-            "STEPS": buffers.cells.shape[0],
             "BATCH": buffers.cells.shape[1],
             "KEEP": None if buffers.keep is None else _aligned(buffers.keep),
             "WEIGHT": _aligned(buffers.weight.to(self.operand_dtype)),
@@ -444,13 +504,7 @@ class Graphs:
         operands, dtype = rows, self.operand_dtype
         if rows.dtype != dtype:
             operands = operations.empty(*rows.shape, dtype=dtype, device=rows.device)
-        entries["OPERANDS"] = operands
-        for start in range(0, len(rows), CHUNK):
-            loop.run(start, min(start + CHUNK, len(rows)), entries)
-
-    def _backward(self, loop: _Loop, num_steps: int, entries: dict) -> None:
-        for stop in range(num_steps, 0, -CHUNK):
-            loop.run(max(stop - CHUNK, 0), stop, entries)
+        loop.run(len(rows), entries | {"OPERANDS": operands})
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """All steps of the attention recurrence."""
@@ -458,6 +512,7 @@ class Graphs:
         entries = self._attention_entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
+            "ENERGIES": self._empty(*buffers.mask.shape),
         }
         self._forward(self._attention, buffers.rows, entries)
 
@@ -498,7 +553,7 @@ class Graphs:
             "DV": dv,
             "DLOCATION": dlocation_weight,
         }
-        self._backward(self._attention_backward, num_steps, entries)
+        self._attention_backward.run(num_steps, entries)
         return AttentionGradients(
             contexts=dcontexts,
             queries=dqueries,
@@ -516,4 +571,4 @@ class Graphs:
         num_steps, _, size = buffers.cells.shape
         entries = self._lstm_entries(buffers)
         entries |= self._gradient_entries(buffers, grad_outputs, size)
-        self._backward(self._decoder_backward, num_steps, entries)
+        self._decoder_backward.run(num_steps, entries)

@@ -55,7 +55,8 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 DKEYS = tl.constexpr(32)  # [G, B, N, D], of the gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, symbols' programs, D]
 DLOCATION = tl.constexpr(34)  # [G, B, symbols' programs, 2 * K, D]
-TABLE_SIZE = 35
+ENERGIES = tl.constexpr(35)  # [B, N]
+TABLE_SIZE = 36
 
 
 @triton.jit
@@ -68,7 +69,8 @@ def _buffer(table, place, dtype: tl.constexpr):
 def _wait(EARLY: tl.constexpr):
     """Wait for the launch before this one, and let the next be made: its programs take their
     places and wait in turn, so the GPU does not stand still between launches. Every program must
-    call it, also one that has nothing to do, before anything but reading the table."""
+    call it, also one that has nothing to do. Before it only the table may be read, and what no
+    launch of the same graph writes before this one."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -98,6 +100,47 @@ def _dot(a, b, total, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
 
+@triton.jit
+def _product(
+    rows,  # [ROWS] addresses of the first factor's rows
+    has_row,
+    columns,  # [COLUMNS] addresses of the second factor's columns
+    has_column,
+    INNER: tl.constexpr,
+    BLOCK: tl.constexpr,  # of the inner dimension, at once
+    WARPS: tl.constexpr,  # that share a block out
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """[ROWS, COLUMNS].
+
+    With WARPS > 1 each warp adds up its share of every block. Of its products each waits for the
+    one before, and so the chain is shorter. The warps' sums are added in a fixed order.
+    """
+    if WARPS == 1:
+        total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
+    else:
+        total = tl.zeros((WARPS, rows.shape[0], columns.shape[0]), DTYPE)
+    for start in range(0, INNER, BLOCK):
+        if WARPS == 1:
+            k = start + tl.arange(0, BLOCK)
+            inside = k < INNER
+            x = tl.load(rows[:, None] + k[None, :], has_row[:, None] & inside[None, :], 0.0)
+            in_columns = has_column[None, :] & inside[:, None]
+            w = tl.load(columns[None, :] + k[:, None], in_columns, 0.0)
+        else:
+            share: tl.constexpr = BLOCK // WARPS
+            k = start + tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
+            inside = k < INNER
+            in_rows = has_row[None, :, None] & inside[:, None, :]
+            x = tl.load(rows[None, :, None] + k[:, None, :], in_rows, 0.0)
+            in_columns = has_column[None, None, :] & inside[:, :, None]
+            w = tl.load(columns[None, None, :] + k[:, :, None], in_columns, 0.0)
+        total = _dot(x, w, total, PRECISION, INTERPRETED)
+    return total if WARPS == 1 else tl.sum(total, axis=0)
+
+
 @triton.jit(do_not_specialize=["offset"])
 def lstm_step(
     table,
@@ -111,6 +154,7 @@ def lstm_step(
     ROWS: tl.constexpr,  # clips a program
     UNITS: tl.constexpr,  # cells a program
     BLOCK: tl.constexpr,  # of the inner dimension
+    WARPS: tl.constexpr,  # that share it out
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
@@ -118,31 +162,35 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,  # launched before the launch before it ends
+    EARLY_LOADS: tl.constexpr,
 ):
     """gates += WEIGHT row of the step before, and the cell; program (units, clips).
 
     A program holds all four gates of its units: its columns are i, f, g, o of one unit after
     another. It also adds up its units' part of the query.
     """
+    if not EARLY_LOADS:
+        _wait(EARLY)
     t = tl.load(table + START) + offset
-    _wait(EARLY)
-    if t >= tl.load(table + STOP):
-        return
     batch = tl.load(table + BATCH)
+    has_step = t < tl.load(table + STOP)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     column = tl.arange(0, 4 * UNITS)
     column_unit = tl.program_id(0) * UNITS + column // 4
     weight_row = column % 4 * SIZE + column_unit
-    in_columns = (row < batch)[:, None] & (column_unit < SIZE)[None, :]
-    has_past = row < tl.where(t > 0, batch, 0)  # the interpreter does not & a scalar
-    in_rows = has_past[:, None]
+    has_row = row < tl.where(has_step, batch, 0)  # the interpreter does not & a scalar
+    has_past = row < tl.where(has_step & (t > 0), batch, 0)
+    inside = has_row[:, None] & (unit < SIZE)[None, :]
 
     step = t * batch + row  # rows of [T, B, ...] buffers
-    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE)
-    before = _buffer(table, OPERANDS, OPERAND) + (step - batch)[:, None] * WIDTH
-    weight = _buffer(table, WEIGHT, OPERAND) + weight_row[None, :] * INNER
-    total = tl.load(gates + weight_row[None, :], in_columns, 0.0)
+    before = _buffer(table, OPERANDS, OPERAND) + (step - batch) * WIDTH
+    weight = _buffer(table, WEIGHT, OPERAND) + weight_row * INNER
+    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + weight_row[None, :]
+    gates = tl.load(gates, has_row[:, None] & (column_unit < SIZE)[None, :], 0.0)
+    if DROPOUT:
+        kept = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
+        kept = tl.load(kept, inside, 0)
     if QUERY > 0:
         dim = tl.arange(0, QUERY_BLOCK)
         place = tl.arange(0, 2 * UNITS)
@@ -150,18 +198,20 @@ def lstm_step(
         in_query = (place % 2 == 0)[:, None] & (place_unit < SIZE)[:, None] & (dim < QUERY)[None, :]
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
-    for start in range(0, INNER, BLOCK):
-        k = start + tl.arange(0, BLOCK)
-        x = tl.load(before + k[None, :], in_rows & (k < INNER)[None, :], 0.0)
-        in_weight = (k < INNER)[:, None] & (column_unit < SIZE)[None, :]
-        w = tl.load(weight + k[:, None], in_weight, 0.0)
-        total = _dot(x, w, total, PRECISION, INTERPRETED)
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if not has_step:
+        return
 
-    inside = (row < batch)[:, None] & (unit < SIZE)[None, :]
+    has_column = column_unit < SIZE
+    # fmt: off
+    total = gates + _product(
+        before, has_past, weight, has_column,
+        INNER, BLOCK, WARPS, DTYPE, PRECISION, INTERPRETED,
+    )
+    # fmt: on
     hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
     if DROPOUT:
-        here = step[:, None] * SIZE + unit[None, :]
-        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
         hidden = tl.where(kept != 0, hidden * scale, 0.0)
     place = step[:, None] * WIDTH + unit[None, :]
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, hidden, inside)
@@ -175,7 +225,7 @@ def lstm_step(
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
         part = _dot(hidden, query_weight, part, QUERY_PRECISION, INTERPRETED)
         places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]
-        in_part = (row < batch)[:, None] & (dim < QUERY)[None, :]
+        in_part = has_row[:, None] & (dim < QUERY)[None, :]
         tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, in_part)
 
 
@@ -210,152 +260,111 @@ def _lstm_cell(
 
 
 @triton.jit(do_not_specialize=["offset"])
-def attention_step(
+def attention_energies(
     table,
     offset,
     PARTS: tl.constexpr,  # programs of lstm_step over units
     PARTS_BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-    WIDTH: tl.constexpr,
     DIM: tl.constexpr,  # D
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
-    CONTEXT_BLOCK: tl.constexpr,  # columns of the context a program
-    MOST_SYMBOLS: tl.constexpr,
-    SYMBOLS_BLOCK: tl.constexpr,
+    SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
-    OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
+    EARLY_LOADS: tl.constexpr,
 ):
-    """Alignment and context of one clip; program (clip, columns of the context).
-
-    Every program works the energies out anew: waiting for each other would take longer. The
-    softmax runs along with the context, which is scaled down when the maximum rises.
-    """
+    """v . tanh(processed_memory + query + location), -inf at padding; program (clip, symbols)."""
+    if not EARLY_LOADS:
+        _wait(EARLY)
     t = tl.load(table + START) + offset
-    batch = tl.load(table + BATCH)
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
-    _wait(EARLY)
-    if t >= tl.load(table + STOP) or clip >= batch:
-        return
-    symbols = tl.load(table + SYMBOLS)
-    step = t * batch + clip
-    dim = tl.arange(0, DIM_BLOCK)
-    tap = tl.arange(0, TAPS_BLOCK)
-    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    first = tl.program_id(1) * SYMBOLS_BLOCK
+    nothing = (t >= tl.load(table + STOP)) | (clip >= batch) | (first >= symbols)
+    n = first + tl.arange(0, SYMBOLS_BLOCK)
+    has_symbol = n < tl.where(nothing, 0, symbols)
+    dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + (clip * symbols + n[:, None]) * DIM
+    pre = tl.load(keys + dim[None, :], has_symbol[:, None] & (dim < DIM)[None, :], 0.0)
+    padding = tl.load(_buffer(table, MASK, tl.int8) + clip * symbols + n, has_symbol, 1)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
+    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if nothing:
+        return
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
     query = tl.zeros((DIM_BLOCK,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
         part = start + tl.arange(0, PARTS_BLOCK)
         in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
+    width = symbols + KERNEL - 1  # of the previous alignment, and of the cumulative one after it
+    past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
+    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
+    window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
+    pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
+    energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
+    energy = tl.where(padding != 0, float("-inf"), energy)
+    tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
 
-    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
-    column = tl.program_id(1) * CONTEXT_BLOCK + tl.arange(0, CONTEXT_BLOCK)
+
+@triton.jit(do_not_specialize=["offset"])
+def attention_context(
+    table,
+    offset,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    KERNEL: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the context a program
+    SYMBOLS_BLOCK: tl.constexpr,  # all symbols
+    DTYPE: tl.constexpr,
+    OPERAND: tl.constexpr,
+    EARLY: tl.constexpr,
+    EARLY_LOADS: tl.constexpr,
+):
+    """Alignment, context, and what step t + 1 looks back at; program (clip, columns)."""
+    if not EARLY_LOADS:
+        _wait(EARLY)
+    t = tl.load(table + START) + offset
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    clip = tl.program_id(0)
+    nothing = (t >= tl.load(table + STOP)) | (clip >= batch)
+    n = tl.arange(0, SYMBOLS_BLOCK)
+    has_symbol = n < tl.where(nothing, 0, symbols)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_context = column < WIDTH - SIZE
-    memory = _buffer(table, MEMORY, DTYPE) + clip * symbols * (WIDTH - SIZE)
-
-    context = tl.zeros((CONTEXT_BLOCK,), DTYPE)
-    highest = tl.full((), float("-inf"), DTYPE)
-    total = tl.zeros((), DTYPE)
-    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
-        n = start + tl.arange(0, SYMBOLS_BLOCK)
-        in_memory = (n < symbols)[:, None] & in_context[None, :]
-        places = n[:, None] * (WIDTH - SIZE) + column[None, :]
-        values = tl.load(memory + places, in_memory, 0.0)
-        energy = _energies(
-            table, step, clip, n, query, location_weight, KERNEL, DIM, DTYPE, PRECISION, INTERPRETED
-        )
-        before = highest
-        highest = tl.maximum(before, tl.max(energy, axis=0))
-        shift = tl.where(highest == float("-inf"), 0.0, highest)  # as yet nothing but padding
-        shrink = tl.exp(before - shift)
-        share = tl.exp(energy - shift)
-        total = total * shrink + tl.sum(share, axis=0)
-        context = context * shrink + tl.sum(share[:, None] * values, axis=0)
-        if MOST_SYMBOLS > SYMBOLS_BLOCK and tl.program_id(1) == 0:
-            tl.store(alignments + n, energy, n < symbols)
+    memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * (WIDTH - SIZE)
+    memory = tl.load(memory + column[None, :], has_symbol[:, None] & in_context[None, :], 0.0)
+    energies = _buffer(table, ENERGIES, DTYPE) + clip * symbols + n
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if nothing:
+        return
+    energy = tl.load(energies, has_symbol, float("-inf"))
+    share = tl.exp(energy - tl.max(energy, axis=0))
+    alignment = share / tl.sum(share, axis=0)
+    context = tl.sum(alignment[:, None] * memory, axis=0)
+    step = t * batch + clip
     place = step * WIDTH + SIZE + column
-    context /= total
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, context, in_context)
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
 
     if tl.program_id(1) == 0:
-        _store_alignment(
-            table, t, clip, share, highest, total, KERNEL, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
-        )
-
-
-@triton.jit
-def _energies(
-    table,
-    step,
-    clip,
-    n,  # symbols
-    query,
-    location_weight,
-    KERNEL: tl.constexpr,
-    DIM: tl.constexpr,
-    DTYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
-    """v . tanh(processed_memory + query + location), -inf at padding."""
-    symbols = tl.load(table + SYMBOLS)
-    dim = tl.arange(0, location_weight.shape[1])
-    tap = tl.arange(0, location_weight.shape[0])  # of the filter over the previous, then over
-    width = symbols + KERNEL - 1  # the cumulative alignment
-    past = _buffer(table, PAST, DTYPE) + step * 2 * width
-    places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
-    window = tl.load(past + places, (n < symbols)[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
-    keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + clip * symbols * DIM
-    in_keys = (n < symbols)[:, None] & (dim < DIM)[None, :]
-    pre = tl.load(keys + n[:, None] * DIM + dim[None, :], in_keys, 0.0)
-    padding = tl.load(_buffer(table, MASK, tl.int8) + clip * symbols + n, n < symbols, 1)
-    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
-    pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
-    energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
-    return tl.where(padding != 0, float("-inf"), energy)
-
-
-@triton.jit
-def _store_alignment(
-    table,
-    t,
-    clip,
-    share,  # exp(energy - highest) of the only block of symbols, if it is the only one
-    highest,
-    total,
-    KERNEL: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
-    SYMBOLS_BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """ALIGNMENTS, which holds the energies of several blocks, and what step t + 1 looks back at."""
-    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
-    width = symbols + KERNEL - 1
-    step = t * batch + clip
-    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
-    past = _buffer(table, PAST, DTYPE) + step * 2 * width + KERNEL // 2
-    following = tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
-    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
-        n = start + tl.arange(0, SYMBOLS_BLOCK)
-        cumulative = tl.load(past + width + n, n < symbols, 0.0)
-        if MOST_SYMBOLS > SYMBOLS_BLOCK:
-            tl.debug_barrier()  # other threads wrote the energies than read them
-            share = tl.exp(tl.load(alignments + n, n < symbols, 0.0) - highest)
-            tl.debug_barrier()
-        alignment = share / total
-        tl.store(alignments + n, alignment, n < symbols)
-        tl.store(past + batch * 2 * width + n, alignment, n < following)
-        cumulative += alignment
-        tl.store(past + batch * 2 * width + width + n, cumulative, n < following)
+        tl.store(_buffer(table, ALIGNMENTS, DTYPE) + step * symbols + n, alignment, has_symbol)
+        width = symbols + KERNEL - 1
+        past = _buffer(table, PAST, DTYPE) + step * 2 * width + KERNEL // 2
+        cumulative = tl.load(past + width + n, has_symbol, 0.0) + alignment
+        following = n < tl.where(t + 1 < tl.load(table + STEPS), symbols, 0)
+        past += batch * 2 * width
+        tl.store(past + n, alignment, following)
+        tl.store(past + width + n, cumulative, following)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -373,34 +382,40 @@ def gradient_product(
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
+    EARLY_LOADS: tl.constexpr,
 ):
     """PARTIALS = gradients of the next step's gates times WEIGHT; program (columns, split, clips).
 
     At the last step there is no next one, and the parts are 0.
     """
+    if not EARLY_LOADS:
+        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
-    _wait(EARLY)
-    if t < tl.load(table + START):
-        return
     batch = tl.load(table + BATCH)
+    has_step = t >= tl.load(table + START)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * SPLIT
-    in_rows = (row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0))[:, None]
+    has_next = row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0)
     dgates = _buffer(table, GATES, DTYPE) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
     weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
+    partials = _buffer(table, PARTIALS, DTYPE)
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if not has_step:
+        return
     total = tl.zeros((ROWS, COLUMNS), DTYPE)
     for start in range(0, SPLIT, BLOCK):
         within = start + tl.arange(0, BLOCK)
         k = first + within
         in_split = (within < SPLIT) & (k < 4 * SIZE)
-        x = tl.load(dgates + k[None, :], in_rows & in_split[None, :], 0.0)
+        x = tl.load(dgates + k[None, :], has_next[:, None] & in_split[None, :], 0.0)
         in_weight = in_split[:, None] & (column < INNER)[None, :]
         w = tl.load(weight + k[:, None] * INNER, in_weight, 0.0)
         total = _dot(x.to(OPERAND), w, total, PRECISION, INTERPRETED)
     places = (tl.program_id(1) * batch + row)[:, None] * INNER + column[None, :]
     inside = (row < batch)[:, None] & (column < INNER)[None, :]
-    tl.store(_buffer(table, PARTIALS, DTYPE) + places, total, inside)
+    tl.store(partials + places, total, inside)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -410,7 +425,6 @@ def attention_gradient(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
-    SPLITS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     CONTEXT_BLOCK: tl.constexpr,
@@ -418,6 +432,7 @@ def attention_gradient(
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
+    EARLY_LOADS: tl.constexpr,
 ):
     """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
 
@@ -425,59 +440,55 @@ def attention_gradient(
     dcontext . context + sum over n of alignment_n (what comes from elsewhere): so programs need
     not wait for each other.
     """
+    if not EARLY_LOADS:
+        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
-    batch = tl.load(table + BATCH)
-    symbols = tl.load(table + SYMBOLS)
-    clip = tl.program_id(0)
-    n = tl.program_id(1) * SYMBOLS_BLOCK + tl.arange(0, SYMBOLS_BLOCK)
-    past_end = tl.program_id(1) * SYMBOLS_BLOCK >= symbols
-    _wait(EARLY)
-    if t < tl.load(table + START) or clip >= batch or past_end:
-        return
-    step = t * batch + clip
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
+    nothing = (t < tl.load(table + START)) | (clip >= batch) | (first >= symbols)
+    num_symbols = tl.where(nothing, 0, symbols)  # to load, as are these columns
     context_size: tl.constexpr = WIDTH - SIZE
-    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
-    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
-    m = tl.arange(0, MOST_SYMBOLS)
-    elsewhere = tl.load(carried + m, m < symbols, 0.0)
-    here = tl.load(alignments + m, m < symbols, 0.0)
-    dalignment = tl.load(carried + n, n < symbols, 0.0)
-    alignment = tl.load(alignments + n, n < symbols, 0.0)
-    given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
-    num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, symbols, 0)
-    elsewhere += tl.load(given + m, m < num_given, 0.0)
-    dalignment += tl.load(given + n, n < num_given, 0.0)
+    num_columns = tl.where(nothing, 0, context_size)
+    n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MOST_SYMBOLS)
     dim = tl.arange(0, DIM_BLOCK)
-    chunk_step = (t - tl.load(table + START)) * batch + clip
-    tanh = _buffer(table, TANH, DTYPE) + chunk_step * symbols * DIM
-    in_tanh = (n < symbols)[:, None] & (dim < DIM)[None, :]
-    tanh = tl.load(tanh + n[:, None] * DIM + dim[None, :], in_tanh, 0.0)
+    step = t * batch + clip
+    alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
+    alignment = tl.load(alignments + n, n < num_symbols, 0.0)
+    here = tl.load(alignments + m, m < num_symbols, 0.0)
+    given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+    num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
+    elsewhere = tl.load(given + m, m < num_given, 0.0)
+    dalignment = tl.load(given + n, n < num_given, 0.0)
     v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
-
-    split = tl.arange(0, SPLITS_BLOCK)
-    partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
+    column = tl.arange(0, CONTEXT_BLOCK)
     rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
+    context = tl.load(rows + column, column < num_columns, 0.0)
     grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step * WIDTH + SIZE
-    dcontexts = _buffer(table, DCONTEXTS, DTYPE) + step * context_size
-    memory = _buffer(table, MEMORY, DTYPE) + clip * symbols * context_size
-    inner = tl.zeros((), DTYPE)
-    for start in tl.static_range(0, context_size, CONTEXT_BLOCK):
-        column = start + tl.arange(0, CONTEXT_BLOCK)
-        inside = column < context_size
-        in_parts = (split < SPLITS)[:, None] & inside[None, :]
-        places = split[:, None] * (batch * WIDTH) + column[None, :]
-        parts = tl.load(partials + places, in_parts, 0.0)
-        in_memory = (n < symbols)[:, None] & inside[None, :]
-        values = tl.load(memory + n[:, None] * context_size + column[None, :], in_memory, 0.0)
-        context = tl.load(rows + column, inside, 0.0)
-        dcontext = tl.load(grad_rows + column, inside, 0.0) + tl.sum(parts, axis=0)
-        if tl.program_id(1) == 0:
-            tl.store(dcontexts + column, dcontext, inside)
-        inner += tl.sum(dcontext * context, axis=0)
-        dalignment += tl.sum(values * dcontext[None, :], axis=1)
-    inner += tl.sum(elsewhere * here, axis=0)
+    dcontext = tl.load(grad_rows + column, column < num_columns, 0.0)
+    memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * context_size
+    in_memory = (n < num_symbols)[:, None] & (column < num_columns)[None, :]
+    values = tl.load(memory + column[None, :], in_memory, 0.0)
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if nothing:
+        return
+
+    carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
+    elsewhere += tl.load(carried + m, m < symbols, 0.0)
+    dalignment += tl.load(carried + n, n < symbols, 0.0)
+    partials = _buffer(table, PARTIALS, DTYPE) + clip * WIDTH + SIZE
+    for split in tl.static_range(SPLITS):
+        dcontext += tl.load(partials + split * batch * WIDTH + column, column < context_size, 0.0)
+    if tl.program_id(1) == 0:
+        dcontexts = _buffer(table, DCONTEXTS, DTYPE) + step * context_size
+        tl.store(dcontexts + column, dcontext, column < context_size)
+    inner = tl.sum(dcontext * context, axis=0) + tl.sum(elsewhere * here, axis=0)
+    dalignment += tl.sum(values * dcontext[None, :], axis=1)
     denergy = alignment * (dalignment - inner)
+    chunk_step = (t - tl.load(table + START)) * batch + clip
     tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
+    tanh = _buffer(table, TANH, DTYPE) + (chunk_step * symbols + n[:, None]) * DIM
+    tanh = tl.load(tanh + dim[None, :], (n < symbols)[:, None] & (dim < DIM)[None, :], 0.0)
     part = tl.sum(denergy[:, None] * (1 - tanh * tanh), axis=0) * v
     places = (tl.program_id(1) * batch + clip) * DIM + dim
     tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, dim < DIM)
@@ -494,6 +505,7 @@ def cell_gradient(
     SPLITS: tl.constexpr,
     QUERY: tl.constexpr,  # D, or 0 where no attention follows
     QUERY_BLOCK: tl.constexpr,
+    WARPS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,  # of the query's gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
@@ -506,82 +518,78 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
+    EARLY_LOADS: tl.constexpr,
 ):
     """The step's gates become their gradients; program (units, clips).
 
     Programs beyond the last unit, if there are any, take a clip each instead, and bring denergy
     through the windows to the alignments that they show.
     """
+    if not EARLY_LOADS:
+        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
-    _wait(EARLY)
-    if t < tl.load(table + START):
-        return
-    batch = tl.load(table + BATCH)
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    has_step = t >= tl.load(table + START)
     unit_programs: tl.constexpr = (SIZE + UNITS - 1) // UNITS
     if tl.program_id(0) >= unit_programs:
         clip = tl.program_id(1) * (tl.num_programs(0) - unit_programs)
         clip += tl.program_id(0) - unit_programs
-        if QUERY > 0 and clip < batch:
+        if EARLY_LOADS:
+            _wait(EARLY)
+        if QUERY > 0 and has_step and clip < batch:
             _through_windows(
                 table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
             )
         return
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
-    inside = (row < batch)[:, None] & (unit < SIZE)[None, :]
+    has_row = row < tl.where(has_step, batch, 0)
+    has_past = row < tl.where(has_step & (t > 0), batch, 0)
+    inside = has_row[:, None] & (unit < SIZE)[None, :]
     step = t * batch + row
-    grad_rows = _buffer(table, GRAD_ROWS, DTYPE) + step[:, None] * WIDTH + unit[None, :]
-    dhidden = tl.load(grad_rows, inside, 0.0)
+    dhidden = _buffer(table, GRAD_ROWS, DTYPE) + step[:, None] * WIDTH + unit[None, :]
+    dhidden = tl.load(dhidden, inside, 0.0)
+    here = step[:, None] * SIZE + unit[None, :]
+    if DROPOUT:
+        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
+    i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
+    g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
+    cells = _buffer(table, CELLS, DTYPE) + here
+    tanh_cell = _tanh(tl.load(cells, inside, 0.0))
+    previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
+    if QUERY > 0:
+        # [WARPS, a warp's share of D]: each warp makes a share of the product with the query
+        share: tl.constexpr = QUERY_BLOCK // WARPS
+        dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
+        in_weight = (dim < QUERY)[:, :, None] & (unit < SIZE)[None, None, :]
+        weight = dim[:, :, None] * SIZE + unit[None, None, :]
+        weight = tl.load(_buffer(table, QUERY_WEIGHT, DTYPE) + weight, in_weight, 0.0)
+    if EARLY_LOADS:
+        _wait(EARLY)
+    if not has_step:
+        return
     partials = _buffer(table, PARTIALS, DTYPE) + row[:, None] * INNER + unit[None, :]
     for split in tl.static_range(SPLITS):
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
-        dim = tl.arange(0, QUERY_BLOCK)
-        in_query = (row < batch)[:, None] & (dim < QUERY)[None, :]
-        symbols = tl.load(table + SYMBOLS)
-        parts = _buffer(table, QUERY_PARTS, DTYPE) + row[:, None] * QUERY + dim[None, :]
-        dquery = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
+        in_query = has_row[None, :, None] & (dim < QUERY)[:, None, :]
+        parts = row[None, :, None] * QUERY + dim[:, None, :]
+        parts = _buffer(table, QUERY_PARTS, DTYPE) + parts
+        dquery = tl.zeros((WARPS, ROWS, QUERY_BLOCK // WARPS), DTYPE)
         for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
             rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
-            in_part = rows_of_part[:, None] & (dim < QUERY)[None, :]
+            in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
             dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
         if tl.program_id(0) == 0:
-            dqueries = _buffer(table, DQUERIES, DTYPE) + step[:, None] * QUERY + dim[None, :]
-            tl.store(dqueries, dquery, in_query)
-        in_weight = (dim < QUERY)[:, None] & (unit < SIZE)[None, :]
-        weight = _buffer(table, QUERY_WEIGHT, DTYPE) + dim[:, None] * SIZE + unit[None, :]
-        weight = tl.load(weight, in_weight, 0.0)
-        dhidden = _dot(dquery, weight, dhidden, PRECISION, INTERPRETED)
-
+            dqueries = step[None, :, None] * QUERY + dim[:, None, :]
+            tl.store(_buffer(table, DQUERIES, DTYPE) + dqueries, dquery, in_query)
+        by_warp = tl.zeros((WARPS, ROWS, UNITS), DTYPE)
+        by_warp = _dot(dquery, weight, by_warp, PRECISION, INTERPRETED)
+        dhidden += tl.sum(by_warp, axis=0)
     if DROPOUT:
-        here = step[:, None] * SIZE + unit[None, :]
-        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
         dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
-    has_past = row < tl.where(t > 0, batch, 0)
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
-    _gate_gradients(table, dhidden, dcells, step, unit, has_past, inside, SIZE, DTYPE)
-
-
-@triton.jit
-def _gate_gradients(
-    table,
-    dhidden,  # [rows, units], before dropout
-    dcells,
-    step,
-    unit,
-    has_past,
-    inside,
-    SIZE: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """GATES become their gradients, and the cells' becomes that of the step before."""
-    gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
-    i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
-    g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
-    cells = _buffer(table, CELLS, DTYPE) + step[:, None] * SIZE + unit[None, :]
-    tanh_cell = _tanh(tl.load(cells, inside, 0.0))
-    before = cells - tl.load(table + BATCH) * SIZE
-    previous = tl.load(before, inside & has_past[:, None], 0.0)
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
     tl.store(gates, dcell * g * i * (1 - i), inside)
@@ -729,3 +737,21 @@ def attention_sums(
     tl.store(dkeys_places, dkeys, in_keys)
     tl.store(dv_places, dv, dim < DIM)
     tl.store(dlocation_places, dlocation, in_weight)
+
+
+@triton.jit
+def next_chunk(
+    table,
+    CHUNK: tl.constexpr,  # steps a graph
+    BACKWARDS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """START and STOP of the next graph, for which nothing need be copied then; one program."""
+    _wait(EARLY)
+    start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)
+    if BACKWARDS:
+        tl.store(table + START, tl.maximum(start - CHUNK, 0))
+        tl.store(table + STOP, start)
+    else:
+        tl.store(table + START, stop)
+        tl.store(table + STOP, tl.minimum(stop + CHUNK, steps))
