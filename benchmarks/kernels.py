@@ -11,9 +11,11 @@ floor; benchmarks/decoder.py measures it with all around it.
 import project_root
 
 import argparse
+import contextlib
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import torch
 
@@ -35,6 +37,25 @@ if not fast_path.IS_HERE:
     sys.exit(f"kernels.py: {fast_path.MISSING}")
 from fast_decoder import graphs
 from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
+
+# What is chosen in fast_decoder/graphs.py, and the other choices; the names are for the reports.
+VARIANTS = {
+    "as it is": {},
+    "loads after the wait": {"EARLY_LOADS": False},
+    "products not split": {"WARPS": 1},
+    "a copy a graph": {"COPY_ONCE": False},
+}
+
+
+@contextlib.contextmanager
+def changed(module: ModuleType, constants: dict) -> Iterator[None]:
+    """The module with other constants, for a while."""
+    before = {name: getattr(module, name) for name in constants}
+    try:
+        vars(module).update(constants)
+        yield
+    finally:
+        vars(module).update(before)
 
 
 def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.Setting:

@@ -407,9 +407,14 @@ def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) 
         "DROPOUT": p > 0,
         "EARLY_LOADS": EARLY_LOADS,
         "num_warps": warps,
-        "maxnreg": 160,  # or the products of the next launch would not fit beside it
+        "LET_NEXT": setting.clips <= CLIPS,
         **types,
     }
+    if dim:
+        # Two programs a processor where there are several for each unit. Else as many registers as
+        # leave room for the next launch's products.
+        crowded = setting.clips > CLIPS and types["PRECISION"] == "tf32"
+        options["maxnreg"] = 128 if crowded else 160
     through_windows = CLIPS if dim and setting.location_gradient else 0
     programs = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
     gradient = _kernels().cell_gradient[programs]

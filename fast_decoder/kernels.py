@@ -66,14 +66,18 @@ def _buffer(table, place, dtype: tl.constexpr):
 
 
 @triton.jit
-def _wait(EARLY: tl.constexpr):
+def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait for the launch before this one, and let the next be made: its programs take their
     places and wait in turn, so the GPU does not stand still between launches. Every program must
     call it, also one that has nothing to do. Before it only the table may be read, and what no
-    launch of the same graph writes before this one."""
+    launch of the same graph writes before this one.
+
+    Without LET_NEXT the next is made when this one's programs have ended: for launches beside
+    which the next one's find no room, and would crowd onto the few processors that are free."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if LET_NEXT:
+            tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -514,6 +518,7 @@ def cell_gradient(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
     DROPOUT: tl.constexpr,
+    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -526,7 +531,7 @@ def cell_gradient(
     through the windows to the alignments that they show.
     """
     if not EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     has_step = t >= tl.load(table + START)
@@ -535,7 +540,7 @@ def cell_gradient(
         clip = tl.program_id(1) * (tl.num_programs(0) - unit_programs)
         clip += tl.program_id(0) - unit_programs
         if EARLY_LOADS:
-            _wait(EARLY)
+            _wait(EARLY, LET_NEXT)
         if QUERY > 0 and has_step and clip < batch:
             _through_windows(
                 table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
@@ -566,7 +571,7 @@ def cell_gradient(
         weight = dim[:, :, None] * SIZE + unit[None, None, :]
         weight = tl.load(_buffer(table, QUERY_WEIGHT, DTYPE) + weight, in_weight, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     if not has_step:
         return
     partials = _buffer(table, PARTIALS, DTYPE) + row[:, None] * INNER + unit[None, :]
