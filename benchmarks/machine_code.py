@@ -161,19 +161,15 @@ def compiled(launch: Launch):
 # ---------------------------------------------------------------------------- the machine code
 
 
-def disassembled(cubin: bytes) -> tuple[str, str]:
-    """What Triton's own cuobjdump says of the resources, and nvdisasm's text."""
+def run_on(cubin: bytes, *command: str) -> str:
+    """What one of Triton's own programs for machine code prints."""
     import triton
 
-    programs = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / command[0]
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
-        commands = [programs / "cuobjdump", "-res-usage"], [programs / "nvdisasm", "-c"]
-        usage, code = (
-            subprocess.run([*command, file.name], capture_output=True, text=True, check=True).stdout
-            for command in commands
-        )
-    return usage, code
+        full = [program, *command[1:], file.name]
+        return subprocess.run(full, capture_output=True, text=True, check=True).stdout
 
 
 def parse(code: str) -> tuple[list[str], list[tuple[int, int]]]:
@@ -281,17 +277,12 @@ def modelled_us(found: dict) -> float:
     return table + START_US + cycles / (1000 * GIGAHERTZ) + END_US
 
 
-def measured(launch: Launch, clips: int, symbols: int, precision: str) -> dict:
+def measured(launch: Launch, clips: int, symbols: int, precision: str, disassemble: str) -> dict:
     """A row of the results."""
     kernel = compiled(launch)
-    usage, code = disassembled(kernel.asm["cubin"])
-    instructions, loops = parse(code)
-    unrolled, chain, rounds = instructions, product_chain(instructions), rounds_of(launch)
-    for first, last in reversed(loops):
-        body = instructions[first : last + 1]
-        unrolled = unrolled[: last + 1] + body * (rounds - 1) + unrolled[last + 1 :]
-        chain += (rounds - 1) * product_chain(body)
-    waits = [i for i, text in enumerate(unrolled) if text.startswith("ACQBULK")]
+    cubin, ptx = kernel.asm["cubin"], kernel.asm["ptx"]
+    usage = run_on(cubin, "cuobjdump", "-res-usage")
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
     found = {
         "loop": launch.loop,
         "name": launch.name,
@@ -303,20 +294,34 @@ def measured(launch: Launch, clips: int, symbols: int, precision: str) -> dict:
         "registers": int(re.search(r"REG:(\d+)", usage)[1]),
         "spilled_bytes": int(re.search(r"STACK:(\d+)", usage)[1]),
         "shared_bytes": kernel.metadata.shared,
-        "instructions": len(unrolled),
-        "before_the_wait": waits[0] if waits else None,
-        "leaves_without_waiting": any(
-            text.startswith("EXIT") for text in unrolled[: waits[0] if waits else None]
-        ),
-        "products": sum(text.startswith(("HMMA", "HGMMA")) for text in unrolled),
-        "chain_cycles": chain,
+        "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
         # 16 bytes at a time, asynchronously
-        "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", kernel.asm["ptx"])),
-        "bytes": bytes_read(launch, symbols),
-        "lets_next": "launch_dependents" in kernel.asm["ptx"],
+        "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
+        "waits": bool(waits) and not re.search(r"\b(ret|exit);", before),
+        "lets_next": "griddepcontrol.launch_dependents" in ptx,
         "early_loads": bool(launch.options.get("EARLY_LOADS")),
+        "bytes": bytes_read(launch, symbols),
     }
-    return found | {"modelled_us": round(modelled_us(found), 2)}
+    if disassemble in f"{launch.loop}: {launch.name}":
+        found |= work_of(launch, run_on(cubin, "nvdisasm", "-c"))
+        found["modelled_us"] = round(modelled_us(found), 2)
+    return found
+
+
+def work_of(launch: Launch, code: str) -> dict:
+    """What a thread does, its loops unrolled."""
+    instructions, loops = parse(code)
+    unrolled, chain, rounds = instructions, product_chain(instructions), rounds_of(launch)
+    for first, last in reversed(loops):
+        body = instructions[first : last + 1]
+        unrolled = unrolled[: last + 1] + body * (rounds - 1) + unrolled[last + 1 :]
+        chain += (rounds - 1) * product_chain(body)
+    waits = [i for i, text in enumerate(unrolled) if text.startswith("ACQBULK")]
+    return {
+        "instructions": len(unrolled),
+        "before_the_wait": waits[0] if waits else 0,
+        "chain_cycles": chain,
+    }
 
 
 # ---------------------------------------------------------------------------- early launches
@@ -362,8 +367,13 @@ def mark_crowds(rows: list[dict]) -> None:
 
 
 def table_of(rows: list[dict]) -> str:
-    titles = ["launch", "programs x threads", "registers", "spilled", "shared", "instructions"]
-    titles += ["before the wait", "chain of products, cycles", "modelled us", "next crowds"]
+    titles = ["launch", "programs x threads", "registers", "spilled", "shared", "next crowds"]
+    more = {  # of the disassembly
+        "instructions": "instructions",
+        "before_the_wait": "before the wait",
+        "chain_cycles": "chain of products, cycles",
+        "modelled_us": "modelled us",
+    }
     cells = [
         [
             f"{row['loop']}: {row['name']}",
@@ -371,38 +381,42 @@ def table_of(rows: list[dict]) -> str:
             row["registers"],
             row["spilled_bytes"],
             f"{row['shared_bytes']:,}",
-            f"{row['instructions']:,}",
-            row["before_the_wait"],
-            f"{row['chain_cycles']:,}",
-            f"{row['modelled_us']:.1f}",
             {True: "yes", False: "no", None: ""}[row.get("next_crowds")],
+            *(f"{row[name]:,}" if name in row else "" for name in more),
         ]
         for row in rows
     ]
-    return markdown_table(titles, cells)
+    return markdown_table([*titles, *more.values()], cells)
 
 
-def measure(variant: str, case: tuple) -> list[dict]:
+def measure(variant: str, case: tuple, disassemble: str) -> list[dict]:
     with changed(graphs, VARIANTS[variant]):
-        rows = [measured(launch, *case) for launch in launches_of(*case)]
+        rows = [measured(launch, *case, disassemble) for launch in launches_of(*case)]
     mark_crowds(rows)
     return [{"variant": variant, **row} for row in rows]
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--variants", action="store_true", help="all of benchmarks/kernels.py")
+    add = parser.add_argument
+    add("--variants", action="store_true", help="all of benchmarks/kernels.py")
+    shown = "only these launches, the slowest part: a piece of a name in the table"
+    add("--disassemble", default="", metavar="TEXT", help=shown)
     add_json_option(parser)
     args: argparse.Namespace = parser.parse_args(arguments)
     rows = []
     for variant in VARIANTS if args.variants else list(VARIANTS)[:1]:
         for case in CASES:
-            rows += (found := measure(variant, case))
+            rows += (found := measure(variant, case, args.disassemble))
             clips, symbols, precision = case
-            step = sum(row["modelled_us"] for row in found if "next_crowds" in row)
             print(f"## {variant}: {clips} clips, {symbols} symbols, {precision}\n")
             print(table_of(found))
-            print(f"\nA decoder step, modelled without what lies between launches: {step:.1f} us\n")
+            if not args.disassemble:
+                step = sum(row["modelled_us"] for row in found if "next_crowds" in row)
+                print(
+                    f"\nA decoder step, modelled without what lies between launches: {step:.1f} us"
+                )
+            print(flush=True)
     if args.json:
         write_json(args.json, {"rows": rows, "versions": versions()})
         print(f"wrote {args.json}")
