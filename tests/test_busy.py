@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_epoch import TINY
 
+from analysis import training_steps
 from benchmarks import busy
 
 
 def session(*kernels, end=100, start=0, marks=((0, "working"),), calls=(), steps=1):
     named = [(f"kernel {i}", *times) for i, times in enumerate(kernels)]
-    return busy.Session(steps, start, end, list(marks), named, list(calls))
+    return training_steps.Session(steps, start, end, list(marks), named, list(calls))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
@@ -25,7 +26,7 @@ def test_the_union_covers_the_same_points_as_the_intervals_and_is_apart(interval
     for start, end in zip(starts, ends, strict=True):
         covered[start:end] = True
     merged = np.zeros(100, dtype=int)
-    union = busy.union(starts, ends)
+    union = training_steps.union(starts, ends)
     for start, end in zip(*union, strict=True):
         merged[start:end] += 1
     assert np.array_equal(merged, covered.astype(int))
@@ -43,7 +44,7 @@ def test_the_union_covers_the_same_points_as_the_intervals_and_is_apart(interval
     ],
 )
 def test_idle_is_what_no_kernel_covers_inside_the_session(kernels, gaps):
-    assert busy.idle_times(session(*kernels)).tolist() == gaps
+    assert training_steps.idle_times(session(*kernels)).tolist() == gaps
 
 
 def test_the_host_is_said_to_do_what_took_most_of_a_gap():
@@ -112,7 +113,7 @@ def test_kernels_and_host_calls_are_told_apart_in_what_the_profiler_recorded():
         Event("Activity Buffer Request", 3, 2, "CPU"),
     ]
     seen = session()
-    busy.collect(seen, events)
+    training_steps.collect(seen, events)
     assert seen.kernels == [("lstm_step", 5, 15), ("Memcpy HtoD (Pinned -> Device)", 20, 24)]
     assert seen.calls == [("cudaGraphLaunch", 1, 3)]
 

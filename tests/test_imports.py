@@ -98,7 +98,7 @@ TABLE = {
     ),
     "analysis": (
         "errors files progress hparams batching text audio clip_table data_utils corpus pictures "
-        "speaking training.measuring training.step",
+        "speaking training.batches training.measuring training.step",
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
