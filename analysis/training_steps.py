@@ -34,7 +34,11 @@ class Training:
         self.batches, self.pending, self.done = endless(self.loader), [], 0
         self.marks: list[tuple[int, str]] = []
         self.waited = 0.0  # seconds, for data
-        self.padded_frames = 0
+        self.padded_frames = self.real_frames = 0
+
+    def fetch(self) -> None:
+        """Wait for the next batch now, and not in the next step."""
+        self.batches = itertools.chain([next(self.batches)], self.batches)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -42,6 +46,7 @@ class Training:
             batch = next(self.batches)
             self.waited += (self.mark("launching a step") - began) / 1e9
             self.padded_frames += batch.mel.shape[0] * batch.mel.shape[2]
+            self.real_frames += int(batch.mel_lengths.sum())
             self.pending.append(self.trainer.step([Part(batch)]))
             self.done += 1
             if self.done % self.trainer.hparams.log_interval == 0:
@@ -152,3 +157,11 @@ def idle_times(session: Session) -> np.ndarray:
     starts, ends = union(*times.clip(session.start, session.end).T)
     gaps = np.stack([np.append(session.start, ends), np.append(starts, session.end)], axis=1)
     return gaps[gaps[:, 1] > gaps[:, 0]]
+
+
+def busy_share(session: Session) -> float | None:
+    """Of the session's time, that in which anything ran on the GPU; None if the profiler lost
+    some."""
+    if not session.complete():
+        return None
+    return 1 - int(np.diff(idle_times(session)).sum()) / (session.end - session.start)
