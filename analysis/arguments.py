@@ -45,6 +45,19 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
+def add_picture_option(parser: argparse.ArgumentParser) -> None:
+    """--picture, a file to write or None."""
+    shown = "draw the results here"
+    parser.add_argument("--picture", type=picture_file, metavar="FILE.svg|png", help=shown)
+
+
+def picture_file(text: str) -> Path:
+    """A file that can be written, of a format that a picture can have."""
+    if Path(text).suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
+    return output_file(text)
+
+
 def output_file(text: str) -> Path:
     """A file that can be written, which is checked before minutes of measuring and not after."""
     path = Path(text)

@@ -21,18 +21,22 @@ import project_root
 import argparse
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import fast_path
-from analysis.arguments import add_measuring_options, at_least_one, make_parser, output_file
+from analysis.arguments import (
+    add_measuring_options,
+    add_picture_option,
+    at_least_one,
+    make_parser,
+)
+from analysis.figures import write_picture
 from data_utils import Batch, TextMelCollate
 from errors import UserError
-from files import write_atomically, write_json
+from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.measuring import measured_on, synchronize
@@ -235,18 +239,12 @@ def draw(result: dict) -> Figure:
     return figure
 
 
-def picture_path(text: str) -> Path:
-    if Path(text).suffix not in (".svg", ".png"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
-    return output_file(text)
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--steps", type=at_least_one, default=50)
     add_measuring_options(parser)
-    add("--picture", type=picture_path, metavar="FILE.svg|png", help="draw the curves here")
+    add_picture_option(parser)
     add("--hparams", default="", metavar="name=value,...", help="change the small model")
     args = parser.parse_args(arguments)
     if not fast_path.IS_HERE:
@@ -258,14 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     result = compare(args, hparams)
     print(summary(result))
     if args.picture:
-        figure, kind = draw(result), args.picture.suffix[1:]
-        # Text stays text, and the same curves give the same bytes.
-        settings = {"svg.fonttype": "none", "svg.hashsalt": "loss curves"}
-        metadata = {"Date": None} if kind == "svg" else {}
-        with matplotlib.rc_context(settings):
-            write_atomically(
-                args.picture, lambda path: figure.savefig(path, format=kind, metadata=metadata)
-            )
+        write_picture(draw(result), args.picture)
         print(f"wrote {args.picture}")
     if args.json:
         write_json(args.json, result)

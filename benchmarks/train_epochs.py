@@ -47,6 +47,7 @@ from analysis import fast_path
 from analysis.arguments import (
     add_device_option,
     add_json_option,
+    add_picture_option,
     at_least_one,
     make_parser,
     positive,
@@ -55,7 +56,7 @@ from analysis.arguments import (
 from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, make_corpus
 from analysis.epoch_minutes_figure import draw_epoch_minutes
 from analysis.epoch_times import Plan, estimate, shapes_of, time_plans
-from analysis.figures import write_figure
+from analysis.figures import write_picture
 from analysis.strategies import batching_name
 from analysis.tables import markdown_table
 from analysis.training_steps import Training, busy_share, collect, profiled
@@ -533,6 +534,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--session", type=at_least_one, default=10, help="profiled steps; default %(default)s")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
     add_json_option(parser)
+    add_picture_option(parser)
     args = parser.parse_args(arguments)
     args.began = time.perf_counter()
     if args.precisions is None:
@@ -562,9 +564,11 @@ def main(arguments: list[str] | None = None) -> None:
     benchmark.save()
     print(report(benchmark.result()))
     if args.json:
-        figure = draw_epoch_minutes([setting.row for setting in benchmark.settings])
-        pictures = write_figure(figure, args.json.with_suffix("")) if figure else []
-        print("\nwrote " + " ".join(str(path) for path in (args.json, *pictures)))
+        print(f"\nwrote {args.json}")
+    figure = draw_epoch_minutes([setting.row for setting in benchmark.settings])
+    if args.picture and figure is not None:
+        write_picture(figure, args.picture)
+        print(f"wrote {args.picture}")
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ def test_it_trains_and_reports_every_setting_beside_the_reference(tmp_path, caps
     path = tmp_path / "train_epochs.json"
     options = ["--device", "cpu", "--clips", "8", "--least-steps", "3", "--warm-ups", "1"]
     options += ["--budget", "60", "--epochs", "1", "--reference-batches", "2", "--json", str(path)]
+    options += ["--picture", str(tmp_path / "minutes.svg")]
     train_epochs.main([*options, "--hparams", f"{TINY},{SHORT}"])
     printed, said = capsys.readouterr()
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -175,7 +176,7 @@ def test_it_trains_and_reports_every_setting_beside_the_reference(tmp_path, caps
     assert "GPU busy" in printed
     assert "not measured" in printed
     assert "an epoch may take" in said
-    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".svg", ".png"}
+    assert "SSB-exp-DBS-BR" in (tmp_path / "minutes.svg").read_text(encoding="utf-8")
 
 
 def test_when_the_time_is_up_the_first_setting_is_measured_and_the_others_say_so(tmp_path, capsys):
