@@ -129,3 +129,14 @@ def share(text: str) -> float:
 def positive_list(text: str) -> list[float]:
     """Numbers above 0, as in 16,32."""
     return [positive(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def precision_list(text: str) -> list[str]:
+    """Names of precisions, as in bf16,fp32."""
+    from training.step import PRECISIONS
+
+    names = [name.strip() for name in text.split(",")]
+    if set(names) <= set(PRECISIONS) and len(names) == len(set(names)):
+        return names
+    expected = ", ".join(PRECISIONS)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected some of {expected}, each once")

@@ -106,6 +106,20 @@ TARGETS = [
         ".1%",
         {"profiled_steps": 200, "precision": "bf16"},
     ),
+    *(
+        Target(
+            "the same 300 steps in both",
+            f"loss from fp32's, of that with other dropout, {precision}",
+            "precisions",
+            f"{precision}_over_yardsticks",
+            2.0,
+            1.0,
+            ".2f",
+            {"steps": 300},
+            lower_is_better=True,
+        )
+        for precision in ("tf32", "bf16")
+    ),
 ]
 
 

@@ -33,8 +33,8 @@ from analysis.arguments import (
     at_least_one,
     make_parser,
 )
+from analysis.clips import learnable_batches
 from analysis.figures import write_picture
-from data_utils import Batch, TextMelCollate
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
@@ -49,32 +49,6 @@ SMALL = (
 )
 REFERENCE, FAST = "reference", "fast"
 YARDSTICKS = ("yardstick 1", "yardstick 2", "yardstick 3")
-
-
-# ---------------------------------------------------------------------------- the corpus
-
-
-def made_up_batches(count: int, hparams: HParams) -> list[Batch]:
-    """`count` batches of sentences whose symbols each sound as one spectrum for some frames."""
-    generator = torch.Generator().manual_seed(hparams.seed)
-
-    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
-        return torch.randint(low, high, shape, generator=generator)
-
-    num_symbols = 12
-    spectra = torch.randn(num_symbols, hparams.n_mel_channels, generator=generator) * 1.5 - 5
-    durations = draw(2, 7, num_symbols)
-    collate = TextMelCollate(hparams.n_frames_per_step)
-    batches = []
-    for _ in range(count):
-        items = []
-        for length in draw(3, 9, hparams.batch_size).tolist():
-            symbols = draw(0, num_symbols, length)
-            mel = spectra[symbols].repeat_interleave(durations[symbols], dim=0).T
-            noise = torch.randn(mel.shape, generator=generator)
-            items.append((symbols + 1, mel + 0.1 * noise))  # symbol 0 is padding
-        batches.append(collate(items))
-    return batches
 
 
 # ---------------------------------------------------------------------------- training
@@ -111,7 +85,7 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
     }
     for seed, name in enumerate(YARDSTICKS):
         round_otherwise(runs[name].model, last_place(precision), seed)
-    batches = made_up_batches(6, hparams)
+    batches = learnable_batches(6, hparams)
     losses: dict[str, list[float]] = {name: [] for name in runs}
     distances: dict[str, list[float]] = {name: [] for name in (FAST, *YARDSTICKS)}
     for step in progress_bar("training", steps, " steps", iterable=range(steps)):

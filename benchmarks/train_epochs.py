@@ -51,6 +51,7 @@ from analysis.arguments import (
     at_least_one,
     make_parser,
     positive,
+    precision_list,
     whole_number,
 )
 from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, make_corpus
@@ -75,7 +76,7 @@ from training.measuring import (
     reset_peak_memory,
     synchronize,
 )
-from training.step import PRECISIONS, Trainer
+from training.step import Trainer
 
 if fast_path.IS_HERE:
     from fast_decoder.graphs import bucket
@@ -504,14 +505,6 @@ def report(result: dict) -> str:
 
 def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def precision_list(text: str) -> list[str]:
-    """Names as in bf16,fp32."""
-    names = [name.strip() for name in text.split(",")]
-    if set(names) <= set(PRECISIONS) and len(names) == len(set(names)):
-        return names
-    raise argparse.ArgumentTypeError(f"{text!r}: expected some of {', '.join(PRECISIONS)}, once")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
