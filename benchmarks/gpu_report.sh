@@ -125,7 +125,7 @@ if ((rehearsal)); then
   busy=(--clips 24 --steps 2 --warm-ups 1 --session 1 --hparams "decoder=fast,batch_size=2,$tiny")
   epoch=(--clips 64 --batches 2 --repeats 1 --hparams "batch_size=4,$tiny")
   loader=(--clips 16 --repeats 1 --num-workers 0 --rate 1e6)
-  curves=(--steps 2) precisions=(--steps 2 --precisions bf16)
+  curves=(--steps 2) precisions=(--steps 2 --hparams "$tiny")
   soak=(--stops 1)
   training=(--clips 24 --budget 10 --least-steps 3 --warm-ups 1 --reference-batches 2
     --hparams "batch_size=2,$tiny")
@@ -136,7 +136,9 @@ else
   short=(--batch-size 64 --frames 203 --symbols 32 --repeats 5)
   busy=() epoch=(--repeats 2) curves=(--device cuda) precisions=()
   loader=(--num-workers "0,4" --repeats 1)
-  soak=(--stops 3)
+  small=symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128
+  small+=,decoder_rnn_dim=128,prenet_dim=32,attention_dim=32,postnet_embedding_dim=64
+  soak=(--stops 3 --seed 6 --hparams "$small") # large enough for the kernels
   training=(--budget 500)
   tf32=tf32
 fi
@@ -162,8 +164,8 @@ call_2() {
 
 call_3() {
   gpu_only measure variants 180 benchmarks/kernels.py --variants
-  part kill_and_resume 150 "$python" scripts/soak.py --cached-mels --only SIGKILL "${soak[@]}" \
-    --out "$scratch/soak"
+  part kill_and_resume 150 "$python" scripts/soak.py --cached-mels --only SIGKILL --out "$scratch/soak" \
+    "${soak[@]}"
   tests out_of_memory 60 "memory and gpu" tests/test_rehearsal.py
   measure precisions 60 benchmarks/precisions.py "${precisions[@]}" \
     --picture "$out/precisions.svg"
