@@ -63,6 +63,8 @@ def language_patched_once():
     def patch_once(function):
         if id(function.__globals__) not in done:
             done[id(function.__globals__)] = patch(function)
+            # For range(). Triton 3.6 has int() of an array here, which numpy 2.5 refuses.
+            interpreter.tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
         return Patched()
 
     interpreter._patch_lang = patch_once
