@@ -6,6 +6,7 @@ A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all
 on return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -147,15 +148,11 @@ class _Loop:
         self.launches, self.before, self.after, self.graph = launches, before, after, None
         if device.type != "cuda":  # Triton's interpreter
             return
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+        with torch.cuda.device(device):
             torch.cuda.synchronize()  # an early launch does not wait for the table to be written
             self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
             torch.cuda.synchronize()
-            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-            # A loader's thread may pin memory meanwhile: that is no business of this capture.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self._launch(CHUNK)
-            self.graph = graph
+            self.graph = _captured(lambda: self._launch(CHUNK))
 
     def _launch(self, num_steps: int) -> None:
         if self.before is not None:
@@ -183,6 +180,37 @@ class _Loop:
         else:
             self.table.copy_(values.pin_memory(), non_blocking=True)
             self.graph.replay()
+
+
+def _captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """The graph of what `launch` launches, which may neither draw random numbers nor allocate.
+
+    Where CUDA breaks a capture off, torch's capture_end raises before it has tidied up (seen in
+    torch 2.11 and 2.13): it would leave its stream the current one, in 2.11 the generator that the
+    capture began with would never draw again, and memory used on two streams would never be freed.
+    So the capture gets a generator's state, a stream and a pool of its own.
+    """
+    device = torch.cuda.current_device()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    generator = torch.cuda.default_generators[device]
+    state = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(torch.Generator(torch.device("cuda", device)))
+    try:
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            # A loader's thread may pin memory meanwhile: that is no business of this capture.
+            torch.cuda.graph(
+                graph, pool=pool, stream=torch.cuda.Stream(), capture_error_mode="thread_local"
+            ),
+        ):
+            launch()
+    except Exception:
+        with contextlib.suppress(RuntimeError):  # torch has ended it itself
+            torch._C._cuda_endAllocateToPool(device, pool)
+        raise
+    finally:
+        generator.graphsafe_set_state(state)
+    return graph
 
 
 def _power_of_two(size: int, least: int = 16) -> int:
