@@ -26,6 +26,7 @@ CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
+EARLY_LAUNCHES = True  # where the GPU can; benchmarks/busy.py measures without, too
 
 
 class Setting(NamedTuple):
@@ -74,6 +75,13 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
     return _kernels() if isinstance(_kernels(), str) else None
 
 
+def launches_early(device: torch.device) -> bool:
+    """Whether a launch is made while the one before it still runs, if that can be captured."""
+    if not EARLY_LAUNCHES or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
     """The clips and symbols that the graphs for such a batch have programs for."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
@@ -93,7 +101,6 @@ def graphs_for(
         return reason
     location = decoder.attention_layer.location_layer.location_conv.conv
     stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
-    early_launch = memory.is_cuda and torch.cuda.get_device_capability(memory.device) >= (9, 0)
     setting = Setting(
         memory.device,
         weight.dtype,
@@ -109,7 +116,7 @@ def graphs_for(
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
-        early_launch,
+        launches_early(memory.device),
         stream,
     )
     return _graphs(setting)

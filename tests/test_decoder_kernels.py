@@ -543,6 +543,24 @@ def test_on_a_gpu_training_goes_on_in_plain_operations_after_a_capture_that_fail
     assert active_bytes() <= before
 
 
+@pytest.mark.parametrize(
+    ("device", "capability", "wanted", "expected"),
+    [
+        ("cuda", (9, 0), True, True),
+        ("cuda", (10, 0), True, True),
+        ("cuda", (8, 9), True, False),
+        ("cuda", (9, 0), False, False),
+        ("cpu", (9, 0), True, False),
+    ],
+)
+def test_launches_are_early_where_the_gpu_can_and_nobody_turned_it_off(
+    device, capability, wanted, expected, monkeypatch
+):
+    cuda_without(monkeypatch, capability)
+    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", wanted)
+    assert graphs.launches_early(torch.device(device)) == expected
+
+
 def test_memory_that_runs_out_is_no_reason_for_the_next_batch(monkeypatch):
     def broken(*_):
         raise RuntimeError("CUDA driver error: out of memory")
