@@ -192,10 +192,10 @@ class _Loop:
 def _captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """The graph of what `launch` launches, which may neither draw random numbers nor allocate.
 
-    Where CUDA breaks a capture off, torch's capture_end raises before it has tidied up (seen in
-    torch 2.11 and 2.13): it would leave its stream the current one, in 2.11 the generator that the
-    capture began with would never draw again, and memory used on two streams would never be freed.
-    So the capture gets a generator's state, a stream and a pool of its own.
+    Where CUDA breaks a capture off, torch raises before it has tidied up: its stream would stay
+    the current one, and in torch 2.11 the generator that the capture began with would never draw
+    again, and memory used on two streams would never be free again. So a capture has a stream, a
+    generator's state and a pool of its own.
     """
     device = torch.cuda.current_device()
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()

@@ -423,8 +423,8 @@ def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
 
 
 class Captures:
-    """Stands for torch.cuda while a graph is captured, as torch 2.11 does it: `capture_end` raises
-    before it ends what `capture_begin` began."""
+    """Stands for torch.cuda while a graph is captured, as torch 2.11 does it: the end of a capture
+    that broke raises before it ends what the capture began."""
 
     def __init__(self, monkeypatch, ends_pool_itself=False):
         self.streams, self.pools = ["the usual stream"], []
