@@ -118,14 +118,14 @@ def profiled(training: Training, steps: int) -> tuple[Session, object]:
     synchronize(training.trainer.device)
     training.marks = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about events of earlier cycles, of which there are none
-        profiler = torch.profiler.profile(activities=[activity])
-    with profiler:
-        start = training.mark("starting")
-        training.run(steps)
-        training.mark("waiting for the last step")
-        synchronize(training.trainer.device)
-        end = time.time_ns()
+        # of earlier cycles, of which there are none
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+        with torch.profiler.profile(activities=[activity]) as profiler:
+            start = training.mark("starting")
+            training.run(steps)
+            training.mark("waiting for the last step")
+            synchronize(training.trainer.device)
+            end = time.time_ns()
     return Session(steps, start, end, training.marks), profiler
 
 

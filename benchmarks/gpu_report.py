@@ -33,7 +33,7 @@ from files import write_atomically, write_json
 PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
 NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"
 MOST_LINES = 150  # of a part's output
-LAST_LINES = 20  # of the errors of a part that failed
+LAST_LINES = 40  # of the errors of a part that failed, and of the output of one that did not
 MOST_WARNINGS = 5
 UNDER_WAY = "under way"  # the status of a part that has not ended, and the folder of its files
 CUT_OFF = "cut off with its call"
@@ -177,7 +177,7 @@ def take_in(out: Path, part: dict, report: dict) -> None:
         kept["result"], problem = read_json(folder / "result.json")
         if problem and part["status"] == "ok":
             part["status"] = f"ended well, but its result is broken: {problem}"
-        kept["output"] = shown_output(output, kept["result"] is not None)
+        kept["output"] = shown_output(output, part["status"], kept["result"] is not None)
         kept["errors"] = "\n".join(errors.strip().splitlines()[-LAST_LINES:])
         warnings = [line.strip() for line in errors.splitlines() if "Warning: " in line]
         kept["warnings"] = warnings[:MOST_WARNINGS]
@@ -188,11 +188,12 @@ def take_in(out: Path, part: dict, report: dict) -> None:
     report["parts"][place : place + 1] = [part | kept]
 
 
-def shown_output(text: str, measured: bool) -> str:
-    """The first lines of what a benchmark printed, the last ones of another program."""
+def shown_output(text: str, status: str, measured: bool) -> str:
+    """The first lines of what a benchmark printed, the last ones of another program, of which more
+    are shown if it failed: tests print there what went wrong."""
     lines = [line for line in text.strip().splitlines() if not line.startswith("wrote ")]
     if not measured:
-        lines = lines[-LAST_LINES:]
+        lines = lines[-LAST_LINES if status == "ok" else -MOST_LINES :]
     elif len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], "", f"... and {len(lines) - MOST_LINES} lines more"]
     return "\n".join(lines)
@@ -305,6 +306,7 @@ def details(part: dict) -> list[str]:
 
 def write(out: Path, report: dict) -> None:
     """report.json and report.md, with what is reached so far."""
+    report["parts"].sort(key=lambda part: part["call"])  # the parts of a call stay in their order
     report["to_reach"] = judge(report["parts"], report["rehearsal"])
     page = markdown(report["parts"], report["to_reach"], report["rehearsal"])
     write_json(out / "report.json", report)

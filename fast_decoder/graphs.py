@@ -6,6 +6,7 @@ A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all
 on return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,6 +26,7 @@ CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
+EARLY_LAUNCHES = True  # where the GPU can; benchmarks/busy.py measures without, too
 
 
 class Setting(NamedTuple):
@@ -73,6 +75,13 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
     return _kernels() if isinstance(_kernels(), str) else None
 
 
+def launches_early(device: torch.device) -> bool:
+    """Whether a launch is made while the one before it still runs, if that can be captured."""
+    if not EARLY_LAUNCHES or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
     """The clips and symbols that the graphs for such a batch have programs for."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
@@ -92,7 +101,6 @@ def graphs_for(
         return reason
     location = decoder.attention_layer.location_layer.location_conv.conv
     stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
-    early_launch = memory.is_cuda and torch.cuda.get_device_capability(memory.device) >= (9, 0)
     setting = Setting(
         memory.device,
         weight.dtype,
@@ -108,7 +116,7 @@ def graphs_for(
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
-        early_launch,
+        launches_early(memory.device),
         stream,
     )
     return _graphs(setting)
@@ -147,15 +155,11 @@ class _Loop:
         self.launches, self.before, self.after, self.graph = launches, before, after, None
         if device.type != "cuda":  # Triton's interpreter
             return
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+        with torch.cuda.device(device):
             torch.cuda.synchronize()  # an early launch does not wait for the table to be written
             self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
             torch.cuda.synchronize()
-            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-            # A loader's thread may pin memory meanwhile: that is no business of this capture.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self._launch(CHUNK)
-            self.graph = graph
+            self.graph = _captured(lambda: self._launch(CHUNK))
 
     def _launch(self, num_steps: int) -> None:
         if self.before is not None:
@@ -183,6 +187,37 @@ class _Loop:
         else:
             self.table.copy_(values.pin_memory(), non_blocking=True)
             self.graph.replay()
+
+
+def _captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """The graph of what `launch` launches, which may neither draw random numbers nor allocate.
+
+    Where CUDA breaks a capture off, torch raises before it has tidied up: its stream would stay
+    the current one, and in torch 2.11 the generator that the capture began with would never draw
+    again, and memory used on two streams would never be free again. So a capture has a stream, a
+    generator's state and a pool of its own.
+    """
+    device = torch.cuda.current_device()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    generator = torch.cuda.default_generators[device]
+    state = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(torch.Generator(torch.device("cuda", device)))
+    try:
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            # A loader's thread may pin memory meanwhile: that is no business of this capture.
+            torch.cuda.graph(
+                graph, pool=pool, stream=torch.cuda.Stream(), capture_error_mode="thread_local"
+            ),
+        ):
+            launch()
+    except Exception:
+        with contextlib.suppress(RuntimeError):  # torch has ended it itself
+            torch._C._cuda_endAllocateToPool(device, pool)
+        raise
+    finally:
+        generator.graphsafe_set_state(state)
+    return graph
 
 
 def _power_of_two(size: int, least: int = 16) -> int:

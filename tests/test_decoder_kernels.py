@@ -5,6 +5,7 @@ wrong addresses and wrong masks, but no races. That the kernels compile for a GP
 take of it, is tested without one.
 """
 
+import contextlib
 import json
 import os
 import statistics
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_fast_decoder import (
     TOLERANCE,
     Problem,
@@ -63,6 +65,8 @@ def language_patched_once():
     def patch_once(function):
         if id(function.__globals__) not in done:
             done[id(function.__globals__)] = patch(function)
+            # For range(). Triton 3.6 has int() of an array here, which numpy 2.5 refuses.
+            interpreter.tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
         return Patched()
 
     interpreter._patch_lang = patch_once
@@ -416,6 +420,145 @@ def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
     monkeypatch.setattr(graphs, "Graphs", made_late)
     assert graphs._graphs(setting._replace(early_launch=True)) == "made"
     assert tried == [True, False]
+
+
+class Captures:
+    """Stands for torch.cuda while a graph is captured, as torch 2.11 does it: the end of a capture
+    that broke raises before it ends what the capture began."""
+
+    def __init__(self, monkeypatch, ends_pool_itself=False):
+        self.streams, self.pools = ["the usual stream"], []
+        self.generator = SimpleNamespace(state=SimpleNamespace(capturing=False))
+        self.generator.graphsafe_get_state = lambda: SimpleNamespace(state=self.generator.state)
+        self.generator.graphsafe_set_state = lambda other: setattr(
+            self.generator, "state", other.state
+        )
+        self.ends_pool_itself = ends_pool_itself
+        for name, stand_in in {
+            "current_device": lambda: 0,
+            "current_stream": lambda: self.streams[-1],
+            "CUDAGraph": SimpleNamespace,
+            "Stream": lambda: "the capture's stream",
+            "graph_pool_handle": lambda: (0, 1),
+            "default_generators": [self.generator],
+            "stream": self.stream,
+            "graph": self.graph,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
+        own = SimpleNamespace(state=SimpleNamespace(capturing=False))
+        monkeypatch.setattr(torch, "Generator", lambda device: own)
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before = list(self.streams)
+        self.streams.append(stream)
+        try:
+            yield
+        finally:
+            self.streams = before
+
+    @contextlib.contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        state = self.generator.state
+        self.streams.append(stream)
+        self.pools.append(pool)
+        state.capturing = True
+        try:
+            yield
+        except Exception:
+            if self.ends_pool_itself:
+                self.end_pool(0, pool)
+            raise RuntimeError("operation failed due to a previous error during capture") from None
+        self.pools.remove(pool)
+        self.streams.pop()
+        state.capturing = False
+
+    def end_pool(self, device, pool):
+        if pool not in self.pools:
+            raise RuntimeError("not currently recording to mempool_id")
+        self.pools.remove(pool)
+
+
+@pytest.mark.parametrize("ends_pool_itself", [False, True])
+def test_a_capture_that_fails_leaves_generator_stream_and_memory_as_they_were(
+    monkeypatch, ends_pool_itself
+):
+    cuda = Captures(monkeypatch, ends_pool_itself)
+    before = cuda.generator.state
+
+    def broken():
+        assert cuda.streams[-1] == "the capture's stream"
+        raise ValueError("no programmatic launch")
+
+    with pytest.raises(RuntimeError, match="previous error") as raised:
+        graphs._captured(broken)
+    assert "no programmatic launch" in str(raised.value.__context__)
+    assert cuda.generator.state is before
+    assert not before.capturing
+    assert (cuda.streams, cuda.pools) == (["the usual stream"], [])
+
+
+def test_a_capture_that_succeeds_never_touches_the_generator(monkeypatch):
+    cuda = Captures(monkeypatch)
+    before, seen = cuda.generator.state, []
+    graphs._captured(lambda: seen.append((before.capturing, cuda.generator.state is before)))
+    assert seen == [(False, False)]
+    assert cuda.generator.state is before
+    assert (cuda.streams, cuda.pools) == (["the usual stream"], [])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_on_a_gpu_training_goes_on_in_plain_operations_after_a_capture_that_fails(monkeypatch):
+    lstm_step = graphs._lstm_step
+
+    def waiting(*arguments):
+        launch = lstm_step(*arguments)
+
+        def launch_and_wait(table, offset):
+            launch(table, offset)
+            if torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()  # which breaks the capture off
+
+        return launch_and_wait
+
+    def active_bytes():
+        return torch.cuda.memory_stats()["active_bytes.all.current"]
+
+    monkeypatch.setattr(graphs, "_lstm_step", waiting)
+    case = problem(((7, 5), (3, 4)))
+    expected = run(case, model.teacher_forced)
+    stream = torch.cuda.current_stream()
+    with pytest.warns(UserWarning, match="plain operations.*captur"):
+        actual = run(case, fast_decoder.teacher_forced)
+    errors = relative_errors(actual, expected)
+    assert max(errors.values()) < TOLERANCE[torch.float32]
+    assert torch.cuda.current_stream() == stream
+    assert 0 < int(F.dropout(torch.ones(1000, device=DEVICE)).count_nonzero()) < 1000
+    torch.cuda.synchronize()
+    before = active_bytes()
+    torch.empty(2**20, device=DEVICE).record_stream(torch.cuda.Stream())
+    torch.cuda.synchronize()
+    torch.empty(1, device=DEVICE)  # the allocator looks for what streams have done with
+    assert active_bytes() <= before
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "wanted", "expected"),
+    [
+        ("cuda", (9, 0), True, True),
+        ("cuda", (10, 0), True, True),
+        ("cuda", (8, 9), True, False),
+        ("cuda", (9, 0), False, False),
+        ("cpu", (9, 0), True, False),
+    ],
+)
+def test_launches_are_early_where_the_gpu_can_and_nobody_turned_it_off(
+    device, capability, wanted, expected, monkeypatch
+):
+    cuda_without(monkeypatch, capability)
+    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", wanted)
+    assert graphs.launches_early(torch.device(device)) == expected
 
 
 def test_memory_that_runs_out_is_no_reason_for_the_next_batch(monkeypatch):

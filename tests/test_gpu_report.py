@@ -174,6 +174,25 @@ def test_before_any_part_ended_there_is_a_report_too(tmp_path):
 
 # ---------------------------------------------------------------------------- the script
 
+MISSING = ("librosa", "soundfile", "inflect", "unidecode", "pocketsphinx")  # on GPU machines
+
+
+def test_what_the_script_runs_can_be_imported_where_packages_for_sound_and_text_are_missing():
+    files = re.findall(r"(?:benchmarks|scripts|tests)/\w+\.py", SCRIPT.read_text(encoding="utf-8"))
+    names = sorted({name.removesuffix(".py").replace("/", ".") for name in files})
+    assert {"benchmarks.decoder", "tests.test_decoder_kernels"} <= set(names)
+    code = f"import sys; sys.modules |= dict.fromkeys({MISSING}); import {', '.join(names)}, train"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'scripts'}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
 STAND_IN = """#!/usr/bin/env bash
 # Stands in for Python: the report is the real one, a benchmark writes a number or fails.
 case "$1" in
