@@ -403,7 +403,8 @@ def soak(args: argparse.Namespace, report: Callable[[str], None]) -> list[str]:
             log = out / f"stop_{number:03d}.log"
             found.append(stop_once(run, overrides, kind, draw, log))
             bar.update()
-    epochs = 2 + max((record["epoch"] for record in records(run)), default=0)
+    begun = records(run) if (run / METRICS_FILE).exists() else []  # else stopped in set-up only
+    epochs = 2 + max((record["epoch"] for record in begun), default=0)
     print(f"finishing {run}: {epochs} epochs", flush=True)
     train_to_the_end(run, overrides, epochs)
     print(f"training {undisturbed} without a stop", flush=True)
