@@ -57,6 +57,7 @@ SMALLER = {
     "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
     "benchmarks/loss_curves.py": "--steps 2",
     "benchmarks/scaling.py": f"--clips 20 --processes 1,2 --hparams {TINY},num_bins=5",
+    "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
     "benchmarks/step_cost.py": (
         f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
     ),
@@ -249,7 +250,7 @@ def test_every_file_named_exists_and_the_file_map_leaves_no_module_out():
     if not HAS_FAST_DECODER:
         folders.add("fast_decoder/")
     assert named == {path.name for path in ROOT.glob("*.py")} | packages | folders
-    assert rows.count("\n| `") == 10
+    assert rows.count("\n| `") == 11
 
 
 def test_every_hyper_parameter_set_in_the_documents_exists():
