@@ -250,7 +250,7 @@ def test_every_file_named_exists_and_the_file_map_leaves_no_module_out():
     if not HAS_FAST_DECODER:
         folders.add("fast_decoder/")
     assert named == {path.name for path in ROOT.glob("*.py")} | packages | folders
-    assert rows.count("\n| `") == 11
+    assert rows.count("\n| `") == 10
 
 
 def test_every_hyper_parameter_set_in_the_documents_exists():
