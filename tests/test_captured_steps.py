@@ -113,6 +113,10 @@ def test_chunks_end_at_the_step_limit(most):
     assert outputs.mel_lengths.tolist() == [most] * 3
     assert_same(outputs, expected)
     assert len(calls) == -(-most // CHUNK)
+    memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(most, 1)
+    mask = torch.zeros(1, 4, dtype=torch.bool)
+    steps = in_chunks(model.decoder, memory, mask, masks, most, functools.partial(overwriting, []))
+    assert sum(len(step.gate) for step in steps) == most
 
 
 def test_a_cpu_makes_one_step_at_a_time():
