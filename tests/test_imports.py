@@ -34,6 +34,8 @@ TABLE = {
         "numpy torch tqdm matplotlib",
     ),
     "model": ("layers hparams", "torch"),
+    "cuda_capture": ("", "torch"),
+    "captured_steps": ("cuda_capture model", "torch"),
     "fast_decoder": ("", "torch triton"),
     "training.loop_state": ("", ""),
     "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
@@ -110,7 +112,7 @@ TABLE = {
         "torch numpy",
     ),
     "speaking": (
-        "errors files text audio hparams model pictures training.checkpoint",
+        "errors files text audio captured_steps hparams model pictures training.checkpoint",
         "torch numpy",
     ),
     "synthesize": ("environment errors files hparams speaking text training.printing", ""),
