@@ -126,7 +126,7 @@ if ((rehearsal)); then
   epoch=(--clips 64 --batches 2 --repeats 1 --hparams "batch_size=4,$tiny")
   loader=(--clips 16 --repeats 1 --num-workers 0 --rate 1e6)
   curves=(--steps 2) precisions=(--steps 2 --hparams "$tiny")
-  soak=(--stops 1)
+  soak=(--stops 1) speaking=(--texts 1,2 --symbols 4 --steps 5 --repeats 1 --hparams "$tiny")
   training=(--clips 24 --budget 10 --least-steps 3 --warm-ups 1 --reference-batches 2
     --hparams "batch_size=2,$tiny")
   tf32=fp32
@@ -135,7 +135,7 @@ else
   memory=(--batch-size 16 --frames 774 --symbols 120 --repeats 1 --warm-ups 1)
   short=(--batch-size 64 --frames 203 --symbols 32 --repeats 5)
   busy=() epoch=(--repeats 2) curves=(--device cuda) precisions=()
-  loader=(--num-workers "0,4" --repeats 1)
+  loader=(--num-workers "0,4" --repeats 1) speaking=()
   small=symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128
   small+=,decoder_rnn_dim=128,prenet_dim=32,attention_dim=32,postnet_embedding_dim=64
   soak=(--stops 3 --seed 6 --hparams "$small") # large enough for the kernels
@@ -156,7 +156,7 @@ call_2() {
   measure decoder_tf32 90 benchmarks/decoder.py --precision $tf32 "${row[@]}" --no-memory
   measure decoder_fp32 90 benchmarks/decoder.py --precision fp32 "${row[@]}" --no-memory
   measure decoder_bf16_64_clips 60 benchmarks/decoder.py --precision bf16 "${short[@]}" --no-memory
-  measure busy_bf16 150 benchmarks/busy.py --precision bf16 "${busy[@]}"
+  measure busy_bf16 180 benchmarks/busy.py --precision bf16 "${busy[@]}"
   measure memory_bf16 70 benchmarks/decoder.py --precision bf16 "${memory[@]}"
   measure memory_tf32 70 benchmarks/decoder.py --precision $tf32 "${memory[@]}"
   measure memory_fp32 70 benchmarks/decoder.py --precision fp32 "${memory[@]}"
@@ -169,6 +169,7 @@ call_3() {
   tests out_of_memory 60 "memory and gpu" tests/test_rehearsal.py
   measure precisions 60 benchmarks/precisions.py "${precisions[@]}" \
     --picture "$out/precisions.svg"
+  measure synthesis 60 benchmarks/synthesis.py "${speaking[@]}"
   sanitize memcheck 70 PYTORCH_NO_CUDA_MEMORY_CACHING=1
   sanitize racecheck 70
   measure loss_curves 60 benchmarks/loss_curves.py --picture "$out/loss-curves.svg" "${curves[@]}"
