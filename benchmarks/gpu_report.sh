@@ -91,11 +91,13 @@ measure() {
   part "$name" "$limit" "$python" "$@" --json "$work/result.json"
 }
 
-# tests NAME SECONDS EXPRESSION FILE...
+# tests NAME SECONDS EXPRESSION FILE...: in several processes, since most of it is compiling, and
+# what breaks the GPU's state for one of them leaves the others.
 tests() {
   local name=$1 limit=$2 chosen=$3
   shift 3
-  part "$name" "$limit" "$python" -m pytest "$@" -v --durations=5 -p no:cacheprovider -k "$chosen"
+  part "$name" "$limit" env OMP_NUM_THREADS=1 "$python" -m pytest "$@" -v --durations=5 \
+    -p no:cacheprovider "${processes[@]}" -k "$chosen"
 }
 
 # sanitize TOOL SECONDS [NAME=VALUE]: the kernels' usual case under compute-sanitizer.
@@ -116,7 +118,7 @@ sanitizer=$(command -v compute-sanitizer || compgen -G "/usr/local/cuda*/bin/com
   head -n 1)
 if ((rehearsal)); then
   export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-  sanitizer=""
+  sanitizer="" processes=()
   tiny=symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8
   tiny+=,prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8
   tiny+=,hop_time=400
@@ -131,6 +133,7 @@ if ((rehearsal)); then
     --hparams "batch_size=2,$tiny")
   tf32=fp32
 else
+  processes=(--numprocesses 6 --dist worksteal)
   row=(--batch-size 16 --frames 774 --symbols 120 --repeats 5)
   memory=(--batch-size 16 --frames 774 --symbols 120 --repeats 1 --warm-ups 1)
   short=(--batch-size 64 --frames 203 --symbols 32 --repeats 5)
