@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,6 +144,74 @@ def test_busy_is_what_kernels_cover_and_unknown_where_some_were_lost():
     assert training_steps.busy_share(session) == 0.7
     session.kernels.pop()
     assert training_steps.busy_share(session) is None
+
+
+# ---------------------------------------------------------------------------- with a GPU
+
+
+class Moment:
+    """As torch's events on a GPU: milliseconds from one to the next."""
+
+    def __init__(self, at: float):
+        self.at = at
+
+    def elapsed_time(self, later: "Moment") -> float:
+        return later.at - self.at
+
+
+def test_seconds_of_steps_are_those_between_the_gpus_events():
+    moments = [Moment(at) for at in (5.0, 45.0, 125.0)]
+    assert train_epochs.seconds_between(moments).tolist() == [0.04, 0.08]
+    assert train_epochs.seconds_between([1.0, 1.5, 3.5]).tolist() == [0.5, 2.0]
+
+
+def test_before_a_setting_is_timed_every_bucket_has_met_its_costliest_batch(monkeypatch):
+    (setting, *_) = train_epochs.make_settings(PAPER, ["bf16"], table())
+    met, cleared = [], []
+    monkeypatch.setattr(
+        train_epochs, "made_up_batch", lambda *shape: SimpleNamespace(to=lambda device: shape[:3])
+    )
+    monkeypatch.setattr(train_epochs, "synchronize", lambda device: None)
+    trainer = SimpleNamespace(
+        device=torch.device("cuda"),
+        hparams=setting.hparams,
+        compute_gradients=met.append,
+        model=SimpleNamespace(zero_grad=lambda set_to_none: cleared.append(set_to_none)),
+    )
+    train_epochs.capture(trainer, setting)
+    buckets = [train_epochs.bucket(clips, symbols) for clips, _, symbols in met]
+    shapes = setting.shapes.tolist()
+    assert len(buckets) == len(set(buckets)) > 1
+    assert set(buckets) == {train_epochs.bucket(clips, symbols) for clips, _, symbols in shapes}
+    for (clips, frames, _), of_bucket in zip(met, buckets, strict=True):
+        others = [b * t for b, t, n in shapes if train_epochs.bucket(b, n) == of_bucket]
+        assert clips * frames == max(others)
+    assert cleared == [True] * len(met)
+
+
+def test_the_profiler_says_how_busy_a_measured_setting_keeps_the_gpu(tmp_path, monkeypatch):
+    def profiled(training, steps):
+        results = SimpleNamespace(events=lambda: [(0, 30), (40, 100)])
+        profiler = SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
+        return training_steps.Session(steps, 0, 100, []), profiler
+
+    def collect(session, events):
+        session.kernels += [("kernel", start, end) for start, end in events]
+
+    monkeypatch.setattr(train_epochs, "Trainer", lambda *_: None)
+    monkeypatch.setattr(
+        train_epochs, "Training", lambda *_: SimpleNamespace(run=lambda steps: None)
+    )
+    monkeypatch.setattr(train_epochs, "profiled", profiled)
+    monkeypatch.setattr(train_epochs, "collect", collect)
+    args = train_epochs.parse_arguments(["--device", "cpu", "--budget", "60"])
+    benchmark = train_epochs.Benchmark(args, None, table(), PAPER)
+    args.device = torch.device("cuda")
+    benchmark.count_busy(benchmark.settings[0])
+    assert benchmark.settings[0].row["busy_at_most"] == 0.9
+    args.began -= 60  # the time is up
+    benchmark.count_busy(benchmark.settings[1])
+    assert "busy_at_most" not in benchmark.settings[1].row
 
 
 # ---------------------------------------------------------------------------- the whole program
