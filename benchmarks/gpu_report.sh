@@ -170,7 +170,7 @@ call_3() {
   part kill_and_resume 150 "$python" scripts/soak.py --cached-mels --only SIGKILL --out "$scratch/soak" \
     "${soak[@]}"
   tests out_of_memory 60 "memory and gpu" tests/test_rehearsal.py
-  measure precisions 60 benchmarks/precisions.py "${precisions[@]}" \
+  measure precisions 90 benchmarks/precisions.py "${precisions[@]}" \
     --picture "$out/precisions.svg"
   measure synthesis 60 benchmarks/synthesis.py "${speaking[@]}"
   sanitize memcheck 70 PYTORCH_NO_CUDA_MEMORY_CACHING=1
