@@ -34,7 +34,7 @@ class HParams:
     seed: int = 1234  # with the epoch's number it decides everything random
     num_workers: int = 2  # processes that read clips; 0 reads in the training process
     precision: str = "fp32"  # fp32, tf32 (its products rounded, on a GPU), bf16, fp16 with scaling
-    decoder: str = "fast"  # in training: fast has the same results sooner, reference is simple
+    decoder: str = "fast"  # fast has the same results sooner, reference is simple
     ignore_layers: tuple[str, ...] = ("embedding.weight",)  # --warm_start leaves these as they are
 
     # --- data

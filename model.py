@@ -1,13 +1,14 @@
 """Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
-The decoder here is the readable one, step by step; `Tacotron2(hparams, training_decoder=f)` puts a
-faster function with the signature of `teacher_forced` in its place for training.
+The decoder here is the readable one, step by step. `Tacotron2(hparams, training_decoder=f)` puts a
+faster function with the signature of `teacher_forced` in its place for training, and
+`speaking_decoder=f` one with that of `free_running` for synthesis.
 
 In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -284,16 +285,50 @@ def teacher_forced(
     )
 
 
+class SpokenSteps(NamedTuple):
+    """What some steps of the decoder in synthesis made."""
+
+    frames: torch.Tensor  # [steps, B, n_mels * r]
+    gate: torch.Tensor  # [steps, B], logits
+    alignments: torch.Tensor  # [steps, B, T_in]
+
+
+def free_running(
+    decoder: Decoder,
+    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    mask: torch.Tensor,  # [B, T_in] bool, True at padding
+    dropout_masks: DropoutMasks,
+    max_steps: int,
+) -> Iterator[SpokenSteps]:
+    """The decoder in synthesis: each step is given the decoder's own frames before it, zeros at
+    first. A step is made when it is asked for, `max_steps` at most."""
+    processed_memory = decoder.attention_layer.memory_layer(memory)
+    state = decoder.initial_state(memory)
+    frames = memory.new_zeros(len(memory), decoder.frame_dim)
+    for t in range(max_steps):
+        keep = tuple(None if kept is None else kept[t] for kept in dropout_masks.prenet)
+        prenet_output = decoder.prenet(frames, keep)
+        frames, gate, state = decoder.step(
+            prenet_output, state, memory, processed_memory, mask, None, None
+        )
+        yield SpokenSteps(frames[None], gate[None], state.alignment[None])
+
+
 class Tacotron2(nn.Module):
     """Text in, mel out. Padding and masking follow the reference; see `forward` and `infer`."""
 
-    def __init__(self, hparams: HParams, training_decoder: Callable = teacher_forced):
+    def __init__(
+        self,
+        hparams: HParams,
+        training_decoder: Callable = teacher_forced,
+        speaking_decoder: Callable = free_running,
+    ):
         super().__init__()
         self.mask_padding = hparams.mask_padding
         self.n_frames_per_step = hparams.n_frames_per_step
         self.max_decoder_steps = hparams.max_decoder_steps
         self.gate_threshold = hparams.gate_threshold
-        self.training_decoder = training_decoder
+        self.training_decoder, self.speaking_decoder = training_decoder, speaking_decoder
         self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
         bound = math.sqrt(3) * math.sqrt(2 / (hparams.n_symbols + hparams.symbols_embedding_dim))
         nn.init.uniform_(self.embedding.weight, -bound, bound)
@@ -359,32 +394,30 @@ class Tacotron2(nn.Module):
         memory = self.encoder(embedded, text_lengths, text_mask)
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
-        decoder = self.decoder
-        processed_memory = decoder.attention_layer.memory_layer(memory)
-        state = decoder.initial_state(memory)
-        frame = memory.new_zeros(len(text), decoder.frame_dim)
-        num_steps = torch.full((len(text),), self.max_decoder_steps, device=text.device)
-        frames, gates, alignments = [], [], []
-        for t in range(self.max_decoder_steps):
-            keep = tuple(None if mask is None else mask[t] for mask in dropout_masks.prenet)
-            frame, gate, state = decoder.step(
-                decoder.prenet(frame, keep), state, memory, processed_memory, text_mask, None, None
-            )
-            frames.append(frame)
-            gates.append(gate)
-            alignments.append(state.alignment)
-            stops = torch.sigmoid(gate) > self.gate_threshold
-            num_steps = torch.where(stops, num_steps.clamp(max=t + 1), num_steps)
-            if bool((num_steps <= t + 1).all()):
+        spoken, stops = [], []
+        ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
+        for steps in self.speaking_decoder(
+            self.decoder, memory, text_mask, dropout_masks, self.max_decoder_steps
+        ):
+            spoken.append(steps)
+            stops.append(torch.sigmoid(steps.gate) > self.gate_threshold)
+            ended |= stops[-1].any(dim=0)
+            if bool(ended.all()):
                 break
-        mel = decoder.to_frames(torch.stack(frames))
-        mel_lengths = num_steps.cpu() * self.n_frames_per_step
+        not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [steps made, B]
+        num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
+        # More steps can have been made than the longest text takes.
+        frames, gate, alignments = (
+            torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
+        )
+        mel = self.decoder.to_frames(frames)
+        mel_lengths = num_steps * self.n_frames_per_step
         beyond = padding_mask(mel_lengths, mel.shape[2], mel.device)
         outputs = Outputs(
             mel,
             mel + self.postnet(mel, beyond),
-            torch.stack(gates, dim=1),
-            torch.stack(alignments, dim=1),
+            gate.T,
+            alignments.transpose(0, 1),
             mel_lengths,
         )
         return self._mask(outputs, mel_lengths)

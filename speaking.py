@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import captured_steps
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
-from model import Tacotron2
+from model import Tacotron2, free_running
 from pictures import draw_alignment
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
 from text.splitting import Ending, TextPart, split_sequence
@@ -54,7 +55,8 @@ def load_speaker(
 ) -> Speaker:
     """The model of a checkpoint, this recipe's or NVIDIA's, on a GPU if there is one.
 
-    NVIDIA's checkpoints hold no settings: defaults then.
+    NVIDIA's checkpoints hold no settings: defaults then. `decoder=reference` takes its steps one by
+    one on a GPU too.
 
     Raises:
         UserError: if it cannot be read or does not fit its settings, or on overrides that are
@@ -65,7 +67,9 @@ def load_speaker(
     saved = load_checkpoint(path)
     hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
     check_symbols(hparams)
-    model = Tacotron2(hparams)
+    one_by_one = hparams.decoder == "reference"
+    decoder = free_running if one_by_one else captured_steps.free_running
+    model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
     return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
 

@@ -45,6 +45,19 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
+def add_picture_option(parser: argparse.ArgumentParser) -> None:
+    """--picture, a file to write or None."""
+    shown = "draw the results here"
+    parser.add_argument("--picture", type=picture_file, metavar="FILE.svg|png", help=shown)
+
+
+def picture_file(text: str) -> Path:
+    """A file that can be written, of a format that a picture can have."""
+    if Path(text).suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
+    return output_file(text)
+
+
 def output_file(text: str) -> Path:
     """A file that can be written, which is checked before minutes of measuring and not after."""
     path = Path(text)
@@ -116,3 +129,14 @@ def share(text: str) -> float:
 def positive_list(text: str) -> list[float]:
     """Numbers above 0, as in 16,32."""
     return [positive(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def precision_list(text: str) -> list[str]:
+    """Names of precisions, as in bf16,fp32."""
+    from training.step import PRECISIONS
+
+    names = [name.strip() for name in text.split(",")]
+    if set(names) <= set(PRECISIONS) and len(names) == len(set(names)):
+        return names
+    expected = ", ".join(PRECISIONS)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected some of {expected}, each once")

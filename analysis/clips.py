@@ -116,6 +116,29 @@ def noise_batch(
     return batch.pin_memory() if pinned else batch
 
 
+def learnable_batches(count: int, hparams: HParams) -> list[Batch]:
+    """`count` batches of sentences whose symbols each sound as one spectrum for some frames."""
+    generator = torch.Generator().manual_seed(hparams.seed)
+
+    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    num_symbols = 12
+    spectra = torch.randn(num_symbols, hparams.n_mel_channels, generator=generator) * 1.5 - 5
+    durations = draw(2, 7, num_symbols)
+    collate = TextMelCollate(hparams.n_frames_per_step)
+    batches = []
+    for _ in range(count):
+        items = []
+        for length in draw(3, 9, hparams.batch_size).tolist():
+            symbols = draw(0, num_symbols, length)
+            mel = spectra[symbols].repeat_interleave(durations[symbols], dim=0).T
+            noise = torch.randn(mel.shape, generator=generator)
+            items.append((symbols + 1, mel + 0.1 * noise))  # symbol 0 is padding
+        batches.append(collate(items))
+    return batches
+
+
 def make_corpus(folder: Path, clips: Clips, hparams: HParams) -> Path:
     """A filelist of cached mels of noise in `folder`, and the mels, as long as `clips`.
 

@@ -47,20 +47,23 @@ RING = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle":
 
 
 def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
-    """The figure as .svg (text as text) and .png; the same figure gives the same bytes."""
+    """The figure as .svg and .png."""
     path = Path(path_without_suffix)
-    written = []
+    written = [path.with_name(path.name + suffix) for suffix in (".svg", ".png")]
+    for target in written:
+        write_picture(figure, target)
+    return written
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """The figure in the format that the path ends in, .svg (text as text) or .png; the same figure
+    gives the same bytes."""
+    options = {".svg": {"metadata": {"Date": None}}, ".png": {"dpi": 150}}[path.suffix]
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": path.name}
-    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 150})):
-        target = path.with_name(path.name + suffix)
-        with matplotlib.rc_context(settings):
-            write_atomically(
-                target, lambda file, s=suffix, o=options: figure.savefig(file, format=s[1:], **o)
-            )
-        written.append(target)
-    return written
+    settings = {"svg.fonttype": "none", "svg.hashsalt": path.stem}
+    with matplotlib.rc_context(settings):
+        write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], **options))
 
 
 def _tidy(axes: Axes) -> None:

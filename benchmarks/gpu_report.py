@@ -1,33 +1,42 @@
-"""Puts what the parts of gpu_report.sh left behind into one JSON file and one Markdown page.
+"""Keeps the report of gpu_report.sh: report.json with all that its parts found, and report.md.
 
-    python benchmarks/gpu_report.py PARTS OUT_DIR
+    python benchmarks/gpu_report.py OUT_DIR --begin [--rehearsal]
+    python benchmarks/gpu_report.py OUT_DIR --part NAME --call CALL --command TEXT
+    python benchmarks/gpu_report.py OUT_DIR --part NAME --call CALL --command TEXT --status ok ...
     python benchmarks/gpu_report.py --environment environment.json
 
-PARTS holds parts.tsv (name, status, seconds, command of every part begun so far) and for each part
-what it printed (NAME.out, NAME.err) and, if it got so far, what it measured (NAME.json). The report
-names what is missing or broken; nothing is made up for it.
+A call begins, and so does each of its parts. While a part runs, OUT_DIR/under_way holds what it
+prints (output.txt, errors.txt) and measured so far (result.json). Its status at its end takes these
+into report.json, from which report.md is made anew each time. A part that was cut off with its call
+is taken in when the next call begins. The report names what is missing or broken; nothing is made
+up for it.
 """
 
 from project_root import ROOT
 
+import argparse
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import make_parser
 from analysis.tables import markdown_table
+from errors import UserError
 from files import write_atomically, write_json
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
 NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"
 MOST_LINES = 150  # of a part's output
-LAST_LINES = 20  # of the errors of a part that failed
+LAST_LINES = 40  # of the errors of a part that failed, and of the output of one that did not
 MOST_WARNINGS = 5
+UNDER_WAY = "under way"  # the status of a part that has not ended, and the folder of its files
+CUT_OFF = "cut off with its call"
 
 
 @dataclass(frozen=True)
@@ -84,9 +93,9 @@ TARGETS = [
     decoder_target("fast_frames_per_second", "tf32", 180_000, 260_000),
     decoder_target("fast_frames_per_second", "bf16", 280_000, 360_000),
     decoder_target("fast_frames_per_second", "bf16", 600_000, 1_000_000, "decoder_{}_64_clips"),
-    decoder_target("peak_memory_ratio", "bf16", 1.0, 0.6),
-    decoder_target("peak_memory_ratio", "tf32", 1.0, 0.6),
-    decoder_target("peak_memory_ratio", "fp32", 1.0, 0.6),
+    decoder_target("peak_memory_ratio", "bf16", 1.0, 0.6, "memory_{}"),
+    decoder_target("peak_memory_ratio", "tf32", 1.0, 0.6, "memory_{}"),
+    decoder_target("peak_memory_ratio", "fp32", 1.0, 0.6, "memory_{}"),
     Target(
         "look-alike LJSpeech training, data included",
         "GPU busy over 200 consecutive steps, bf16",
@@ -97,28 +106,97 @@ TARGETS = [
         ".1%",
         {"profiled_steps": 200, "precision": "bf16"},
     ),
+    *(
+        Target(
+            "the same 300 steps in both",
+            f"loss from fp32's, of that with other dropout, {precision}",
+            "precisions",
+            f"{precision}_over_yardsticks",
+            2.0,
+            1.0,
+            ".2f",
+            {"steps": 300},
+            lower_is_better=True,
+        )
+        for precision in ("tf32", "bf16")
+    ),
 ]
 
 
-# ---------------------------------------------------------------------------- reading the parts
+# ---------------------------------------------------------------------------- the parts
 
 
-def read_parts(folder: Path) -> list[dict]:
-    """The parts in the order in which they ran, with what they printed and measured."""
-    parts = []
-    table = folder / "parts.tsv"
-    lines = table.read_text(encoding="utf-8").splitlines() if table.is_file() else []
-    for line in lines:
-        name, status, seconds, command = line.split("\t")
-        part = {"name": name, "status": status, "seconds": int(seconds), "command": command}
-        part["output"], part["errors"] = (
-            text_of(folder / f"{name}.{end}") for end in ("out", "err")
+def read_report(out: Path) -> dict:
+    """What report.json holds; a new report where there is none.
+
+    Raises:
+        UserError: if it is no report, so that nothing in it is lost.
+    """
+    path = out / "report.json"
+    if not path.is_file():
+        return {"rehearsal": False, "parts": []}
+    report, problem = read_json(path)
+    if report is not None and not isinstance(report.get("parts"), list):
+        problem = "holds no parts"
+    if problem:
+        raise UserError(
+            f"{path}: {problem}; expected a report of gpu_report.sh: move it away, or name "
+            "another folder"
         )
-        part["result"], problem = read_json(folder / f"{name}.json")
-        if problem and status == "ok":
-            part["status"] = problem
-        parts.append(part)
-    return parts
+    return report
+
+
+def begin(out: Path, rehearsal: bool) -> None:
+    """Make the report ready for the parts of a call.
+
+    Raises:
+        UserError: if it is no report, or a rehearsal's where this is none, or the other way round.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    report = read_report(out)
+    if report["parts"] and report["rehearsal"] != rehearsal:
+        kinds = ("of a GPU", "of a rehearsal")
+        raise UserError(
+            f"{out / 'report.json'}: a report {kinds[not rehearsal]}, expected one "
+            f"{kinds[rehearsal]}: name another folder"
+        )
+    report["rehearsal"] = rehearsal
+    for part in report["parts"]:
+        if part["status"] == UNDER_WAY:
+            take_in(out, part | {"status": CUT_OFF}, report)
+    write(out, report)
+
+
+def take_in(out: Path, part: dict, report: dict) -> None:
+    """Put a part into the report, in the place of the same part of an earlier call. One that has
+    ended brings what it printed and measured."""
+    folder = out / UNDER_WAY.replace(" ", "_")
+    kept = {"result": None, "output": "", "errors": "", "warnings": []}
+    if part["status"] != UNDER_WAY:
+        output, errors = (text_of(folder / f"{name}.txt") for name in ("output", "errors"))
+        kept["result"], problem = read_json(folder / "result.json")
+        if problem and part["status"] == "ok":
+            part["status"] = f"ended well, but its result is broken: {problem}"
+        kept["output"] = shown_output(output, part["status"], kept["result"] is not None)
+        kept["errors"] = "\n".join(errors.strip().splitlines()[-LAST_LINES:])
+        warnings = [line.strip() for line in errors.splitlines() if "Warning: " in line]
+        kept["warnings"] = warnings[:MOST_WARNINGS]
+        for name in ("output.txt", "errors.txt", "result.json"):
+            (folder / name).unlink(missing_ok=True)
+    places = {(p["call"], p["name"]): place for place, p in enumerate(report["parts"])}
+    place = places.get((part["call"], part["name"]), len(report["parts"]))
+    report["parts"][place : place + 1] = [part | kept]
+
+
+def shown_output(text: str, status: str, measured: bool) -> str:
+    """The first lines of what a benchmark printed, the last ones of another program, of which more
+    are shown if it failed: tests print there what went wrong."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("wrote ")]
+    if not measured:
+        lines = lines[-LAST_LINES if status == "ok" else -MOST_LINES :]
+    elif len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], "", f"... and {len(lines) - MOST_LINES} lines more"]
+    return "\n".join(lines)
 
 
 def text_of(path: Path) -> str:
@@ -132,10 +210,8 @@ def read_json(path: Path) -> tuple[dict | None, str]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        return None, f"ended well, but {path.name} is broken ({error})"
-    if not isinstance(result, dict):
-        return None, f"ended well, but {path.name} holds no object"
-    return result, ""
+        return None, f"not readable as JSON ({error})"
+    return (result, "") if isinstance(result, dict) else (None, "holds no object")
 
 
 def judge(parts: list[dict], rehearsal: bool) -> list[dict]:
@@ -163,13 +239,10 @@ def judge(parts: list[dict], rehearsal: bool) -> list[dict]:
 
 
 def markdown(parts: list[dict], rows: list[dict], rehearsal: bool) -> str:
-    environment = next((p["result"] for p in parts if p["name"] == "environment"), None) or {}
     lines = ["# Training on a GPU: every check and benchmark", ""]
     if rehearsal:
         lines += ["**A rehearsal on a CPU with tiny sizes: these numbers mean nothing.**", ""]
-    lines += [f"- {name}: {value}" for name, value in environment.items() if name != "versions"]
-    versions = environment.get("versions", {})
-    lines += [f"- versions: {', '.join(f'{name} {value}' for name, value in versions.items())}"]
+    lines += environments(parts)
     cells = []
     for row, target in zip(rows, TARGETS, strict=True):
         numbers = [row["measured"], row["at_least"], row["aim"]]
@@ -179,50 +252,64 @@ def markdown(parts: list[dict], rows: list[dict], rehearsal: bool) -> str:
         "",
         markdown_table(["where", "measure", "measured", "at least", "aim", "reached"], cells, 2),
     ]
-    cells = [[p["name"], p["status"], p["seconds"]] for p in parts]
-    lines += ["", markdown_table(["part", "how it ended", "s"], cells, 2)]
+    if table := launches_table(parts):
+        lines += ["", "Microseconds of each launch, measured / modelled:", "", table]
+    cells = [[p["call"], p["name"], p["status"], p["seconds"], p["begun"]] for p in parts]
+    lines += ["", markdown_table(["call", "part", "how it ended", "s", "begun"], cells, 3)]
     for part in parts:
         if part["name"] != "environment":
             lines += details(part)
     return "\n".join(lines) + "\n"
 
 
-def details(part: dict) -> list[str]:
-    """A part's section: its command, what it printed, and the end of its errors if it failed."""
-    lines = ["", f"## {part['name']}", "", f"    {part['command']}"]
-    printed = [ln for ln in part["output"].strip().splitlines() if not ln.startswith("wrote ")]
-    if printed:
-        if part["result"] is None:
-            printed = ["```", *printed[-LAST_LINES:], "```"]
-        elif len(printed) > MOST_LINES:
-            printed = [*printed[:MOST_LINES], "", f"... and {len(printed) - MOST_LINES} lines more"]
-        lines += ["", *printed]
-    warnings = [line.strip() for line in part["errors"].splitlines() if "Warning: " in line]
-    if warnings:
-        lines += ["", *(f"- {line}" for line in warnings[:MOST_WARNINGS])]
-    if part["status"] != "ok":
-        lines += ["", f"{part['status']}; the end of its errors:", "", "```"]
-        lines += [*part["errors"].strip().splitlines()[-LAST_LINES:], "```"]
+def environments(parts: list[dict]) -> list[str]:
+    """What each call was made on; of later calls, what differs from the first."""
+    lines, first = [], {}
+    for part in parts:
+        if part["name"] != "environment" or not part["result"]:
+            continue
+        found = dict(part["result"])
+        versions = found.pop("versions", {})
+        found["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
+        different = {name: value for name, value in found.items() if first.get(name) != value}
+        lines += [f"- call {part['call']}, {name}: {value}" for name, value in different.items()]
+        first = first or found
     return lines
 
 
-def assemble(folder: Path, out: Path) -> None:
-    """Write report.json and report.md from the parts there are."""
-    parts, rehearsal = read_parts(folder), (folder / "rehearsal").exists()
-    rows = judge(parts, rehearsal)
-    kept = ("name", "status", "seconds", "command", "result")
-    report = {
-        "date": datetime.date.today().isoformat(),
-        "rehearsal": rehearsal,
-        "to_reach": rows,
-        "parts": [
-            {name: part[name] for name in kept}
-            | {"last_lines": (part["output"] + part["errors"]).splitlines()[-LAST_LINES:]}
-            for part in parts
-        ],
-    }
-    text, page = json.dumps(report, indent=1) + "\n", markdown(parts, rows, rehearsal)
-    write_atomically(out / "report.json", lambda path: path.write_text(text, encoding="utf-8"))
+def launches_table(parts: list[dict]) -> str:
+    """Markdown: what kernels.py --launches measured beside what was modelled; empty without it."""
+    times = {}
+    for part in parts:
+        for launch in (part["result"] or {}).get("launches", []):
+            both = [launch.get("measured_us"), launch.get("modelled_us")]
+            cell = " / ".join("–" if value is None else f"{value:.1f}" for value in both)
+            times.setdefault(launch["launch"], {})[launch["precision"]] = cell
+    precisions = list(dict.fromkeys(name for row in times.values() for name in row))
+    cells = [[name, *(row.get(p, "–") for p in precisions)] for name, row in times.items()]
+    return markdown_table(["launch", *precisions], cells) if cells else ""
+
+
+def details(part: dict) -> list[str]:
+    """A part's section: its command, what it printed, and the end of its errors if it failed."""
+    lines = ["", f"## {part['name']}", "", f"    {part['command']}"]
+    if part["output"]:
+        fence = [] if part["result"] is not None else ["```"]
+        lines += ["", *fence, part["output"], *fence]
+    if part["warnings"]:
+        lines += ["", *(f"- {line}" for line in part["warnings"])]
+    if part["status"] not in ("ok", UNDER_WAY):
+        lines += ["", f"{part['status']}; the end of its errors:", "", "```"]
+        lines += [part["errors"], "```"]
+    return lines
+
+
+def write(out: Path, report: dict) -> None:
+    """report.json and report.md, with what is reached so far."""
+    report["parts"].sort(key=lambda part: part["call"])  # the parts of a call stay in their order
+    report["to_reach"] = judge(report["parts"], report["rehearsal"])
+    page = markdown(report["parts"], report["to_reach"], report["rehearsal"])
+    write_json(out / "report.json", report)
     write_atomically(out / "report.md", lambda path: path.write_text(page, encoding="utf-8"))
 
 
@@ -257,20 +344,52 @@ def environment() -> dict:
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="PARTS OUT_DIR")
-    parser.add_argument("--environment", type=Path, help="write what this machine is, only")
+    add = parser.add_argument
+    add("folder", nargs="?", type=Path, metavar="OUT_DIR")
+    add("--begin", action="store_true", help="a call")
+    add("--rehearsal", action="store_true", help="the call is one on a CPU")
+    add("--part", metavar="NAME", help="that begins, or has ended with --status")
+    add("--call", metavar="CALL", help="that the part belongs to")
+    add("--command", metavar="TEXT", help="of the part")
+    add("--status", default=UNDER_WAY, metavar="TEXT", help="how the part ended")
+    add("--seconds", type=int, default=0, help="that the part took")
+    add("--environment", type=Path, metavar="FILE.json", help="write what this machine is, only")
     args = parser.parse_args(arguments)
+    if not args.environment:
+        if args.folder is None or args.begin == (args.part is not None):
+            parser.error("expected OUT_DIR and one of --begin and --part NAME")
+        if args.part and None in (args.call, args.command):
+            parser.error(f"--part {args.part}: expected --call CALL and --command TEXT beside it")
+    return args
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
     if args.environment:
         found = environment()
         write_json(args.environment, found)
         print(json.dumps(found, indent=2))
-    elif len(args.folders) != 2:
-        parser.error("expected two folders: of the parts, and for the report")
-    else:
-        assemble(*args.folders)
-        print(f"wrote {args.folders[1] / 'report.md'} and {args.folders[1] / 'report.json'}")
+        return
+    try:
+        if args.begin:
+            begin(args.folder, args.rehearsal)
+            return
+        report = read_report(args.folder)
+    except UserError as error:
+        sys.exit(f"gpu_report.py: {error}")
+    begun = datetime.datetime.now() - datetime.timedelta(seconds=args.seconds)
+    part = {
+        "call": args.call,
+        "name": args.part,
+        "begun": f"{begun:%Y-%m-%d %H:%M}",
+        "status": args.status,
+        "seconds": args.seconds,
+        "command": args.command,
+    }
+    take_in(args.folder, part, report)
+    write(args.folder, report)
 
 
 if __name__ == "__main__":

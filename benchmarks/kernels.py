@@ -2,20 +2,22 @@
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
+    python benchmarks/kernels.py --variants     # and each other choice of fast_decoder/graphs.py
+    python benchmarks/kernels.py --launches     # each launch of a step beside its model
 
 Full-size model, random values, medians. "late" is without programmatic dependent launch: each
 launch begins when the one before it has ended. What the loops take together is the decoder's
-floor; benchmarks/decoder.py measures it with all around it.
+floor; benchmarks/decoder.py measures it with all around it. --launches takes launches one by one,
+late and outside graphs, from torch's profiler: a launch's own time, without what lies between two.
 """
 
 import project_root
 
 import argparse
-import contextlib
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections import defaultdict
+from collections.abc import Callable
 
 import torch
 
@@ -27,6 +29,7 @@ from analysis.arguments import (
     at_least_one,
     make_parser,
 )
+from analysis.decoder_kernels import LOOPS, MODELLED, MODELLED_PRECISIONS, VARIANTS, changed
 from analysis.tables import markdown_table
 from files import write_json
 from hparams import HParams
@@ -37,25 +40,6 @@ if not fast_path.IS_HERE:
     sys.exit(f"kernels.py: {fast_path.MISSING}")
 from fast_decoder import graphs
 from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
-
-# What is chosen in fast_decoder/graphs.py, and the other choices; the names are for the reports.
-VARIANTS = {
-    "as it is": {},
-    "loads after the wait": {"EARLY_LOADS": False},
-    "products not split": {"WARPS": 1},
-    "a copy a graph": {"COPY_ONCE": False},
-}
-
-
-@contextlib.contextmanager
-def changed(module: ModuleType, constants: dict) -> Iterator[None]:
-    """The module with other constants, for a while."""
-    before = {name: getattr(module, name) for name in constants}
-    try:
-        vars(module).update(constants)
-        yield
-    finally:
-        vars(module).update(before)
 
 
 def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.Setting:
@@ -140,19 +124,69 @@ def microseconds(loop: Callable, args: argparse.Namespace) -> float:
 def measure_loops(args: argparse.Namespace) -> list[dict]:
     rows = []
     for precision in args.precisions.split(","):
-        for early in (True, False):
-            decoder = graphs.Graphs(setting_of(args, precision, early))
-            times = {name: microseconds(loop, args) for name, loop in loops(decoder, args).items()}
-            name = f"{precision}{'' if early else ', late'}"
-            rows.append({"setting": name, **times, "together": sum(times.values())})
-            print(f"measured {name}", file=sys.stderr, flush=True)
-            if args.json:  # anew for every setting, so that a kill leaves what is done
-                save(rows, args)
+        for variant in VARIANTS if args.variants else list(VARIANTS)[:1]:
+            for early in (True, False):
+                with changed(graphs, VARIANTS[variant]):
+                    decoder = graphs.Graphs(setting_of(args, precision, early))
+                    times = {
+                        name: microseconds(loop, args)
+                        for name, loop in loops(decoder, args).items()
+                    }
+                name = precision + ("" if early else ", late")
+                name += f", {variant}" if args.variants else ""
+                rows.append({"setting": name, **times, "together": sum(times.values())})
+                print(f"measured {name}", file=sys.stderr, flush=True)
+                if args.json:  # anew for every setting, so that a kill leaves what is done
+                    save({"rows": rows}, args)
     return rows
 
 
-def save(rows: list[dict], args: argparse.Namespace) -> None:
-    result = {"rows": rows, "versions": versions(), "device": machine(args.device)}
+def measure_launches(args: argparse.Namespace) -> list[dict]:
+    """The median duration of each launch, and what is modelled for it where anything is."""
+    found = []
+    modelled_sizes = (args.batch_size, args.symbols) == (16, 120)
+    for precision in args.precisions.split(","):
+        decoder = graphs.Graphs(setting_of(args, precision, early=False))
+        for (loop_name, names), loop in zip(
+            LOOPS.items(), loops(decoder, args).values(), strict=True
+        ):
+            durations = launch_durations(decoder, loop)
+            for name in names:
+                modelled = None
+                if modelled_sizes and precision in MODELLED_PRECISIONS:
+                    modelled = MODELLED[loop_name, name][MODELLED_PRECISIONS.index(precision)]
+                found.append(
+                    {
+                        "launch": f"{loop_name}: {name}",
+                        "precision": precision,
+                        "measured_us": statistics.median(durations[name]),
+                        "modelled_us": modelled,
+                    }
+                )
+        print(f"measured {precision}", file=sys.stderr, flush=True)
+        if args.json:
+            save({"launches": found}, args)
+    return found
+
+
+def launch_durations(decoder: graphs.Graphs, loop: Callable) -> dict[str, list[float]]:
+    """Microseconds of every launch of a loop by the kernel's name, made outside graphs."""
+    for name in ("_attention", "_decoder", "_attention_backward", "_decoder_backward"):
+        getattr(decoder, name).graph = None
+    loop()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        loop()
+        torch.cuda.synchronize()
+    durations = defaultdict(list)
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            durations[event.name].append(event.time_range.elapsed_us())
+    return durations
+
+
+def save(found: dict, args: argparse.Namespace) -> None:
+    result = found | {"versions": versions(), "device": machine(args.device)}
     result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
     write_json(args.json, result)
 
@@ -162,6 +196,19 @@ def loops_table(rows: list[dict]) -> str:
     return markdown_table(list(rows[0]), cells)
 
 
+def launches_table(found: list[dict]) -> str:
+    cells = [
+        [
+            launch["launch"],
+            launch["precision"],
+            f"{launch['measured_us']:.1f}",
+            "" if launch["modelled_us"] is None else f"{launch['modelled_us']:.1f}",
+        ]
+        for launch in found
+    ]
+    return markdown_table(["launch", "precision", "measured us", "modelled us"], cells, 2)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -169,6 +216,9 @@ def main(arguments: list[str] | None = None) -> None:
     add_size_options(parser, frames=774, symbols=120)
     add("--precisions", default="bf16,tf32,fp32", help="default %(default)s")
     add("--repeats", type=at_least_one, default=10)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--variants", action="store_true", help="of other choices too")
+    which.add_argument("--launches", action="store_true", help="each launch by itself")
     add_json_option(parser)
     parser.set_defaults(shrink=1)
     args = parser.parse_args(arguments)
@@ -181,12 +231,15 @@ def main(arguments: list[str] | None = None) -> None:
     problem = graphs.problem(args.device, torch.float32)
     if problem is not None:
         parser.error(f"--device {args.device}: {problem}")
-    rows = measure_loops(args)
+    if args.launches:
+        table, unit = launches_table(measure_launches(args)), "a launch"
+    else:
+        table, unit = loops_table(measure_loops(args)), "a step"
     print(
-        f"{machine(args.device)}, torch {torch.__version__}: microseconds a step, "
+        f"{machine(args.device)}, torch {torch.__version__}: microseconds {unit}, "
         f"{args.batch_size} clips of {args.frames} frames and {args.symbols} symbols\n"
     )
-    print(loops_table(rows))
+    print(table)
     if args.json:
         print(f"\nwrote {args.json}")
 

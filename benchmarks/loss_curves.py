@@ -21,18 +21,22 @@ import project_root
 import argparse
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import fast_path
-from analysis.arguments import add_measuring_options, at_least_one, make_parser, output_file
-from data_utils import Batch, TextMelCollate
+from analysis.arguments import (
+    add_measuring_options,
+    add_picture_option,
+    at_least_one,
+    make_parser,
+)
+from analysis.clips import learnable_batches
+from analysis.figures import write_picture
 from errors import UserError
-from files import write_atomically, write_json
+from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.measuring import measured_on, synchronize
@@ -45,32 +49,6 @@ SMALL = (
 )
 REFERENCE, FAST = "reference", "fast"
 YARDSTICKS = ("yardstick 1", "yardstick 2", "yardstick 3")
-
-
-# ---------------------------------------------------------------------------- the corpus
-
-
-def made_up_batches(count: int, hparams: HParams) -> list[Batch]:
-    """`count` batches of sentences whose symbols each sound as one spectrum for some frames."""
-    generator = torch.Generator().manual_seed(hparams.seed)
-
-    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
-        return torch.randint(low, high, shape, generator=generator)
-
-    num_symbols = 12
-    spectra = torch.randn(num_symbols, hparams.n_mel_channels, generator=generator) * 1.5 - 5
-    durations = draw(2, 7, num_symbols)
-    collate = TextMelCollate(hparams.n_frames_per_step)
-    batches = []
-    for _ in range(count):
-        items = []
-        for length in draw(3, 9, hparams.batch_size).tolist():
-            symbols = draw(0, num_symbols, length)
-            mel = spectra[symbols].repeat_interleave(durations[symbols], dim=0).T
-            noise = torch.randn(mel.shape, generator=generator)
-            items.append((symbols + 1, mel + 0.1 * noise))  # symbol 0 is padding
-        batches.append(collate(items))
-    return batches
 
 
 # ---------------------------------------------------------------------------- training
@@ -107,7 +85,7 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
     }
     for seed, name in enumerate(YARDSTICKS):
         round_otherwise(runs[name].model, last_place(precision), seed)
-    batches = made_up_batches(6, hparams)
+    batches = learnable_batches(6, hparams)
     losses: dict[str, list[float]] = {name: [] for name in runs}
     distances: dict[str, list[float]] = {name: [] for name in (FAST, *YARDSTICKS)}
     for step in progress_bar("training", steps, " steps", iterable=range(steps)):
@@ -235,18 +213,12 @@ def draw(result: dict) -> Figure:
     return figure
 
 
-def picture_path(text: str) -> Path:
-    if Path(text).suffix not in (".svg", ".png"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
-    return output_file(text)
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--steps", type=at_least_one, default=50)
     add_measuring_options(parser)
-    add("--picture", type=picture_path, metavar="FILE.svg|png", help="draw the curves here")
+    add_picture_option(parser)
     add("--hparams", default="", metavar="name=value,...", help="change the small model")
     args = parser.parse_args(arguments)
     if not fast_path.IS_HERE:
@@ -258,14 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
     result = compare(args, hparams)
     print(summary(result))
     if args.picture:
-        figure, kind = draw(result), args.picture.suffix[1:]
-        # Text stays text, and the same curves give the same bytes.
-        settings = {"svg.fonttype": "none", "svg.hashsalt": "loss curves"}
-        metadata = {"Date": None} if kind == "svg" else {}
-        with matplotlib.rc_context(settings):
-            write_atomically(
-                args.picture, lambda path: figure.savefig(path, format=kind, metadata=metadata)
-            )
+        write_picture(draw(result), args.picture)
         print(f"wrote {args.picture}")
     if args.json:
         write_json(args.json, result)

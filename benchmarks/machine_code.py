@@ -32,8 +32,8 @@ import torch
 
 from analysis import fast_path
 from analysis.arguments import add_json_option, make_parser
+from analysis.decoder_kernels import LOOPS, VARIANTS, changed
 from analysis.tables import markdown_table
-from benchmarks.kernels import VARIANTS, changed
 from files import write_json
 from training.measuring import versions
 
@@ -63,13 +63,6 @@ CASES = [  # clips, symbols, precision
     (64, 32, "fp32"),
 ]
 CHOICES = ("num_warps", "num_stages", "launch_pdl", "maxnreg")  # of the compiler
-LOOPS = {  # around one launch after another, and what one chunk of steps adds
-    "attention": ("lstm_step", "attention_energies", "attention_context"),
-    "decoder LSTM": ("lstm_step",),
-    "attention, backward": ("gradient_product", "attention_gradient", "cell_gradient"),
-    "decoder LSTM, backward": ("gradient_product", "cell_gradient"),
-}
-
 # An H200. Clock and rates are its maker's; latencies are assumed: they are not measured here.
 GIGAHERTZ = 1.755
 L2_BYTES = 64  # a cycle and processor
@@ -399,7 +392,7 @@ def measure(variant: str, case: tuple, disassemble: str) -> list[dict]:
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--variants", action="store_true", help="all of benchmarks/kernels.py")
+    add("--variants", action="store_true", help="all that benchmarks/kernels.py times")
     shown = "only these launches, the slowest part: a piece of a name in the table"
     add("--disassemble", default="", metavar="TEXT", help=shown)
     add_json_option(parser)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from cuda_capture import captured
 from fast_decoder import operations
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
@@ -29,10 +30,9 @@ CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
 # What can be chosen; benchmarks/kernels.py --variants times each.
+EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
 EARLY_LOADS = True  # loads of what no launch of a graph changes do not wait for the launch before
-COPY_ONCE = (
-    True  # the table is copied once a loop: a graph's last launch moves on to the next chunk
-)
+COPY_ONCE = True  # the table is copied once a loop; a graph's last launch moves it on
 WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
 
 
@@ -82,6 +82,13 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
     return _kernels() if isinstance(_kernels(), str) else None
 
 
+def launches_early(device: torch.device) -> bool:
+    """Whether a launch is made while the one before it still runs, if that can be captured."""
+    if not EARLY_LAUNCHES or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
     """The clips and symbols that the graphs for such a batch have programs for."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
@@ -101,7 +108,6 @@ def graphs_for(
         return reason
     location = decoder.attention_layer.location_layer.location_conv.conv
     stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
-    early_launch = memory.is_cuda and torch.cuda.get_device_capability(memory.device) >= (9, 0)
     setting = Setting(
         memory.device,
         weight.dtype,
@@ -117,7 +123,7 @@ def graphs_for(
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
-        early_launch,
+        launches_early(memory.device),
         stream,
     )
     return _graphs(setting)
@@ -159,15 +165,11 @@ class _Loop:
         self.next_chunk = _next_chunk(setting, backwards)
         if device.type != "cuda":  # Triton's interpreter
             return
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+        with torch.cuda.device(device):
             torch.cuda.synchronize()  # an early launch does not wait for the table to be written
             self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
             torch.cuda.synchronize()
-            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-            # A loader's thread may pin memory meanwhile: that is no business of this capture.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self._launch(CHUNK)
-            self.graph = graph
+            self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
     def _launch(self, num_steps: int) -> None:
         if self.before is not None:

@@ -2,19 +2,22 @@
 
     python scripts/soak.py                        # about 25 minutes on two CPU cores
     python scripts/soak.py --stops 20 --seed 1 --out soak_1
+    python scripts/soak.py --stops 3 --only SIGKILL --cached-mels   # needs no package for sound
 
 Makes a corpus of tones and trains a tiny model on it with `train.py --resume`. Each start has a
 random number of workers and ends in a random way at a random moment: by SIGKILL, SIGTERM, SIGINT
 or SIGHUP, sent to one process or to all of them; on a disk that is full; or before a checkpoint
 that cannot be read. Then the run is finished, and another one is trained without a stop. Their
 weights, optimizer, random states and metrics must be equal bit by bit, and no start may end in a
-traceback. What to do at each stop follows from --seed; the exact moments do not.
+traceback. All of it is done on the GPU where there is one. What to do at each stop follows from
+--seed; the exact moments do not.
 
 Writes OUT/soak.md. Ends with 1 if anything was lost. OUT must be new: a soak is not gone on with.
 """
 
 import project_root
 
+import argparse
 import json
 import os
 import random
@@ -34,9 +37,11 @@ import torch
 
 from analysis.arguments import make_parser, whole_number
 from analysis.tables import markdown_table
-from audio import write_wav
+from audio import frame_count, mel_fingerprint, write_wav
+from data_utils import MEL_SETTINGS_FILE
 from errors import UserError
-from files import METRICS_FILE, write_atomically
+from files import METRICS_FILE, write_atomically, write_json
+from hparams import create_hparams
 from progress import duration, progress_bar
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 from training.measuring import machine, versions
@@ -91,20 +96,34 @@ class Stop:
 # ---------------------------------------------------------------------------- corpus and runs
 
 
-def make_corpus(folder: Path, seed: int, clips: int = 40) -> str:
-    """Tones of 0.3 to 1.5 s in a little noise, a fifth for validation; returns the overrides."""
+def make_corpus(folder: Path, seed: int, settings: str, cached_mels: bool, clips: int = 40) -> str:
+    """Tones of 0.3 to 1.5 s in a little noise, a fifth for validation; returns the overrides.
+
+    With `cached_mels` they are log-mels of one loud band each, and nothing reads or writes sound.
+    """
+    if cached_mels:
+        settings += ",load_mel_from_disk=True"
+    hparams = create_hparams(settings)
     generator = np.random.default_rng(seed)
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for number, seconds in enumerate(generator.uniform(0.3, 1.5, clips)):
-        moments = np.arange(round(seconds * RATE)) / RATE
-        samples = 0.4 * np.sin(2 * np.pi * (200 + 20 * number) * moments)
-        path = folder / "wavs" / f"tone{number:02d}.wav"
-        write_wav(path, samples + 0.01 * generator.standard_normal(len(samples)), RATE)
+        count = round(seconds * RATE)
+        path = folder / "wavs" / f"tone{number:02d}{'.npy' if cached_mels else '.wav'}"
+        if cached_mels:
+            shape = hparams.n_mel_channels, frame_count(count, hparams)
+            mel = 0.1 * generator.standard_normal(shape, dtype=np.float32) - 8
+            mel[number % hparams.n_mel_channels] += 7
+            np.save(path, mel)
+        else:
+            samples = 0.4 * np.sin(2 * np.pi * (200 + 20 * number) * np.arange(count) / RATE)
+            write_wav(path, samples + 0.01 * generator.standard_normal(count), RATE)
         words = " ".join(["tone"] * (1 + round(5 * seconds)))
-        lines.append(f"{path}|{words}.|{len(samples) / RATE:.6f}\n")
+        lines.append(f"{path}|{words}.|{count / RATE:.6f}\n")
+    if cached_mels:
+        write_json(folder / "wavs" / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
     lists = {"training_files": lines[clips // 5 :], "validation_files": lines[: clips // 5]}
-    overrides = [SETTINGS]
+    overrides = [settings]
     for name, chosen in lists.items():
         path = folder / f"{name}.txt"
         path.write_text("".join(chosen), encoding="utf-8")
@@ -343,6 +362,7 @@ def summary(stops: list[Stop], lost: list[str], iterations: int, epochs: int, to
         rows.append([kind, len(chosen), len(chosen) - training, training, ends, faults])
     titles = ["stopped by", "times", "in set-up", "in training", "exit codes", "faults"]
     workers = Counter(stop.workers for stop in stops)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     faults = [f"- stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
     verdict = "equal bit by bit" if not lost else "NOT equal"
     return "\n".join(
@@ -357,7 +377,7 @@ def summary(stops: list[Stop], lost: list[str], iterations: int, epochs: int, to
             "Starts by number of workers: "
             + ", ".join(f"{count} with {number}" for number, count in sorted(workers.items()))
             + ".",
-            f"{machine(torch.device('cpu'))}; torch {versions()['torch']}; {duration(took)}. "
+            f"{machine(torch.device(device))}; torch {versions()['torch']}; {duration(took)}. "
             f"Command: python scripts/soak.py {' '.join(sys.argv[1:])}".rstrip(),
             "",
             *(["## Lost", "", *(f"- {line}" for line in lost), ""] if lost else []),
@@ -366,13 +386,14 @@ def summary(stops: list[Stop], lost: list[str], iterations: int, epochs: int, to
     )
 
 
-def soak(out: Path, stops: int, seed: int, report: Callable[[str], None]) -> list[str]:
+def soak(args: argparse.Namespace, report: Callable[[str], None]) -> list[str]:
     """All of it; returns what was lost or went wrong."""
-    draw, began = random.Random(seed), time.monotonic()
-    out.mkdir(parents=True)
-    overrides = make_corpus(out / "corpus", seed)
+    out, stops, began = args.out.absolute(), args.stops, time.monotonic()
+    draw = random.Random(args.seed)
+    settings = f"{SETTINGS},{args.hparams}" if args.hparams else SETTINGS
+    overrides = make_corpus(out / "corpus", args.seed, settings, args.cached_mels)
     run, undisturbed = out / "stopped", out / "undisturbed"
-    kinds = [KINDS[number % len(KINDS)] for number in range(stops)]
+    kinds = [args.only or KINDS[number % len(KINDS)] for number in range(stops)]
     draw.shuffle(kinds)
     found = []
     with progress_bar("Stopping", stops, " stops") as bar:
@@ -382,7 +403,8 @@ def soak(out: Path, stops: int, seed: int, report: Callable[[str], None]) -> lis
             log = out / f"stop_{number:03d}.log"
             found.append(stop_once(run, overrides, kind, draw, log))
             bar.update()
-    epochs = 2 + max((record["epoch"] for record in records(run)), default=0)
+    begun = records(run) if (run / METRICS_FILE).exists() else []  # else stopped in set-up only
+    epochs = 2 + max((record["epoch"] for record in begun), default=0)
     print(f"finishing {run}: {epochs} epochs", flush=True)
     train_to_the_end(run, overrides, epochs)
     print(f"training {undisturbed} without a stop", flush=True)
@@ -402,6 +424,11 @@ def main(arguments: list[str] | None = None) -> None:
         help="default: 150, of which 100 are signals",
     )
     parser.add_argument("--seed", type=whole_number(0), default=0)
+    parser.add_argument("--only", choices=KINDS, help="stop in this way only")
+    shown = "train on made-up cached mels, not on sound"
+    parser.add_argument("--cached-mels", action="store_true", help=shown)
+    shown = "change the tiny model"
+    parser.add_argument("--hparams", default="", metavar="name=value,...", help=shown)
     args = parser.parse_args(arguments)
     if args.out.exists():
         parser.error(f"--out {args.out}: is there already; delete it or name another folder")
@@ -413,7 +440,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"summary: {page}")
 
     try:
-        lost = soak(args.out.absolute(), args.stops, args.seed, report)
+        lost = soak(args, report)
     except UserError as error:
         sys.exit(f"soak.py: {error}")
     sys.exit(1 if lost else 0)

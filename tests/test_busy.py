@@ -1,6 +1,7 @@
 """benchmarks/busy.py: the union of intervals, what is idle and why, and a whole run on a CPU."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_epoch import TINY
 
+from analysis import training_steps
 from benchmarks import busy
 
 
 def session(*kernels, end=100, start=0, marks=((0, "working"),), calls=(), steps=1):
     named = [(f"kernel {i}", *times) for i, times in enumerate(kernels)]
-    return busy.Session(steps, start, end, list(marks), named, list(calls))
+    return training_steps.Session(steps, start, end, list(marks), named, list(calls))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
@@ -25,7 +27,7 @@ def test_the_union_covers_the_same_points_as_the_intervals_and_is_apart(interval
     for start, end in zip(starts, ends, strict=True):
         covered[start:end] = True
     merged = np.zeros(100, dtype=int)
-    union = busy.union(starts, ends)
+    union = training_steps.union(starts, ends)
     for start, end in zip(*union, strict=True):
         merged[start:end] += 1
     assert np.array_equal(merged, covered.astype(int))
@@ -43,7 +45,7 @@ def test_the_union_covers_the_same_points_as_the_intervals_and_is_apart(interval
     ],
 )
 def test_idle_is_what_no_kernel_covers_inside_the_session(kernels, gaps):
-    assert busy.idle_times(session(*kernels)).tolist() == gaps
+    assert training_steps.idle_times(session(*kernels)).tolist() == gaps
 
 
 def test_the_host_is_said_to_do_what_took_most_of_a_gap():
@@ -112,7 +114,7 @@ def test_kernels_and_host_calls_are_told_apart_in_what_the_profiler_recorded():
         Event("Activity Buffer Request", 3, 2, "CPU"),
     ]
     seen = session()
-    busy.collect(seen, events)
+    training_steps.collect(seen, events)
     assert seen.kernels == [("lstm_step", 5, 15), ("Memcpy HtoD (Pinned -> Device)", 20, 24)]
     assert seen.calls == [("cudaGraphLaunch", 1, 3)]
 
@@ -124,7 +126,7 @@ def test_on_a_cpu_it_measures_wall_time_and_shares_and_claims_no_busy_gpu(tmp_pa
     busy.main([*options, "--json", str(tmp_path / "busy.json")])
     printed = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "busy.json").read_text(encoding="utf-8"))
-    assert result["busy"] is None
+    assert result["busy"] is result["busy_upper_bound"] is None
     assert "| GPU busy | not measured without a GPU |" in printed
     assert 0 < result["wall_seconds"] < 60
     assert 0 <= result["waited_for_data"] < 1
@@ -143,6 +145,7 @@ def test_what_was_seen_on_a_gpu_is_reported():
         "steps": 1,
         "clips": "12 clips",
         "fast_decoder": "fast",
+        "busy_upper_bound": None,
         "wall_seconds": 0.02,
         "profiled_wall_seconds": 0.01,
         "waited_for_data": 0.0,
@@ -154,3 +157,35 @@ def test_what_was_seen_on_a_gpu_is_reported():
     assert "| 100 µs to more | 1 | 10.00% |" in page
     assert "| kernel 1 | 50.0% | 0.005 | 1 |" in page
     assert "| 1,000 µs | working |" in page
+    assert "at most" not in page
+    page = " ".join(busy.report(result | {"busy_upper_bound": 0.97}).split())
+    assert "| GPU busy, in 1 profiled steps, launched late | 90.0% |" in page
+    assert "| GPU busy at most: launched early, with the waiting in it | 97.0% |" in page
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_where_kernels_wait_inside_the_busy_share_is_that_of_late_launches(monkeypatch, early):
+    graphs = pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+    monkeypatch.setattr(graphs, "launches_early", lambda device: early)
+    done = []
+
+    def profile_steps(*_):
+        done.append(("profiled", graphs.EARLY_LAUNCHES))
+        return {"busy": 0.97 if graphs.EARLY_LAUNCHES else 0.85, "profiled_steps": 3}
+
+    monkeypatch.setattr(busy, "profile_steps", profile_steps)
+    monkeypatch.setattr(
+        busy, "prepare", lambda *_: done.append(("prepared", graphs.EARLY_LAUNCHES))
+    )
+    monkeypatch.setattr(busy, "wall_time", lambda *_: {"wall_seconds": 1.0})
+    monkeypatch.setattr(busy, "Training", lambda *_: SimpleNamespace(run=lambda steps: None))
+    trainer = SimpleNamespace(device=None, hparams=SimpleNamespace(decoder="fast"))
+    found = busy.measure_training(trainer, None, SimpleNamespace(steps=3, warm_ups=1))
+    usual = [("prepared", True), ("profiled", True)]
+    late = [("prepared", False), ("profiled", False)]
+    assert done == (usual + late if early else usual)
+    shares = found["busy"], found["busy_upper_bound"]
+    assert shares == ((0.85, 0.97) if early else (0.97, None))
+    assert graphs.EARLY_LAUNCHES
+    trainer.hparams.decoder = "reference"
+    assert not busy.launches_early(trainer)

@@ -34,7 +34,9 @@ TABLE = {
         "numpy torch tqdm matplotlib",
     ),
     "model": ("layers hparams", "torch"),
-    "fast_decoder": ("", "torch triton"),
+    "cuda_capture": ("", "torch"),
+    "captured_steps": ("cuda_capture model", "torch"),
+    "fast_decoder": ("cuda_capture", "torch triton"),
     "training.loop_state": ("", ""),
     "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
     "training.checkpoint": (
@@ -98,7 +100,7 @@ TABLE = {
     ),
     "analysis": (
         "errors files progress hparams batching text audio clip_table data_utils corpus pictures "
-        "speaking training.measuring training.step",
+        "speaking training.batches training.measuring training.step",
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
@@ -110,7 +112,7 @@ TABLE = {
         "torch numpy",
     ),
     "speaking": (
-        "errors files text audio hparams model pictures training.checkpoint",
+        "errors files text audio captured_steps hparams model pictures training.checkpoint",
         "torch numpy",
     ),
     "synthesize": ("environment errors files hparams speaking text training.printing", ""),

@@ -57,6 +57,7 @@ SMALLER = {
     "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
     "benchmarks/loss_curves.py": "--steps 2",
     "benchmarks/scaling.py": f"--clips 20 --processes 1,2 --hparams {TINY},num_bins=5",
+    "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
     "benchmarks/step_cost.py": (
         f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
     ),

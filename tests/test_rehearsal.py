@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from batching import STRATEGIES, plan_epoch
 from clip_table import Clip, ClipTable
+from data_utils import made_up_batch
 from errors import UserError
 from hparams import HParams, create_hparams
 from training.rehearsal import costliest_shapes, rehearse
-from training.step import Trainer
+from training.step import Part, Trainer
 
 CPU = torch.device("cpu")
 SMALL = (
@@ -308,3 +309,27 @@ def test_what_is_advised_fits_when_it_is_tried():
         plan = plan_epoch(frames, 64, "sorted", dynamic_batch_size=True, batch_capacity=capacity)
         assert max(len(b) * max(frames[i] for i in b) for b in plan) <= limit
         assert capacity + max(frames) > limit  # the next step of the search would not fit
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_capacity_named_when_memory_runs_out_fits_and_trains():
+    """The full-size model in 4 GB, of which a batch of 64 clips of 870 frames takes more."""
+    device, training = torch.device("cuda"), clips([870] * 70, [150] * 70)
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(4e9 / total, device)
+    try:
+        with pytest.raises(UserError, match="do not fit into the GPU's memory") as refusal:
+            rehearse(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
+        setting = str(refusal.value).rpartition(" ")[2]
+        assert setting.startswith("batch_capacity=")
+        torch.cuda.empty_cache()
+        hparams = create_hparams(f"batch_size=64,{setting}")
+        trainer = Trainer(hparams, device)
+        assert rehearse(trainer, training, VALIDATION) <= 4e9
+        count = hparams.batch_capacity // 870
+        losses = trainer.step([Part(made_up_batch(count, 870, 150, hparams))])
+        losses.copied.synchronize()
+        assert torch.isfinite(losses.values[0])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from helpers import Child, make_corpus, metrics
 
+from data_utils import TextMelDataset, read_filelist
+from hparams import create_hparams
 from scripts import soak
 
 
@@ -76,3 +78,17 @@ def test_the_summary_counts_every_stop_and_names_what_was_lost():
     ]  # fmt: skip
     assert "- best.pt: missing" in page
     assert "- stop 2, SIGKILL: a traceback" in page
+
+
+@pytest.mark.parametrize("cached_mels", [False, True])
+def test_either_corpus_is_read_as_the_settings_that_come_with_it_say(cached_mels, tmp_path):
+    overrides = soak.make_corpus(tmp_path, 0, soak.SETTINGS, cached_mels, clips=10)
+    hparams = create_hparams(overrides)
+    assert hparams.load_mel_from_disk == cached_mels
+    clips = read_filelist(hparams.training_files, hparams)
+    assert len(clips) == 8
+    assert len(read_filelist(hparams.validation_files, hparams)) == 2
+    text, mel, _ = TextMelDataset(clips, hparams)[0]
+    assert (len(text) > 4, mel.shape) == (True, (10, int(clips.num_frames[0])))
+    loudness = mel[:, 1:-1].mean(dim=1).sort().values
+    assert loudness[-1] > loudness[0] + 2

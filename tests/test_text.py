@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unidecode import unidecode
 
-from text import can_be_spoken, clean_text, sequence_to_text, symbols, text_to_sequence
+from errors import UserError
+from text import can_be_spoken, clean_text, numbers, sequence_to_text, symbols, text_to_sequence
 from text.cleaners import CLEANERS
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -404,6 +405,23 @@ def test_ascii_passes_as_unidecode_would_have_it_and_other_letters_go_through_it
     assert unidecode(ascii_text) == ascii_text
     assert clean_text("Größe, œuvre", [name]) == clean_text(unidecode("Größe, œuvre"), [name])
     assert spoken("Größe, œuvre", [name]) == "grosse, oeuvre"
+
+
+@pytest.mark.parametrize(
+    ("missing", "text", "message"),
+    [
+        ("unidecode", "Größe, œuvre", "'ßöœ' can only be cleaned with the package unidecode"),
+        ("inflect", "739201", "numbers can only be spelled with the package inflect"),
+    ],
+)
+def test_a_text_that_needs_a_package_that_is_not_installed_is_refused(
+    missing, text, message, monkeypatch
+):
+    numbers._inflect_engine.cache_clear()
+    monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
+    with pytest.raises(UserError, match=f"{message}.*install requirements.txt, or write"):
+        clean_text(text, ["english_cleaners"])
+    assert clean_text("Mr. Co.", ["english_cleaners"]) == "mister company"
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"])

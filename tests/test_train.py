@@ -920,6 +920,15 @@ def test_too_little_memory_for_a_validations_sound_costs_the_sound_alone(
     assert all(left[tag] == heard[tag] for tag in left)
 
 
+def test_without_librosa_a_validation_goes_on_without_its_sound(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "librosa", None)  # as if it were not installed
+    assert validation.sound_of(torch.zeros(80, 5), create_hparams()) is None
+    assert capsys.readouterr().out == (
+        "warning: without librosa there is no sound of a validation clip: "
+        "training goes on without it\n"
+    )
+
+
 @pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug")])
 def test_a_fault_in_making_a_validations_sound_keeps_its_traceback(
     error, corpus, tmp_path, monkeypatch

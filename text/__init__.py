@@ -23,7 +23,7 @@ _SPOKEN_IDS = {i for i, symbol in enumerate(symbols) if symbol[0] == "@" or symb
 def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
     """The text after every named cleaner in turn; braces have no meaning here.
 
-    Raises UserError for an unknown cleaner.
+    Raises UserError for an unknown cleaner, or without a package that it needs for this text.
     """
     return clean_pieces([text], cleaner_names)[0]
 
@@ -36,7 +36,7 @@ def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
     underscore becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and spans
     are looked for in the first line only, where one drops all further lines, so give single lines.
 
-    Raises UserError for an unknown cleaner.
+    Raises UserError for an unknown cleaner, or without a package that it needs for this text.
     """
     pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
     if len(pieces) == 1:

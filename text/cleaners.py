@@ -53,8 +53,14 @@ def _to_ascii(text: str) -> str:
     """unidecode, which gives ASCII back as it is: machines that lack it can read English."""
     if text.isascii():
         return text
-    from unidecode import unidecode
-
+    try:
+        from unidecode import unidecode
+    except ModuleNotFoundError:
+        letters = "".join(sorted(set(re.sub(r"[\x00-\x7f]", "", text))))
+        raise UserError(
+            f"{letters!r} can only be cleaned with the package unidecode, which is not installed; "
+            "install requirements.txt, or write it in ASCII"
+        ) from None
     return unidecode(text)
 
 
@@ -100,7 +106,8 @@ _STRIPS_THE_ENDS = "english_cleaners_corrected"
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises UserError for an unknown cleaner, TypeError for a bare string in place of a list.
+    Raises UserError for an unknown cleaner and without a package that it needs for this text,
+    TypeError for a bare string in place of a list.
     """
     if isinstance(cleaner_names, str):
         raise TypeError(

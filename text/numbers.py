@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from errors import UserError
+
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
@@ -16,8 +18,13 @@ _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999
 @lru_cache(maxsize=1)
 def _inflect_engine():
     """The one inflect engine; its import takes about a second, so only numbers pay for it."""
-    import inflect
-
+    try:
+        import inflect
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"numbers can only be spelled with the package {error.name}, which is not installed; "
+            "install requirements.txt, or write numbers out"
+        ) from None
     return inflect.engine()
 
 

@@ -157,8 +157,8 @@ def _record(run: Run, found: list[Validated]) -> dict:
 def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
     """The first clip of a batch: alignment, mels, gate and sound.
 
-    The sound takes far more memory than the rest, of the machine and not of the GPU. Where there is
-    too little it is None, for nothing that is trained depends on it.
+    The sound takes librosa and far more memory than the rest, of the machine and not of the GPU.
+    Where either is missing it is None, for nothing that is trained depends on it.
     """
     frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
     steps = -(-frames // hparams.n_frames_per_step)
@@ -175,18 +175,18 @@ def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
 
 
 def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
-    """Samples [N] of a log-mel [n_mels, frames], or None and a warning if memory is too small."""
+    """Samples [N] of a log-mel [n_mels, frames], or None and a warning without the package or the
+    memory for it."""
     try:
         return griffin_lim(mel, hparams, iterations=30)
+    except ModuleNotFoundError as error:  # on a GPU machine with cached mels, say
+        problem = f"without {error.name} there is no sound of a validation clip"
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print(
-            f"warning: too little memory to make sound of a validation clip of {mel.shape[1]} "
-            "frames: training goes on without it",
-            flush=True,
-        )
-        return None
+        problem = f"too little memory to make sound of a validation clip of {mel.shape[1]} frames"
+    print(f"warning: {problem}: training goes on without it", flush=True)
+    return None
 
 
 def log_validation(run: Run, record: dict, example: dict) -> None:

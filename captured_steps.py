@@ -1,0 +1,142 @@
+"""The decoder in synthesis on a GPU: `model.free_running` with CHUNK steps in one CUDA graph.
+
+A step is some fifty small operators, which a GPU runs faster than the host launches them. A graph
+launches those of CHUNK steps at once, and the host asks once for each chunk whether all texts have
+ended. Operators, shapes and order are those of the readable loop, so results are bitwise the same.
+
+A graph is good for one number of texts and of symbols, so each batch of texts is captured anew.
+That takes the host about as long as to launch CHUNK steps, of some hundreds that a text has. So
+no graph is kept, and none can outlive the weights or settings that it was made with.
+"""
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+
+import model
+from cuda_capture import captured
+from model import Decoder, DropoutMasks, SpokenSteps
+
+# Steps. More of them are longer to capture, and up to CHUNK - 1 are made that no text needs; with
+# fewer the GPU waits more often for the host to look.
+CHUNK = 8
+
+
+def free_running(
+    decoder: Decoder,
+    memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
+    mask: torch.Tensor,  # [B, T_in] bool, True at padding
+    dropout_masks: DropoutMasks,
+    max_steps: int,
+) -> Iterator[SpokenSteps]:
+    """`model.free_running`, several steps at a time on a GPU, one at a time elsewhere.
+
+    One at a time under autocast too: it keeps copies of weights, which must not be a graph's.
+    """
+    if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
+        return in_chunks(decoder, memory, mask, dropout_masks, max_steps, replayed)
+    return model.free_running(decoder, memory, mask, dropout_masks, max_steps)
+
+
+def in_chunks(
+    decoder: Decoder,
+    memory: torch.Tensor,
+    mask: torch.Tensor,
+    dropout_masks: DropoutMasks,
+    max_steps: int,
+    repeated: Callable[[Callable, torch.device], Iterator],
+) -> Iterator[SpokenSteps]:
+    """The same in chunks of CHUNK steps, the last one cut at `max_steps`.
+
+    Each chunk reads and writes the same tensors, and `repeated(make_steps, device)` yields its
+    results, each of which the next may overwrite.
+    """
+    processed_memory = decoder.attention_layer.memory_layer(memory)
+    first_state = decoder.initial_state(memory)
+    last_frames = memory.new_zeros(len(memory), decoder.frame_dim)
+    keep = tuple(
+        None if kept is None else kept.new_ones(CHUNK, *kept.shape[1:])
+        for kept in dropout_masks.prenet
+    )
+
+    def make_steps() -> SpokenSteps:
+        frames, state, made = last_frames, first_state, []
+        for t in range(CHUNK):
+            step_keep = tuple(None if kept is None else kept[t] for kept in keep)
+            prenet_output = decoder.prenet(frames, step_keep)
+            frames, gate, state = decoder.step(
+                prenet_output, state, memory, processed_memory, mask, None, None
+            )
+            made.append((frames, gate, state.alignment))
+        for before, after in zip((last_frames, *first_state), (frames, *state), strict=True):
+            before.copy_(after)
+        return SpokenSteps(*(torch.stack(steps) for steps in zip(*made, strict=True)))
+
+    results = repeated(make_steps, memory.device)
+    for start in range(0, max_steps, CHUNK):
+        count = min(CHUNK, max_steps - start)
+        for chunk, whole in zip(keep, dropout_masks.prenet, strict=True):
+            if chunk is not None:
+                chunk[:count] = whole[start : start + count]
+        yield SpokenSteps(*(steps[:count].clone() for steps in next(results)))
+
+
+# ---------------------------------------------------------------------------- the graph
+
+
+def replayed(function: Callable, device: torch.device) -> Iterator:
+    """Results of `function()`, called anew for each on a GPU: from the second on by one CUDA graph.
+
+    The first call loads and allocates what a capture must not: kernels, and workspaces of matrix
+    products, which belong to a stream. Where the capture fails, a warning says so, and the
+    function is called on.
+    """
+    with _alone_on_side_stream(device):
+        result = function()
+    yield result
+    try:
+        with _alone_on_side_stream(device):
+            graph, result = captured(function, _side_stream(device))
+    except Exception as error:  # whatever torch, the driver or the GPU cannot capture
+        cause = error.__context__ or error  # what broke a capture breaks its end too
+        _warn_once(str(cause).strip().partition("\n")[0] or type(cause).__name__)
+        while True:
+            yield function()
+    while True:
+        graph.replay()
+        yield result
+
+
+_SIDE_STREAM_IN_USE = threading.Lock()
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all graphs of a device: each stream keeps a workspace of tens of megabytes."""
+    return torch.cuda.Stream(device)
+
+
+@contextlib.contextmanager
+def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
+    """What is launched inside runs on the side stream, after what the current stream holds, which
+    goes on after it. Other threads that speak wait: a capture records all that its stream gets."""
+    side, current = _side_stream(device), torch.cuda.current_stream(device)
+    with _SIDE_STREAM_IN_USE, torch.cuda.stream(side):
+        side.wait_stream(current)
+        try:
+            yield
+        finally:
+            current.wait_stream(side)
+
+
+@functools.cache
+def _warn_once(problem: str) -> None:
+    warnings.warn(
+        "speaking launches its steps one by one, with the same results, but several times slower "
+        f"than by a CUDA graph, which failed: {problem}",
+        stacklevel=2,
+    )

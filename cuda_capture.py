@@ -1,0 +1,41 @@
+"""CUDA graphs, captured so that a capture that fails leaves torch as it was."""
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+
+
+def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
+    """A graph of what `function()` launches, and what it returned: a replay writes those tensors.
+
+    The function may draw no random numbers and may not wait for the GPU. It is captured on
+    `stream`, and nothing of it is run.
+
+    Where CUDA breaks a capture off, torch's capture_end raises before it has tidied up (read in
+    torch 2.11 and 2.13). `stream` would stay the current one; in 2.11 the generator that the
+    capture began with would never draw again; memory used on two streams would never be freed,
+    and empty_cache would raise. So the capture gets a generator's state and a pool of its own.
+
+    Raises:
+        Exception: of any kind, from the function or torch, if it cannot be captured.
+    """
+    device = stream.device
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    generator = torch.cuda.default_generators[device.index]
+    state = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(torch.Generator(device))
+    try:
+        with (
+            torch.cuda.stream(stream),
+            # Another thread may pin memory meanwhile: that is no business of this capture.
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            result = function()
+    except Exception:
+        with contextlib.suppress(RuntimeError):  # torch has ended it itself
+            torch._C._cuda_endAllocateToPool(device.index, pool)
+        raise
+    finally:
+        generator.graphsafe_set_state(state)
+    return graph, result

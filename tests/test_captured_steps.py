@@ -1,0 +1,236 @@
+"""captured_steps.py: chunks of steps, without a graph and on a GPU, speak as the readable loop."""
+
+import contextlib
+import functools
+import warnings
+
+import pytest
+import torch
+
+import captured_steps
+import cuda_capture
+import model as readable
+import speaking
+from captured_steps import CHUNK, in_chunks
+from hparams import HParams
+from model import Tacotron2
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+SMALL = {
+    "symbols_embedding_dim": 7,
+    "encoder_embedding_dim": 8,
+    "encoder_n_convolutions": 1,
+    "n_mel_channels": 6,
+    "prenet_dim": 9,
+    "attention_rnn_dim": 11,
+    "decoder_rnn_dim": 10,
+    "attention_dim": 5,
+    "attention_location_n_filters": 3,
+    "attention_location_kernel_size": 5,
+    "postnet_embedding_dim": 7,
+    "postnet_n_convolutions": 2,
+}
+LENGTHS = (9, 4, 6)  # symbols
+MOST_STEPS = 2 * CHUNK + 5
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def speaker(seed=0, **changes) -> Tacotron2:
+    torch.manual_seed(seed)
+    model = Tacotron2(HParams(**SMALL | {"max_decoder_steps": MOST_STEPS} | changes)).eval()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            noise = torch.randn(tensor.shape, generator=seeded(seed))
+            tensor.add_((3 if "gate_layer" in name else 0.3) * noise)
+    return model
+
+
+def spoken(model, texts=3, lengths=LENGTHS, seed=1):
+    device = model.embedding.weight.device
+    lengths = torch.tensor(lengths[:texts])
+    text = torch.randint(1, 100, (texts, int(lengths.max())), generator=seeded(seed))
+    masks = model.decoder.draw_masks(model.max_decoder_steps, texts, seeded(seed))
+    return model.infer(text.to(device), lengths, masks)
+
+
+def overwriting(calls, function, device):
+    """What `captured_steps.replayed` does, without a GPU: a result is written over the last."""
+    result = function()
+    while True:
+        calls.append(len(result.gate))
+        yield result
+        for before, after in zip(result, function(), strict=True):
+            before.copy_(after)
+
+
+def in_chunks_too(model, **arguments):
+    """What the readable loop speaks, and the chunks do, and the steps of each chunk made."""
+    expected, calls = spoken(model, **arguments), []
+    model.speaking_decoder = functools.partial(
+        in_chunks, repeated=functools.partial(overwriting, calls)
+    )
+    return expected, spoken(model, **arguments), calls
+
+
+def assert_same(outputs, expected):
+    for name, value in expected._asdict().items():
+        assert getattr(outputs, name).dtype == value.dtype
+        assert torch.equal(getattr(outputs, name), value), name
+
+
+def ends_at(longest, texts, r):
+    """A model whose longest text of the first `texts` ends with step `longest` by its gate."""
+    for seed in range(200):
+        model = speaker(seed, n_frames_per_step=r, gate_threshold=1.0)
+        probability = torch.sigmoid(spoken(model, texts).gate)  # [B, T]
+        levels = probability.flatten().sort().values
+        for threshold in ((levels[1:] + levels[:-1]) / 2)[levels.diff() > 1e-4].tolist():
+            passes = probability > threshold
+            if passes.any(dim=1).all() and passes.int().argmax(dim=1).max() + 1 == longest:
+                model.gate_threshold = threshold
+                return model
+    raise AssertionError(f"no model found that ends with step {longest}")
+
+
+@pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])
+@pytest.mark.parametrize("longest", [3, CHUNK, CHUNK + 1], ids=["inside", "edge", "beyond"])
+def test_chunks_speak_the_very_steps_of_the_readable_loop(longest, texts, r):
+    expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
+    assert expected.gate.shape[1] == longest
+    assert_same(outputs, expected)
+    assert len(calls) == -(-longest // CHUNK)  # the host looks after each
+
+
+@pytest.mark.parametrize("most", [1, CHUNK, CHUNK + 3, 2 * CHUNK])
+def test_chunks_end_at_the_step_limit(most):
+    model = speaker(gate_threshold=1.0, max_decoder_steps=most, p_prenet_dropout=0.0)
+    expected, outputs, calls = in_chunks_too(model)
+    assert outputs.mel_lengths.tolist() == [most] * 3
+    assert_same(outputs, expected)
+    assert len(calls) == -(-most // CHUNK)
+    memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(most, 1)
+    mask = torch.zeros(1, 4, dtype=torch.bool)
+    steps = in_chunks(model.decoder, memory, mask, masks, most, functools.partial(overwriting, []))
+    assert sum(len(step.gate) for step in steps) == most
+
+
+def test_a_cpu_makes_one_step_at_a_time():
+    model = speaker(gate_threshold=1.0)
+    expected = spoken(model)
+    model.speaking_decoder = captured_steps.free_running
+    assert_same(spoken(model), expected)
+    memory = torch.zeros(1, 4, 8)
+    masks = model.decoder.draw_masks(2, 1)
+    steps = captured_steps.free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
+    assert [len(step.gate) for step in steps] == [1, 1]
+
+
+def test_speech_goes_on_where_its_steps_cannot_be_captured(monkeypatch):
+    def fail(function, stream):
+        try:
+            raise ValueError("the kernel\nis lost")
+        finally:
+            raise RuntimeError("capture failed")
+
+    monkeypatch.setattr(captured_steps, "_alone_on_side_stream", contextlib.nullcontext)
+    monkeypatch.setattr(captured_steps, "_side_stream", lambda device: None)
+    monkeypatch.setattr(captured_steps, "captured", fail)
+    captured_steps._warn_once.cache_clear()
+    model = speaker(gate_threshold=1.0)
+    expected = spoken(model)
+    model.speaking_decoder = functools.partial(in_chunks, repeated=captured_steps.replayed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert_same(spoken(model), expected)
+    assert len(caught) == 1
+    assert str(caught[0].message).endswith("by a CUDA graph, which failed: the kernel")
+    captured_steps._warn_once.cache_clear()
+
+
+def test_a_speaker_captures_its_steps_unless_the_reference_decoder_is_asked_for(checkpoint_path):
+    cpu = torch.device("cpu")
+    model = speaking.load_speaker(checkpoint_path, device=cpu).model
+    assert model.speaking_decoder is captured_steps.free_running
+    model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
+    assert model.speaking_decoder is readable.free_running
+
+
+# ---------------------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture(scope="module")
+def full_size():
+    torch.manual_seed(0)
+    return Tacotron2(HParams(max_decoder_steps=5 * CHUNK + 3, gate_threshold=1.0)).eval().cuda()
+
+
+@needs_gpu
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
+def test_on_a_gpu_graphs_make_bitwise_the_steps_of_the_readable_loop(full_size, lengths):
+    decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
+    memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
+    mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
+    masks = decoder.draw_masks(most_steps, len(lengths), seeded())
+
+    def steps_of(free_running):
+        steps = list(free_running(decoder, memory, mask.cuda(), masks, most_steps))
+        return readable.SpokenSteps(*map(torch.cat, zip(*steps, strict=True)))
+
+    expected = steps_of(readable.free_running)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a failed capture
+        for _ in range(2):
+            assert_same(steps_of(captured_steps.free_running), expected)
+
+
+@needs_gpu
+def test_a_gpu_speaks_texts_of_two_lengths_by_graphs_as_one_step_at_a_time():
+    model = ends_at(CHUNK + 3, 3, 1).cuda()
+    for lengths in (LENGTHS, (5, 7, 3)):
+        model.speaking_decoder = readable.free_running
+        expected = spoken(model, lengths=lengths)
+        model.speaking_decoder = captured_steps.free_running
+        for _ in range(2):
+            assert_same(spoken(model, lengths=lengths), expected)
+
+
+@needs_gpu
+def test_speaking_on_a_gpu_leaves_its_random_state_as_it_was(full_size):
+    full_size.speaking_decoder = captured_steps.free_running
+    torch.cuda.manual_seed(3)
+    before, expected = torch.cuda.get_rng_state(), torch.rand(5, device="cuda")
+    torch.cuda.set_rng_state(before)
+    spoken(full_size, 1, (30,))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert torch.equal(torch.rand(5, device="cuda"), expected)
+
+
+@needs_gpu
+def test_after_a_failed_capture_on_a_gpu_all_goes_on():
+    device = torch.device("cuda", torch.cuda.current_device())
+    counter = torch.zeros((), device=device)
+
+    def waits():  # which a capture forbids
+        counter.add_(1)
+        return counter.item()
+
+    captured_steps._warn_once.cache_clear()
+    stream = torch.cuda.current_stream(device)
+    results = captured_steps.replayed(waits, device)
+    assert next(results) == 1
+    with pytest.warns(UserWarning, match="by a CUDA graph, which failed"):
+        assert next(results) == 2
+    assert next(results) == 3
+    assert torch.cuda.current_stream(device) == stream
+    assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
+    torch.cuda.empty_cache()  # which raises while torch believes that a capture goes on
+    graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
+    graph.replay()
+    assert value.item() == 4
