@@ -672,20 +672,17 @@ def test_the_kernels_benchmark_prints_a_row_a_setting(monkeypatch):
 
 def test_the_kernels_benchmark_times_every_variant_with_its_constants(monkeypatch):
     monkeypatch.setattr(benchmark, "loops", lambda decoder, args: {"one": decoder})
-    monkeypatch.setattr(benchmark, "microseconds", lambda constants, args: constants)
-    names = "EARLY_LOADS", "WARPS", "COPY_ONCE"
-    monkeypatch.setattr(
-        graphs,
-        "Graphs",
-        lambda setting: sum(2**i * bool(getattr(graphs, n) != 4) for i, n in enumerate(names)),
-    )
-    before = [getattr(graphs, name) for name in names]
+    monkeypatch.setattr(benchmark, "microseconds", lambda loop, args: loop)
+
+    def constants(_):
+        return graphs.EARLY_LOADS + 2 * graphs.COPY_ONCE + 4 * graphs.WARPS
+
+    monkeypatch.setattr(graphs, "Graphs", constants)
     args = SimpleNamespace(device=torch.device("cpu"), batch_size=2, frames=2, symbols=5, shrink=1)
     args.precisions, args.json, args.variants = "tf32", None, True
     seen = {row["setting"]: row["one"] for row in benchmark.measure_loops(args)}
-    # bits: loads early, products not split, one copy
-    assert [seen[name] for name in seen if "late" not in name] == [5, 5, 7, 5]
-    assert [getattr(graphs, name) for name in names] == before
+    assert [seen[name] for name in seen if "late" not in name] == [19, 18, 7, 17]
+    assert constants(None) == 19
 
 
 @pytest.mark.parametrize(("batch_size", "modelled"), [(16, [3.2, 7.5]), (8, [None, None])])
