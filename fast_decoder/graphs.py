@@ -25,6 +25,7 @@ CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
+EARLY_LAUNCHES = True  # where the GPU can; False makes each launch wait for the one before it
 
 
 class Setting(NamedTuple):
@@ -73,6 +74,12 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
     return _kernels() if isinstance(_kernels(), str) else None
 
 
+def launches_early(device: torch.device) -> bool:
+    """Whether kernels are launched while the one before still runs."""
+    can = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return EARLY_LAUNCHES and can
+
+
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
     """The clips and symbols that the graphs for such a batch have programs for."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
@@ -92,7 +99,6 @@ def graphs_for(
         return reason
     location = decoder.attention_layer.location_layer.location_conv.conv
     stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
-    early_launch = memory.is_cuda and torch.cuda.get_device_capability(memory.device) >= (9, 0)
     setting = Setting(
         memory.device,
         weight.dtype,
@@ -108,7 +114,7 @@ def graphs_for(
         0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
-        early_launch,
+        launches_early(memory.device),
         stream,
     )
     return _graphs(setting)

@@ -18,18 +18,17 @@ import pytest
 import torch
 from test_fast_decoder import (
     TOLERANCE,
-    Problem,
     assert_golden,
     errors_by_precision,
     needs_golden,
     problem,
-    relative_errors,
 )
 
 import fast_decoder
 import model
 from benchmarks import kernels as benchmark
 from fast_decoder import graphs, operations
+from fast_decoder.parity import Problem, relative_errors
 from hparams import HParams
 from training.step import AUTOCAST_DTYPES
 
