@@ -14,10 +14,12 @@ answer is kept in the user's cache folder, for the same GPU, driver, versions, s
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -60,6 +62,8 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 MOST_KEPT = 100  # answers
+# What CUDA says of a GPU that is full, or that only one process may use.
+NOT_TAKEN = ("out of memory", "busy or unavailable")
 
 
 class Trial(NamedTuple):
@@ -86,9 +90,9 @@ class Answer(NamedTuple):
         return len(self.trials) > 1
 
     @property
-    def lacked_memory(self) -> bool:
-        """Whether this says nothing of the kernels, for the GPU was full."""
-        return not self.right and "out of memory" in self.trials[-1].text
+    def open(self) -> bool:
+        """Whether this says nothing of the kernels, for the GPU did not take them."""
+        return not self.right and any(text in self.trials[-1].text for text in NOT_TAKEN)
 
 
 def is_needed(device: torch.device) -> bool:
@@ -111,13 +115,13 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
         file=sys.stderr,
         flush=True,
     )
-    trials = []
+    began, found = time.monotonic(), Answer(facts, [])
     for early in (True, False) if facts["early launches"] else (False,):
-        trials.append(in_a_process(facts, str(device), early))
-        if trials[-1].right or "out of memory" in trials[-1].text:
+        found.trials.append(in_a_process(facts, str(device), early))
+        if found.right or found.open:
             break
-    found = Answer(facts, trials)
-    if not found.lacked_memory:
+    print(f"checked in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+    if not found.open:
         keep(found)
     return found
 
@@ -145,10 +149,11 @@ def settle(found: Answer, warn: bool) -> tuple[Callable, str]:
 def warning(found: Answer) -> str:
     """What happened, what happens now, and what to report."""
     now = "in plain operations, with the same results, but several times slower"
-    if found.lacked_memory:
+    if found.open:
         return (
-            "the GPU had no memory left to check the decoder's kernels. Training goes on "
-            f"{now}. End what else uses the GPU and start again.\n    {found.trials[-1].text}"
+            f"the decoder's kernels could not be checked on this GPU. Training goes on {now}. "
+            "End what else uses the GPU, or let several processes use it (nvidia-smi "
+            f"--compute-mode=DEFAULT), and start again.\n    {found.trials[-1].text}"
         )
     if found.right:
         now = "with each launch after the end of the one before it, somewhat slower"
@@ -287,16 +292,16 @@ def look(facts: dict, device: torch.device) -> tuple[bool, str]:
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     try:
         errors = [
-            (error / bound, f"{name} has error {error:.1e} of {bound:.1e} allowed")
+            found
             for symbols in BATCHES
-            for name, error, bound in compare(
-                make_problem(facts["sizes"], symbols), device, autocast
-            )
+            for found in compare(make_problem(facts["sizes"], symbols), device, autocast)
         ]
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         return False, traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    share, text = max(errors)
-    return share <= 1, text
+    # Where plain operations are infinitely wrong themselves, nothing can be said.
+    errors = [found for found in errors if math.isfinite(found[2])]
+    name, error, bound = max(errors, key=lambda found: found[1] / found[2])
+    return error <= bound, f"{name} has error {error:.1e} of {bound:.1e} allowed"
 
 
 def make_problem(sizes: dict, symbols: tuple[int, ...]) -> Problem:

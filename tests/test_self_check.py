@@ -35,7 +35,7 @@ HPARAMS = create_hparams(
 RIGHT, WRONG = Trial(True, True, "mel: 1e-7"), Trial(True, False, "grad memory: 1")
 LATE_RIGHT, LATE_WRONG = RIGHT._replace(early=False), WRONG._replace(early=False)
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "language_patched_once")
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +43,10 @@ def a_gpu_of_ours(monkeypatch, tmp_path):
     """A machine whose kernels run in the interpreter, on a batch as small as can be."""
     if not GPU:
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
-    monkeypatch.setattr(graphs, "CHUNK", 2)
+    monkeypatch.setattr(graphs, "CHUNK", 1)
     monkeypatch.setattr(graphs, "UNITS", 32)
+    monkeypatch.setattr(graphs, "GROUPS", 1)
+    monkeypatch.setattr(graphs, "bucket", lambda clips, symbols: (clips, 32))
     monkeypatch.setattr(graphs, "EARLY_LAUNCHES", True)
     monkeypatch.setattr(self_check, "BATCHES", ((5, 3),))
     monkeypatch.setattr(self_check, "STEPS_AFTER_A_CHUNK", 1)
@@ -101,11 +103,10 @@ def test_right_kernels_train_and_the_start_says_how_near_they_are(autocast):
     assert " allowed" in phrase
 
 
-def rounder_tanh(kernels, monkeypatch):
+def smaller_tanh(kernels, monkeypatch):
     """A formula."""
-    tl, tanh = kernels.tl, kernels._tanh
-    assert tanh is not None
-    monkeypatch.setattr(kernels, "_tanh", lambda x: x - x * x * x * 0.32 + tl.zeros_like(x))
+    tanh = kernels._tanh
+    monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
 def another_address(kernels, monkeypatch):
@@ -128,7 +129,7 @@ def no_first_gradient(kernels, monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "_gradient_entries", changed)
 
 
-FAULTS = {rounder_tanh: "", another_address: "", no_first_gradient: "grad "}
+FAULTS = {smaller_tanh: "", another_address: "", no_first_gradient: "grad "}
 
 
 @pytest.mark.skipif(GPU, reason="faults are planted where kernels are interpreted")
@@ -263,11 +264,17 @@ def test_where_both_are_wrong_plain_operations_train(monkeypatch):
     assert graphs.EARLY_LAUNCHES is True
 
 
-def test_a_full_gpu_says_nothing_of_the_kernels_and_is_not_kept(monkeypatch):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB",
+        "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    ],
+)
+def test_a_gpu_that_takes_no_second_process_says_nothing_of_the_kernels(text, monkeypatch):
     monkeypatch.setattr(graphs, "launches_early", lambda _: True)
-    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"
     answers_in_turn(monkeypatch, Trial(True, False, text))
-    with pytest.warns(UserWarning, match="no memory left to check") as said:
+    with pytest.warns(UserWarning, match="could not be checked") as said:
         decoder, _ = self_check.settle(check(), warn=True)
     assert "report" not in str(said[0].message)
     assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
@@ -280,7 +287,9 @@ def test_a_full_gpu_says_nothing_of_the_kernels_and_is_not_kept(monkeypatch):
 def test_an_answer_is_kept_and_not_worked_out_twice(monkeypatch, capsys):
     started = answers_in_turn(monkeypatch, LATE_WRONG)
     found = check()
-    assert "checking the decoder's kernels, once for" in capsys.readouterr().err
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("checking the decoder's kernels, once for each GPU")
+    assert second.startswith("checked in ")
     assert check() == found
     assert len(started) == 1
     assert capsys.readouterr().err == ""
@@ -337,9 +346,9 @@ def test_where_nothing_can_be_kept_a_line_says_that_each_start_checks(
         self_check.settle(check(), warn=True)
     assert "kept in" not in str(said[0].message)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert "checked at every start" in lines[1]
-    assert path in lines[1]
+    assert len(lines) == 3
+    assert "checked at every start" in lines[2]
+    assert path in lines[2]
     check()
     assert len(started) == 2
 
@@ -369,7 +378,7 @@ def trained(hparams):
     trainer = Trainer(hparams, CPU)
     trainer.model.train()
     for _ in range(3):
-        trainer.step([Part(tiny_batch())])
+        trainer.step([Part(tiny_batch(((5, 3), (3, 2))))])
     return torch.nn.utils.parameters_to_vector(trainer.model.parameters()), trainer
 
 
@@ -386,11 +395,8 @@ def test_training_with_a_fault_in_a_kernel_goes_on_as_with_plain_operations(monk
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, plain = trained(HPARAMS)
-    assert torch.equal(found, expected)
+    assert torch.equal(found, expected)  # right kernels too would differ in the last bits
     assert "oneDNN" in plain.decoder_description or "plain" in plain.decoder_description
-    with monkeypatch.context() as patched:  # the fault would have shown
-        patched.setattr(self_check, "is_needed", lambda _: False)
-        assert not torch.equal(trained(HPARAMS)[0], expected)
 
 
 class Several(type(ALONE)):

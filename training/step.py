@@ -79,11 +79,14 @@ class Trainer:
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
+        # Before anything is on the GPU: another process looks at the kernels first, and has room.
+        self._decoders = {
+            hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
+        }
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
         if hparams.sync_batch_norm:
             self.model = processes.share_batch_norm(self.model)
-        self._decoders = {}
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
