@@ -62,8 +62,9 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 MOST_KEPT = 100  # answers
-# What CUDA says of a GPU that is full, or that only one process may use.
-NOT_TAKEN = ("out of memory", "busy or unavailable")
+NO_PROCESS = "no process could be started"
+# And what CUDA says of a GPU that is full, or that only one process may use.
+NOT_TAKEN = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Trial(NamedTuple):
@@ -91,7 +92,7 @@ class Answer(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether this says nothing of the kernels, for the GPU did not take them."""
+        """Whether this says nothing of the kernels, for no other process could use the GPU."""
         return not self.right and any(text in self.trials[-1].text for text in NOT_TAKEN)
 
 
@@ -261,8 +262,16 @@ def in_a_process(facts: dict, device: str, early: bool) -> Trial:
     given = json.dumps({"facts": facts, "device": device, "early": early})
     try:
         ended = subprocess.run(
-            COMMAND, cwd=ROOT, input=given, capture_output=True, text=True, timeout=SECONDS
+            COMMAND,
+            cwd=ROOT,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
         )
+    except OSError as error:
+        return Trial(early, False, f"{NO_PROCESS}: {error}")
     except subprocess.TimeoutExpired:
         return Trial(early, False, f"no end within {SECONDS} s")
     try:
@@ -298,7 +307,7 @@ def look(facts: dict, device: torch.device) -> tuple[bool, str]:
         ]
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         return False, traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    # Where plain operations are infinitely wrong themselves, nothing can be said.
+    # Where plain operations leave float16's range, there is nothing to compare with.
     errors = [found for found in errors if math.isfinite(found[2])]
     name, error, bound = max(errors, key=lambda found: found[1] / found[2])
     return error <= bound, f"{name} has error {error:.1e} of {bound:.1e} allowed"

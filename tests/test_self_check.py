@@ -26,6 +26,7 @@ from training.step import Part, Trainer, checked_decoder
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
+IN_A_PROCESS = self_check.in_a_process
 HPARAMS = create_hparams(
     ",".join(
         f"{name}={value}"
@@ -35,14 +36,14 @@ HPARAMS = create_hparams(
 RIGHT, WRONG = Trial(True, True, "mel: 1e-7"), Trial(True, False, "grad memory: 1")
 LATE_RIGHT, LATE_WRONG = RIGHT._replace(early=False), WRONG._replace(early=False)
 
+interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
 pytestmark = pytest.mark.usefixtures("one_thread", "language_patched_once")
 
 
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
     """A machine whose kernels run in the interpreter, on a batch as small as can be."""
-    if not GPU:
-        monkeypatch.setattr(graphs, "problem", lambda *_: None)
+    monkeypatch.setattr(graphs, "problem", lambda *_: None)
     monkeypatch.setattr(graphs, "CHUNK", 1)
     monkeypatch.setattr(graphs, "UNITS", 32)
     monkeypatch.setattr(graphs, "GROUPS", 1)
@@ -93,6 +94,7 @@ def check(hparams=HPARAMS, autocast=None):
 # ---------------------------------------------------------------------------- what is found
 
 
+@interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
 def test_right_kernels_train_and_the_start_says_how_near_they_are(autocast):
     found = check(autocast=autocast)
@@ -132,7 +134,7 @@ def no_first_gradient(kernels, monkeypatch):
 FAULTS = {smaller_tanh: "", another_address: "", no_first_gradient: "grad "}
 
 
-@pytest.mark.skipif(GPU, reason="faults are planted where kernels are interpreted")
+@interpreted
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_a_kernel_is_found_and_the_tensor_named(fault, monkeypatch):
     fault(graphs._kernels(), monkeypatch)
@@ -155,6 +157,7 @@ def test_a_fault_in_a_kernel_is_found_and_the_tensor_named(fault, monkeypatch):
     )
 
 
+@interpreted
 def test_what_is_no_number_is_wrong(monkeypatch):
     loops = graphs.Graphs.decoder_forward
 
@@ -168,6 +171,7 @@ def test_what_is_no_number_is_wrong(monkeypatch):
     assert "error inf of 1.0e-05 allowed" in trial.text
 
 
+@interpreted
 def test_what_breaks_is_the_finding(monkeypatch):
     def broken(*_):
         raise RuntimeError("an illegal memory access was encountered\nmore")
@@ -178,6 +182,7 @@ def test_what_breaks_is_the_finding(monkeypatch):
     ]
 
 
+@interpreted
 def test_kernels_that_training_would_not_use_are_not_taken_for_right(monkeypatch):
     """It would compare plain operations with themselves."""
 
@@ -239,6 +244,25 @@ def test_on_a_gpu_the_full_size_kernels_are_found_right_by_a_fresh_process(
     assert found in self_check.read_answers()
 
 
+WITHOUT_ADDRESS = """
+from fast_decoder import graphs, self_check
+entries = graphs.Graphs._attention_entries
+graphs.Graphs._attention_entries = lambda self, buffers: entries(self, buffers) | {"GATES": None}
+self_check.main()
+"""
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_on_a_gpu_an_address_that_is_not_there_leaves_this_process_its_gpu(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
+    found = self_check.check(HParams(), torch.device("cuda"), None)
+    assert not found.right
+    assert "illegal memory access" in found.trials[-1].text
+    assert torch.ones(2, device="cuda").sum().item() == 2
+
+
 # ---------------------------------------------------------------------------- what is tried
 
 
@@ -262,6 +286,15 @@ def test_where_both_are_wrong_plain_operations_train(monkeypatch):
         decoder, _ = self_check.settle(check(), warn=True)
     assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
     assert graphs.EARLY_LAUNCHES is True
+
+
+def test_where_no_process_can_be_started_nothing_is_known_of_the_kernels(monkeypatch):
+    monkeypatch.setattr(self_check, "in_a_process", IN_A_PROCESS)
+    monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
+    found = check()
+    assert found.open
+    assert "no process could be started" in found.trials[0].text
+    assert self_check.read_answers() == []
 
 
 @pytest.mark.parametrize(
@@ -382,7 +415,7 @@ def trained(hparams):
     return torch.nn.utils.parameters_to_vector(trainer.model.parameters()), trainer
 
 
-@pytest.mark.skipif(GPU, reason="faults are planted where kernels are interpreted")
+@interpreted
 def test_training_with_a_fault_in_a_kernel_goes_on_as_with_plain_operations(monkeypatch):
     no_first_gradient(graphs._kernels(), monkeypatch)
     with pytest.warns(UserWarning, match="failed their check"):
