@@ -25,7 +25,7 @@ CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
 GROUPS = 4  # of steps, whose sums `attention_sums` makes side by side
 CONTEXT = 128  # context columns a program of `attention_step`
-EARLY_LAUNCHES = True  # where the GPU can; False makes each launch wait for the one before it
+EARLY_LAUNCHES = True  # where the GPU can; benchmarks/busy.py measures without, too
 
 
 class Setting(NamedTuple):
@@ -75,9 +75,10 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def launches_early(device: torch.device) -> bool:
-    """Whether kernels are launched while the one before still runs."""
-    can = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return EARLY_LAUNCHES and can
+    """Whether a launch is made while the one before it still runs, if that can be captured."""
+    if not EARLY_LAUNCHES or device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:

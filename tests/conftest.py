@@ -56,34 +56,6 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-class Patched:
-    def restore(self):
-        """Triton's interpreter calls it after a launch. The patches stay."""
-
-
-@pytest.fixture(scope="module")
-def language_patched_once():
-    """The interpreter patches Triton's language in each call of each function, which takes half of
-    its time. Once for each module is enough."""
-    if torch.cuda.is_available():
-        yield
-        return
-    from triton.runtime import interpreter
-
-    patch, done = interpreter._patch_lang, {}
-
-    def patch_once(function):
-        if id(function.__globals__) not in done:
-            done[id(function.__globals__)] = patch(function)
-        return Patched()
-
-    interpreter._patch_lang = patch_once
-    yield
-    interpreter._patch_lang = patch
-    for scope in reversed(done.values()):
-        scope.restore()
-
-
 @pytest.fixture
 def broken_strategy(monkeypatch):
     """`semi_sorted` adds arrays of two shapes: a fault of the code, for which numpy has a

@@ -40,7 +40,35 @@ DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # values on either side of a buffer
 BUCKET, ROWS, CLIPS = graphs.bucket, graphs.ROWS, graphs.CLIPS
 
-pytestmark = pytest.mark.usefixtures("one_thread", "language_patched_once")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Patched:
+    def restore(self):
+        """Triton's interpreter calls it after a launch. The patches stay."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def language_patched_once():
+    """The interpreter patches Triton's language in each call of each function, which takes half of
+    its time. Once for each module is enough."""
+    if GPU:
+        yield
+        return
+    from triton.runtime import interpreter
+
+    patch, done = interpreter._patch_lang, {}
+
+    def patch_once(function):
+        if id(function.__globals__) not in done:
+            done[id(function.__globals__)] = patch(function)
+        return Patched()
+
+    interpreter._patch_lang = patch_once
+    yield
+    interpreter._patch_lang = patch
+    for scope in reversed(done.values()):
+        scope.restore()
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import TINY
+from test_decoder_kernels import language_patched_once  # noqa: F401: it acts on this module too
 from test_model import MELS, tiny_batch
 
 import fast_decoder
@@ -37,7 +38,7 @@ RIGHT, WRONG = Trial(True, True, "mel: 1e-7"), Trial(True, False, "grad memory: 
 LATE_RIGHT, LATE_WRONG = RIGHT._replace(early=False), WRONG._replace(early=False)
 
 interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
-pytestmark = pytest.mark.usefixtures("one_thread", "language_patched_once")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
