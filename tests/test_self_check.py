@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import TINY
-from test_decoder_kernels import language_patched_once  # noqa: F401: it acts on this module too
+from test_decoder_kernels import language_patched_once  # noqa: F401 (of this module too)
 from test_model import MELS, tiny_batch
 
 import fast_decoder
