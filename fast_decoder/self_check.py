@@ -11,6 +11,7 @@ It takes the time to import torch and to compile the kernels, and then some two 
 answer is kept in the user's cache folder, for the same GPU, driver, versions, sizes and precision.
 """
 
+import ctypes
 import functools
 import hashlib
 import json
@@ -206,7 +207,14 @@ def driver_version() -> str:
         found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER_FILE.read_text(encoding="utf-8"))
     except OSError:
         found = None
-    return found[0] if found else f"for CUDA {torch._C._cuda_getDriverVersion()}"
+    if found:
+        return found[0]
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except OSError:
+        return "unknown"
+    return f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
 
 
 @functools.cache

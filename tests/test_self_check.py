@@ -387,12 +387,23 @@ def test_where_nothing_can_be_kept_a_line_says_that_each_start_checks(
     assert len(started) == 2
 
 
+class Libcuda:
+    """The driver's library, of CUDA 12.4."""
+
+    def __init__(self, name):
+        assert name == "libcuda.so.1"
+
+    def cuDriverGetVersion(self, number):
+        number.value = 12040
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5", "550.54.15"),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release", "570.86"),
-        (None, "for CUDA 13000"),
+        ("another format", "for CUDA 12.4"),
+        (None, "for CUDA 12.4"),
     ],
 )
 def test_the_drivers_version_is_read_from_the_system(content, expected, monkeypatch, tmp_path):
@@ -400,8 +411,18 @@ def test_the_drivers_version_is_read_from_the_system(content, expected, monkeypa
     if content is not None:
         path.write_text(content)
     monkeypatch.setattr(self_check, "DRIVER_FILE", path)
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(self_check.ctypes, "CDLL", Libcuda)
+    monkeypatch.setattr(self_check.ctypes, "byref", lambda number: number)
     assert self_check.driver_version() == expected
+
+
+def test_a_driver_that_says_nothing_is_unknown(monkeypatch, tmp_path):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(self_check, "DRIVER_FILE", tmp_path / "none")
+    monkeypatch.setattr(self_check.ctypes, "CDLL", missing)
+    assert self_check.driver_version() == "unknown"
 
 
 # ---------------------------------------------------------------------------- training
