@@ -42,7 +42,7 @@ from errors import UserError
 from files import write_json
 from hparams import STRATEGIES, HParams, batching_options, create_hparams
 from training.measuring import measured_on
-from training.step import DECODERS, Trainer, choose_decoder
+from training.step import DECODERS, Trainer
 
 if fast_path.IS_HERE:
     from fast_decoder.graphs import bucket
@@ -229,7 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     decoders = list(DECODERS) if args.decoder == "both" else [args.decoder]
     trainer = Trainer(hparams, args.device)
-    _, described = choose_decoder("fast", args.device)
+    trainer.use_decoder("fast")
+    described = trainer.decoder_description
     measured = measured_on(args.device)
     print(
         f"{measured['device']}, torch {measured['versions']['torch']}, {args.precision}\n"

@@ -11,6 +11,7 @@ no graph of tens of thousands of nodes is built.
     recurrences.py  both recurrences for autograd, their formulas and buffers
     plain.py        their loops in plain operations      operations.py  matrix products
     graphs.py       their loops on a GPU                 kernels.py     its Triton kernels
+    self_check.py   are the kernels right on this GPU?   parity.py      results, and their errors
 
 Letters of shapes are explained in recurrences.py. Nothing outside this folder needs it: without it
 training uses the reference decoder.
@@ -18,6 +19,7 @@ training uses the reference decoder.
 
 import functools
 import warnings
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,7 @@ def teacher_forced(
     mask: torch.Tensor,  # [B, N] bool, True at padding
     mel: torch.Tensor,  # [B, n_mels, T_out], the frames to be spoken
     dropout_masks,  # model.DropoutMasks
+    loops_for: Callable | None = None,  # `plain_loops`, say; None takes the kernels if they run
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`model.teacher_forced`: mel [B, n_mels, T_out], gate logits [B, T], alignments [B, T, N].
 
@@ -50,7 +53,7 @@ def teacher_forced(
     dtype = operand_dtype = rnn.weight_hh.dtype
     if torch.is_autocast_enabled(device):
         operand_dtype = torch.get_autocast_dtype(device)
-    loops = _loops_for(decoder, memory, operand_dtype, dropout_masks)
+    loops = (loops_for or _loops_for)(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
         # The location layer's convolution 2 -> filters and its dense layer are one map.
         location = attention.location_layer
@@ -107,6 +110,11 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
         return found
     if memory.is_cuda:
         _warn_once(found)
+    return plain_loops(decoder, memory, operand_dtype, dropout_masks)
+
+
+def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
+    """The loops in plain operations; `memory` and `dropout_masks` may be any."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -20,12 +20,10 @@ import torch
 import torch.nn.functional as F
 from test_fast_decoder import (
     TOLERANCE,
-    Problem,
     assert_golden,
     errors_by_precision,
     needs_golden,
     problem,
-    relative_errors,
 )
 
 import fast_decoder
@@ -34,6 +32,7 @@ from analysis.decoder_kernels import MODELLED, MODELLED_PRECISIONS, VARIANTS
 from benchmarks import kernels as benchmark
 from benchmarks import machine_code
 from fast_decoder import graphs, operations
+from fast_decoder.parity import Problem, relative_errors
 from hparams import HParams
 from training.step import AUTOCAST_DTYPES
 

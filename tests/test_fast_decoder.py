@@ -1,7 +1,6 @@
 """The fast decoder against the readable one: outputs, every gradient, precision, memory."""
 
 import copy
-import dataclasses
 import json
 import statistics
 
@@ -14,6 +13,7 @@ import fast_decoder
 import model
 from data_utils import Batch
 from fast_decoder import operations, plain
+from fast_decoder.parity import Problem, relative_errors
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss
 
@@ -42,52 +42,6 @@ def products(request, monkeypatch):
         pytest.skip("this torch has no oneDNN")
 
 
-@dataclasses.dataclass
-class Problem:
-    """A decoder and what it is given."""
-
-    decoder: torch.nn.Module
-    memory: torch.Tensor
-    mask: torch.Tensor
-    mel: torch.Tensor
-    dropout_masks: model.DropoutMasks
-    seed: int
-
-    def to(self, dtype=None, device=None):
-        """The same problem in another precision or on another device; its decoder moves along."""
-        memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
-        prenet, *others = self.dropout_masks
-        masks = [None if x is None else x.to(device=device) for x in others]
-        masks = model.DropoutMasks(tuple(x.to(device=device) for x in prenet), *masks)
-        decoder = self.decoder.to(dtype=dtype, device=device)
-        return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
-
-    def outputs(self, function=fast_decoder.teacher_forced, memory=None, mel=None):
-        memory, mel = self.memory if memory is None else memory, self.mel if mel is None else mel
-        return function(self.decoder, memory, self.mask, mel, self.dropout_masks)
-
-    def loss(self, outputs, weights=(1.0, 1.0, 1.0)):
-        """A random weighting of the outputs, always the same."""
-        generator, loss = seeded(self.seed), 0.0
-        for output, weight in zip(outputs, weights, strict=True):
-            noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-            if weight:
-                loss = loss + weight * (output.to(self.memory.dtype) * noise.to(self.memory)).sum()
-        return loss
-
-    def run(self, function, weights=(1.0, 1.0, 1.0), precision=None):
-        """Outputs and all gradients of the loss, by name."""
-        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
-        self.decoder.zero_grad()
-        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
-            outputs = self.outputs(function, memory, mel)
-        self.loss(outputs, weights).backward()
-        results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
-        results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
-        results |= {f"grad {n}": p.grad for n, p in self.decoder.named_parameters()}
-        return {n: None if x is None else x.detach().clone() for n, x in results.items()}
-
-
 def problem(
     lengths=((7, 9), (2, 4), (5, 12)), dtype=torch.float32, training=True, seed=0, **changes
 ):
@@ -106,22 +60,6 @@ def problem(
         decoder.draw_masks(num_steps, len(lengths), generator),
         seed,
     )
-
-
-def relative_errors(actual, expected):
-    """max|a - b| / max|b| by name; every tensor must have the same shape, or both none."""
-    assert actual.keys() == expected.keys()
-    errors = {}
-    for name, wanted in expected.items():
-        if wanted is None:
-            assert actual[name] is None or not actual[name].any(), name
-            continue
-        assert actual[name].shape == wanted.shape, name
-        assert torch.isfinite(actual[name]).all(), name
-        difference = (actual[name].double() - wanted.double()).abs().max().item()
-        largest = wanted.abs().max().item()
-        errors[name] = difference / largest if largest else difference
-    return errors
 
 
 def errors_by_precision(draws, lengths, precision, run):

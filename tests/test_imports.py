@@ -37,6 +37,11 @@ TABLE = {
     "cuda_capture": ("", "torch"),
     "captured_steps": ("cuda_capture model", "torch"),
     "fast_decoder": ("cuda_capture", "torch triton"),
+    "fast_decoder.parity": ("fast_decoder model", "torch"),
+    "fast_decoder.self_check": (
+        "fast_decoder fast_decoder.parity files hparams model",
+        "torch",
+    ),
     "training.loop_state": ("", ""),
     "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
     "training.checkpoint": (
@@ -59,7 +64,8 @@ TABLE = {
     "training.printing": ("progress", ""),
     "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
     "training.step": (
-        "alignment data_utils hparams model fast_decoder training.processes",
+        "alignment data_utils hparams model fast_decoder fast_decoder.self_check "
+        "training.processes",
         "torch",
     ),
     "training.rehearsal": (
@@ -130,7 +136,7 @@ OWNERS = {
     "tensorboard": set(),
 }
 if not (PROJECT / "fast_decoder" / "__init__.py").exists():  # it may be taken out
-    del TABLE["fast_decoder"]
+    TABLE = {name: row for name, row in TABLE.items() if not name.startswith("fast_decoder")}
     OWNERS["triton"] = set()
 
 

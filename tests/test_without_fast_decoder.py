@@ -7,7 +7,12 @@ import pytest
 from helpers import run_program
 
 PROJECT = Path(__file__).parents[1]
-ITS_TESTS = ("test_fast_decoder.py", "test_decoder_kernels.py", "compile_kernels.py")
+ITS_TESTS = (
+    "test_fast_decoder.py",
+    "test_decoder_kernels.py",
+    "test_self_check.py",
+    "compile_kernels.py",
+)
 LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")  # what the recipe does not need
 DECODER = "decoder: reference, step by step: no fast decoder, its files are not here"
 

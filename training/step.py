@@ -79,6 +79,10 @@ class Trainer:
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
+        # Before anything is on the GPU: another process looks at the kernels first, and has room.
+        self._decoders = {
+            hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
+        }
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
         if hparams.sync_batch_norm:
@@ -97,8 +101,10 @@ class Trainer:
         self.failure: Exception | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
-        """Train with one of DECODERS from here on."""
-        self.model.training_decoder, self.decoder_description = choose_decoder(name, self.device)
+        """Train with one of DECODERS from here on; all processes call this together."""
+        if name not in self._decoders:
+            self._decoders[name] = checked_decoder(name, self.hparams, self.device, self.processes)
+        self.model.training_decoder, self.decoder_description = self._decoders[name]
 
     def autocast(self):
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
@@ -293,6 +299,33 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
     import fast_decoder
 
     return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"
+
+
+def checked_decoder(
+    name: str, hparams: HParams, device: torch.device, processes: Processes
+) -> tuple[Callable, str]:
+    """`choose_decoder`, and plain operations where its kernels are found wrong on a GPU.
+
+    The first process of each machine looks, and what the worst of them finds holds for all.
+    """
+    decoder, description = choose_decoder(name, device)
+    if name == "reference" or decoder is teacher_forced:
+        return decoder, description
+    from fast_decoder import self_check
+
+    if not self_check.is_needed(device):
+        return decoder, description
+
+    def look() -> self_check.Answer | None:
+        if processes.is_first_of_machine:
+            return self_check.check(hparams, device, AUTOCAST_DTYPES[hparams.precision])
+        return None
+
+    mine = processes.all_or_none_however_long(look, "check the decoder's kernels")
+    answers = [found for found in processes.gather(mine) if found is not None]
+    worst = min(answers, key=lambda found: (found.right, not found.late))
+    decoder, description = self_check.settle(worst, warn=processes.is_first)
+    return decoder, f"fast ({description})"
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:

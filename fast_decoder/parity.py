@@ -1,0 +1,94 @@
+"""The training decoder on one batch: its outputs and all its gradients, and how far they are off.
+
+self_check.py holds the kernels against the plain operations with it, and so do the tests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import fast_decoder
+from model import DropoutMasks
+
+
+@dataclass
+class Problem:
+    """A decoder and what it is given."""
+
+    decoder: torch.nn.Module  # model.Decoder
+    memory: torch.Tensor  # [B, N, E]
+    mask: torch.Tensor  # [B, N] bool, True at padding
+    mel: torch.Tensor  # [B, n_mels, T_out]
+    dropout_masks: DropoutMasks
+    seed: int  # of the loss
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
+        """The same problem in another precision or on another device; its decoder moves along."""
+        memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
+        prenet, *others = self.dropout_masks
+        masks = [None if x is None else x.to(device=device) for x in others]
+        masks = DropoutMasks(tuple(x.to(device=device) for x in prenet), *masks)
+        decoder = self.decoder.to(dtype=dtype, device=device)
+        return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
+
+    def outputs(
+        self,
+        function: Callable = fast_decoder.teacher_forced,
+        memory: torch.Tensor | None = None,
+        mel: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Mel, gate logits and alignments; of another memory or mel where one is given."""
+        memory, mel = self.memory if memory is None else memory, self.mel if mel is None else mel
+        return function(self.decoder, memory, self.mask, mel, self.dropout_masks)
+
+    def loss(
+        self, outputs: tuple[torch.Tensor, ...], weights: tuple[float, ...] = (1.0, 1.0, 1.0)
+    ) -> torch.Tensor:
+        """A random weighting of the outputs, always the same."""
+        generator, loss = torch.Generator().manual_seed(self.seed), 0.0
+        for output, weight in zip(outputs, weights, strict=True):
+            noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+            if weight:
+                loss = loss + weight * (output.to(self.memory.dtype) * noise.to(self.memory)).sum()
+        return loss
+
+    def run(
+        self,
+        function: Callable,
+        weights: tuple[float, ...] = (1.0, 1.0, 1.0),
+        precision: torch.dtype | None = None,
+    ) -> dict[str, torch.Tensor | None]:
+        """Outputs and all gradients of the loss, by name; `precision` is that of autocast."""
+        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
+        self.decoder.zero_grad()
+        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
+            outputs = self.outputs(function, memory, mel)
+        self.loss(outputs, weights).backward()
+        results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
+        results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
+        results |= {f"grad {n}": p.grad for n, p in self.decoder.named_parameters()}
+        return {n: None if x is None else x.detach().clone() for n, x in results.items()}
+
+
+def relative_errors(
+    actual: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]
+) -> dict[str, float]:
+    """max|a - b| / max|b| of every tensor b of `expected`, by name.
+
+    Infinite for a tensor of another shape, or with a value that is no finite number. No gradient
+    counts as one of zeros.
+    """
+    errors = {}
+    for name, wanted in expected.items():
+        found = actual[name]
+        if found is None or wanted is None:
+            there = wanted if found is None else found
+            errors[name] = float("inf") if there is not None and there.any() else 0.0
+        elif found.shape != wanted.shape or not torch.isfinite(found).all():
+            errors[name] = float("inf")
+        else:
+            difference = (found.double() - wanted.double()).abs().max().item()
+            largest = wanted.abs().max().item()
+            errors[name] = difference / largest if largest else difference
+    return errors
