@@ -397,6 +397,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--disassemble", default="", metavar="TEXT", help=shown)
     add_json_option(parser)
     args: argparse.Namespace = parser.parse_args(arguments)
+    if isinstance(graphs._kernels(), str):
+        parser.error(f"Triton compiles the kernels: {graphs._kernels()}")
     rows = []
     for variant in VARIANTS if args.variants else list(VARIANTS)[:1]:
         for case in CASES:

@@ -1,10 +1,10 @@
 """Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
 
-One decoder step is two launches forward in the attention recurrence (`lstm_step`,
-`attention_step`) and one in the decoder LSTM (`lstm_step`); backward it is three
-(`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
+One decoder step is three launches forward in the attention recurrence (`lstm_step`,
+`attention_energies`, `attention_context`) and one in the decoder LSTM (`lstm_step`); backward it is
+three (`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
 `cell_gradient`). Two more, `attention_slopes` before and `attention_sums` after, do what no step
-waits for, for a chunk of steps at once. graphs.py launches them.
+waits for, for a chunk of steps at once, and `next_chunk` ends a chunk. graphs.py launches them.
 
 A launch depends on no run-time size and no address: its first argument is a table on the device,
 int64, that holds the steps to make, the sizes and the addresses of all buffers (the constants

@@ -254,7 +254,7 @@ def test_what_takes_too_long_is_stopped_and_what_no_time_is_left_for_says_so(tmp
     assert result.returncode == 0, result.stderr
     statuses = statuses_of(tmp_path / "out")
     assert statuses.pop(("2", "environment")) == "ok"
-    assert statuses.pop(("2", "decoder_bf16")) in ("stopped after 1 s", "stopped after 2 s")
+    assert re.fullmatch(r"stopped after \d+ s", statuses.pop(("2", "decoder_bf16")))
     assert set(statuses.values()) == {"not run: the time was up"}
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     commands = {part["name"]: part["command"] for part in report["parts"]}

@@ -190,7 +190,7 @@ def test_kernels_that_training_would_not_use_are_not_taken_for_right(monkeypatch
     def broken(*_):
         raise RuntimeError("out of resource: shared memory")
 
-    monkeypatch.setattr(graphs, "_attention_step", broken)
+    monkeypatch.setattr(graphs, "_attention_energies", broken)
     [trial] = check().trials
     assert not trial.right
     assert "no graphs could be made: RuntimeError: out of resource" in trial.text
