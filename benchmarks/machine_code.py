@@ -20,6 +20,7 @@ import project_root
 
 import argparse
 import math
+import os
 import re
 import subprocess
 import sys
@@ -397,6 +398,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--disassemble", default="", metavar="TEXT", help=shown)
     add_json_option(parser)
     args: argparse.Namespace = parser.parse_args(arguments)
+    os.environ.pop("TRITON_INTERPRET", None)  # interpreted kernels have no machine code
     if isinstance(graphs._kernels(), str):
         parser.error(f"Triton compiles the kernels: {graphs._kernels()}")
     rows = []

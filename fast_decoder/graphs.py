@@ -187,7 +187,9 @@ class _Loop:
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            if done == 0 or not COPY_ONCE:
+            # Outside a graph the next launch may read the table before the last one has written it.
+            launched = self.table.is_cuda and self.graph is None
+            if done == 0 or launched or not COPY_ONCE:
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
                 self._launch(count)

@@ -70,7 +70,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait for the launch before this one, and let the next be made: its programs take their
     places and wait in turn, so the GPU does not stand still between launches. Every program must
     call it, also one that has nothing to do. Before it only the table may be read, and what no
-    launch of the same graph writes before this one.
+    launch of the same graph writes before this one. A step that is not to be made has no buffers:
+    the table is all zeros while graphs are captured.
 
     Without LET_NEXT the next is made when this one's programs have ended: for launches beside
     which the next one's find no room, and would crowd onto the few processors that are free."""
@@ -199,7 +200,8 @@ def lstm_step(
         dim = tl.arange(0, QUERY_BLOCK)
         place = tl.arange(0, 2 * UNITS)
         place_unit = tl.program_id(0) * UNITS + place // 2
-        in_query = (place % 2 == 0)[:, None] & (place_unit < SIZE)[:, None] & (dim < QUERY)[None, :]
+        in_units = (place % 2 == 0) & (place_unit < tl.where(has_step, SIZE, 0))
+        in_query = in_units[:, None] & (dim < QUERY)[None, :]
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     if EARLY_LOADS:
@@ -289,14 +291,14 @@ def attention_energies(
     first = tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t >= tl.load(table + STOP)) | (clip >= batch) | (first >= symbols)
     n = first + tl.arange(0, SYMBOLS_BLOCK)
-    has_symbol = n < tl.where(nothing, 0, symbols)
     dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    has_symbol, has_dim = n < tl.where(nothing, 0, symbols), dim < tl.where(nothing, 0, DIM)
     keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + (clip * symbols + n[:, None]) * DIM
-    pre = tl.load(keys + dim[None, :], has_symbol[:, None] & (dim < DIM)[None, :], 0.0)
+    pre = tl.load(keys + dim[None, :], has_symbol[:, None] & has_dim[None, :], 0.0)
     padding = tl.load(_buffer(table, MASK, tl.int8) + clip * symbols + n, has_symbol, 1)
-    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, has_dim, 0.0)
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
-    in_location = (tap < 2 * KERNEL)[:, None] & (dim < DIM)[None, :]
+    in_location = (tap < 2 * KERNEL)[:, None] & has_dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
     if EARLY_LOADS:
         _wait(EARLY)
@@ -306,7 +308,7 @@ def attention_energies(
     query = tl.zeros((DIM_BLOCK,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
         part = start + tl.arange(0, PARTS_BLOCK)
-        in_parts = (part < PARTS)[:, None] & (dim < DIM)[None, :]
+        in_parts = (part < PARTS)[:, None] & has_dim[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
     width = symbols + KERNEL - 1  # of the previous alignment, and of the cumulative one after it
     past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
@@ -455,6 +457,7 @@ def attention_gradient(
     num_columns = tl.where(nothing, 0, context_size)
     n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MOST_SYMBOLS)
     dim = tl.arange(0, DIM_BLOCK)
+    has_dim = dim < tl.where(nothing, 0, DIM)
     step = t * batch + clip
     alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
     alignment = tl.load(alignments + n, n < num_symbols, 0.0)
@@ -463,7 +466,7 @@ def attention_gradient(
     num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
     elsewhere = tl.load(given + m, m < num_given, 0.0)
     dalignment = tl.load(given + n, n < num_given, 0.0)
-    v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
+    v = tl.load(_buffer(table, V, DTYPE) + dim, has_dim, 0.0)
     column = tl.arange(0, CONTEXT_BLOCK)
     rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
     context = tl.load(rows + column, column < num_columns, 0.0)
@@ -492,10 +495,10 @@ def attention_gradient(
     chunk_step = (t - tl.load(table + START)) * batch + clip
     tl.store(_buffer(table, DENERGIES, DTYPE) + chunk_step * symbols + n, denergy, n < symbols)
     tanh = _buffer(table, TANH, DTYPE) + (chunk_step * symbols + n[:, None]) * DIM
-    tanh = tl.load(tanh + dim[None, :], (n < symbols)[:, None] & (dim < DIM)[None, :], 0.0)
+    tanh = tl.load(tanh + dim[None, :], (n < symbols)[:, None] & has_dim[None, :], 0.0)
     part = tl.sum(denergy[:, None] * (1 - tanh * tanh), axis=0) * v
     places = (tl.program_id(1) * batch + clip) * DIM + dim
-    tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, dim < DIM)
+    tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, has_dim)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -567,7 +570,7 @@ def cell_gradient(
         # [WARPS, a warp's share of D]: each warp makes a share of the product with the query
         share: tl.constexpr = QUERY_BLOCK // WARPS
         dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
-        in_weight = (dim < QUERY)[:, :, None] & (unit < SIZE)[None, None, :]
+        in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]
         weight = dim[:, :, None] * SIZE + unit[None, None, :]
         weight = tl.load(_buffer(table, QUERY_WEIGHT, DTYPE) + weight, in_weight, 0.0)
     if EARLY_LOADS:

@@ -1,6 +1,9 @@
 """Imported once by the process that runs of training are forked from: what takes long is here."""
 
 import gc
+import os
+
+os.environ.pop("TRITON_INTERPRET", None)  # the tests' own: programs run as users run them
 
 import torch
 import typeguard

@@ -330,6 +330,36 @@ def test_nothing_is_read_before_the_wait_that_the_graph_has_written(monkeypatch)
     assert early_bytes > 0
 
 
+@pytest.mark.skipif(GPU, reason="the interpreter shows what is read and written")
+def test_without_steps_to_make_nothing_but_the_table_is_touched(monkeypatch):
+    """As when graphs are captured: the table holds no address yet."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    case, count = problem(((7, 6), (3, 5)), DTYPES[0]), 0
+    batch = case.decoder, case.memory, DTYPES[0], case.dropout_masks
+    loops = [loop for loop in vars(graphs.graphs_for(*batch)).values() if hasattr(loop, "table")]
+    assert len(loops) == 4
+
+    def checked(name, place_of_mask):
+        function = getattr(InterpreterBuilder, name)
+
+        def check(self, pointers, *args):
+            nonlocal count
+            places = pointers.data[args[place_of_mask].data].astype(int) - table.data_ptr()
+            assert ((places >= 0) & (places < table.numel() * 8)).all(), "not in the table"
+            count += len(places)
+            return function(self, pointers, *args)
+
+        monkeypatch.setattr(InterpreterBuilder, name, check)
+
+    checked("create_masked_load", 0)
+    checked("create_masked_store", 1)
+    for loop in loops:
+        table, count = loop.table, 0
+        loop._launch(2)
+        assert count > 0, "nothing was launched"
+
+
 @pytest.mark.parametrize("constants", list(VARIANTS.values())[1:], ids=str)
 def test_every_variant_has_the_results_of_the_reference(constants, monkeypatch):
     for name, value in constants.items():

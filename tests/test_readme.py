@@ -28,14 +28,15 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCUMENTS["README.md"]
-# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or part by part
-# by test_scaling.py. The scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a
+# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), part by part by
+# test_scaling.py, or by test_decoder_kernels.py, which compiles the kernels once for all. The scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a
 # test of its own.
 RUN_ELSEWHERE = {
     "make demo",
     "make test",
     "pip install -r requirements.txt",
     "python benchmarks/scaling.py --measure --json measured.json",
+    "python benchmarks/machine_code.py",
 }
 SCRIPT = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*((?:scripts/table2|benchmarks)/\w+\.sh)")
 TINY = (
@@ -178,7 +179,8 @@ def test_the_commands_of_every_document_are_run():
     assert sorted(name for names in run for name in names) == sorted(DOCUMENTS)
     programs = {program for document in DOCUMENTS.values() for command in commands(document)
                 for program in re.findall(r"python (\S+)", command)}  # fmt: skip
-    assert set(SMALLER) | {"scripts/prepare_ljspeech.py", "scripts/report.py"} == programs
+    others = {"scripts/prepare_ljspeech.py", "scripts/report.py", "benchmarks/machine_code.py"}
+    assert set(SMALLER) | others == programs
 
 
 def test_tensorboard_is_there_and_takes_the_options_given():
