@@ -272,7 +272,7 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
         "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
         "ROWS": rows,
         "UNITS": UNITS,
-        "BLOCK": 128 if half or warps > 1 else 64,
+        "BLOCK": min(128 if half or warps > 1 else 64, _power_of_two(inner, 16 * warps)),
         "WARPS": warps,
         "DROPOUT": p > 0,
         "EARLY_LOADS": EARLY_LOADS,

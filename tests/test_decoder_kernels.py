@@ -43,7 +43,7 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 # float64 is for the interpreter: a GPU's kernels are of float32
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # values on either side of a buffer
-BUCKET, ROWS, CLIPS = graphs.bucket, graphs.ROWS, graphs.CLIPS
+BUCKET, ROWS, CLIPS, ENERGIES = graphs.bucket, graphs.ROWS, graphs.CLIPS, graphs.ENERGIES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,6 +91,7 @@ def kernels_run_anywhere(monkeypatch):
         monkeypatch.setattr(graphs, "CHUNK", 4)
         monkeypatch.setattr(graphs, "ROWS", 16)
         monkeypatch.setattr(graphs, "CLIPS", 4)
+        monkeypatch.setattr(graphs, "ENERGIES", 32)
         monkeypatch.setattr(graphs, "bucket", lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
     fast_decoder._warn_once.cache_clear()
@@ -163,6 +164,7 @@ def test_programs_without_a_clip_or_a_symbol_change_nothing(monkeypatch):
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     monkeypatch.setattr(graphs, "ROWS", ROWS)
     monkeypatch.setattr(graphs, "CLIPS", CLIPS)
+    monkeypatch.setattr(graphs, "ENERGIES", ENERGIES)
     assert_parity(problem(((7, 5), (2, 4)), DTYPES[0]))
 
 
@@ -212,7 +214,7 @@ def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision,
 @pytest.mark.skipif(GPU, reason="golden arrays are compared on the CPU")
 def test_golden_outputs_and_gradients_are_met(monkeypatch):
     # Few programs and chunks, for their number makes the interpreter slow.
-    few = {"UNITS": 64, "SYMBOLS": 64, "PROCESSORS": 1, "CHUNK": 16, "CLIPS": 8}
+    few = {"UNITS": 64, "SYMBOLS": 64, "PROCESSORS": 1, "CHUNK": 16, "CLIPS": 8, "ENERGIES": 64}
     for name, value in few.items():
         monkeypatch.setattr(graphs, name, value)
     assert_golden()
