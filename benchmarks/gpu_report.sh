@@ -113,7 +113,8 @@ sanitize() {
     tests/test_decoder_kernels.py -q -p no:cacheprovider -k "gradient_are_those and usual"
 }
 
-kernel_tests=(tests/test_decoder_kernels.py tests/test_fast_decoder.py)
+kernel_tests=(tests/test_decoder_kernels.py tests/test_fast_decoder.py tests/test_self_check.py
+  tests/test_captured_steps.py)
 sanitizer=$(command -v compute-sanitizer || compgen -G "/usr/local/cuda*/bin/compute-sanitizer" |
   head -n 1)
 if ((rehearsal)); then
