@@ -300,7 +300,8 @@ def test_every_file_that_a_program_names_exists():
     known = {path.name for path in (*written, *(ROOT / "tests").glob("*.py"))}
     if not HAS_FAST_DECODER:  # programs go on naming its files
         known |= {"graphs.py", "kernels.py", "operations.py", "plain.py", "recurrences.py"}
-        known |= {"test_fast_decoder.py", "test_decoder_kernels.py"}
+        known |= {"parity.py", "self_check.py"}
+        known |= {"test_fast_decoder.py", "test_decoder_kernels.py", "test_self_check.py"}
     for path in written:
         for name in re.findall(r"[\w./]*\w\.py\b", path.read_text(encoding="utf-8")):
             assert Path(name).name in known, f"{path.relative_to(ROOT)}: {name}"
