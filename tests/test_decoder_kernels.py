@@ -43,7 +43,8 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 # float64 is for the interpreter: a GPU's kernels are of float32
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # values on either side of a buffer
-BUCKET, ROWS, CLIPS, ENERGIES = graphs.bucket, graphs.ROWS, graphs.CLIPS, graphs.ENERGIES
+BUCKET, ROWS, CLIPS = graphs.bucket, graphs.ROWS, graphs.CLIPS
+ENERGIES, UNITS = graphs.ENERGIES, graphs.UNITS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,6 +93,7 @@ def kernels_run_anywhere(monkeypatch):
         monkeypatch.setattr(graphs, "ROWS", 16)
         monkeypatch.setattr(graphs, "CLIPS", 4)
         monkeypatch.setattr(graphs, "ENERGIES", 32)
+        monkeypatch.setattr(graphs, "UNITS", 16)
         monkeypatch.setattr(graphs, "bucket", lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
     fast_decoder._warn_once.cache_clear()
@@ -165,6 +167,7 @@ def test_programs_without_a_clip_or_a_symbol_change_nothing(monkeypatch):
     monkeypatch.setattr(graphs, "ROWS", ROWS)
     monkeypatch.setattr(graphs, "CLIPS", CLIPS)
     monkeypatch.setattr(graphs, "ENERGIES", ENERGIES)
+    monkeypatch.setattr(graphs, "UNITS", UNITS)
     assert_parity(problem(((7, 5), (2, 4)), DTYPES[0]))
 
 
