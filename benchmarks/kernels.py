@@ -155,11 +155,13 @@ def measure_launches(args: argparse.Namespace) -> list[dict]:
                 modelled = None
                 if modelled_sizes and precision in MODELLED_PRECISIONS:
                     modelled = MODELLED[loop_name, name][MODELLED_PRECISIONS.index(precision)]
+                times = durations[name]  # none where the profiler saw no such kernel
+                measured = statistics.median(times) if times else None
                 found.append(
                     {
                         "launch": f"{loop_name}: {name}",
                         "precision": precision,
-                        "measured_us": statistics.median(durations[name]),
+                        "measured_us": measured,
                         "modelled_us": modelled,
                     }
                 )
@@ -201,8 +203,10 @@ def launches_table(found: list[dict]) -> str:
         [
             launch["launch"],
             launch["precision"],
-            f"{launch['measured_us']:.1f}",
-            "" if launch["modelled_us"] is None else f"{launch['modelled_us']:.1f}",
+            *(
+                "–" if launch[which] is None else f"{launch[which]:.1f}"
+                for which in ("measured_us", "modelled_us")
+            ),
         ]
         for launch in found
     ]

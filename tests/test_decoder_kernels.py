@@ -723,7 +723,7 @@ def test_the_kernels_benchmark_times_every_variant_with_its_constants(monkeypatc
 def test_launches_stand_beside_their_model_where_there_is_one(batch_size, modelled, monkeypatch):
     monkeypatch.setattr(graphs, "Graphs", lambda setting: setting)
     monkeypatch.setattr(benchmark, "loops", lambda _, args: dict.fromkeys("abcd"))
-    times = defaultdict(lambda: [3.0, 9.0, 5.0])
+    times = defaultdict(lambda: [3.0, 9.0, 5.0], cell_gradient=[])
     monkeypatch.setattr(benchmark, "launch_durations", lambda decoder, loop: times)
     args = SimpleNamespace(device=torch.device("cpu"), batch_size=batch_size, symbols=120, shrink=1)
     args.precisions, args.json = "bf16,fp32", None
@@ -732,6 +732,9 @@ def test_launches_stand_beside_their_model_where_there_is_one(batch_size, modell
     first = [row for row in found if row["launch"] == "attention: lstm_step"]
     assert [(row["precision"], row["measured_us"]) for row in first] == [("bf16", 5), ("fp32", 5)]
     assert [row["modelled_us"] for row in first] == modelled
+    shown = [line.split() for line in benchmark.launches_table(found).splitlines()]
+    unseen = "| decoder LSTM, backward: cell_gradient | fp32 | – |".split()
+    assert shown[-1][: len(unseen)] == unseen
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
