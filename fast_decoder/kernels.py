@@ -161,6 +161,7 @@ def lstm_step(
     BLOCK: tl.constexpr,  # of the inner dimension
     WARPS: tl.constexpr,  # that share it out
     DROPOUT: tl.constexpr,
+    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -175,7 +176,7 @@ def lstm_step(
     another. It also adds up its units' part of the query.
     """
     if not EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -205,7 +206,7 @@ def lstm_step(
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     if not has_step:
         return
 
@@ -276,6 +277,7 @@ def attention_energies(
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -284,7 +286,7 @@ def attention_energies(
 ):
     """v . tanh(processed_memory + query + location), -inf at padding; program (clip, symbols)."""
     if not EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -301,7 +303,7 @@ def attention_energies(
     in_location = (tap < 2 * KERNEL)[:, None] & has_dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     if nothing:
         return
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
@@ -436,6 +438,7 @@ def attention_gradient(
     CONTEXT_BLOCK: tl.constexpr,
     MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
+    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
     EARLY_LOADS: tl.constexpr,
@@ -447,7 +450,7 @@ def attention_gradient(
     not wait for each other.
     """
     if not EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
@@ -476,7 +479,7 @@ def attention_gradient(
     in_memory = (n < num_symbols)[:, None] & (column < num_columns)[None, :]
     values = tl.load(memory + column[None, :], in_memory, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY)
+        _wait(EARLY, LET_NEXT)
     if nothing:
         return
 
