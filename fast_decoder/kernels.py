@@ -539,7 +539,7 @@ def cell_gradient(
     if not EARLY_LOADS:
         _wait(EARLY, LET_NEXT)
     t = tl.load(table + STOP) - 1 - offset
-    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
     unit_programs: tl.constexpr = (SIZE + UNITS - 1) // UNITS
     if tl.program_id(0) >= unit_programs:
@@ -584,20 +584,12 @@ def cell_gradient(
     for split in tl.static_range(SPLITS):
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
-        in_query = has_row[None, :, None] & (dim < QUERY)[:, None, :]
-        parts = row[None, :, None] * QUERY + dim[:, None, :]
-        parts = _buffer(table, QUERY_PARTS, DTYPE) + parts
-        dquery = tl.zeros((WARPS, ROWS, QUERY_BLOCK // WARPS), DTYPE)
-        for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
-            rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
-            in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
-            dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
-        if tl.program_id(0) == 0:
-            dqueries = step[None, :, None] * QUERY + dim[:, None, :]
-            tl.store(_buffer(table, DQUERIES, DTYPE) + dqueries, dquery, in_query)
-        by_warp = tl.zeros((WARPS, ROWS, UNITS), DTYPE)
-        by_warp = _dot(dquery, weight, by_warp, PRECISION, INTERPRETED)
-        dhidden += tl.sum(by_warp, axis=0)
+        # fmt: off
+        dhidden += _through_query(
+            table, step, row, has_row, dim, weight,
+            QUERY, MOST_SYMBOLS // SYMBOLS_A_PART, SYMBOLS_A_PART, DTYPE, PRECISION, INTERPRETED,
+        )
+        # fmt: on
     if DROPOUT:
         dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
@@ -607,6 +599,38 @@ def cell_gradient(
     tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)
     tl.store(gates + 2 * SIZE, dcell * i * (1 - g * g), inside)
     tl.store(gates + 3 * SIZE, dhidden * tanh_cell * o * (1 - o), inside)
+
+
+@triton.jit
+def _through_query(
+    table,
+    step,
+    row,
+    has_row,
+    dim,  # [warps, a warp's share of D]
+    weight,  # [warps, a warp's share of D, units]
+    QUERY: tl.constexpr,
+    PARTS: tl.constexpr,
+    SYMBOLS_A_PART: tl.constexpr,
+    DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """What the query gives to the hidden state's gradient [rows, units]; DQUERIES is stored."""
+    batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
+    parts = row[None, :, None] * QUERY + dim[:, None, :]
+    parts = _buffer(table, QUERY_PARTS, DTYPE) + parts
+    dquery = tl.zeros((dim.shape[0], row.shape[0], dim.shape[1]), DTYPE)
+    for part in tl.static_range(PARTS):
+        rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
+        in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
+        dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
+    if tl.program_id(0) == 0:
+        dqueries = step[None, :, None] * QUERY + dim[:, None, :]
+        in_query = has_row[None, :, None] & (dim < QUERY)[:, None, :]
+        tl.store(_buffer(table, DQUERIES, DTYPE) + dqueries, dquery, in_query)
+    by_warp = tl.zeros((dim.shape[0], row.shape[0], weight.shape[2]), DTYPE)
+    return tl.sum(_dot(dquery, weight, by_warp, PRECISION, INTERPRETED), axis=0)
 
 
 @triton.jit
