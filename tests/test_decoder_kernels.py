@@ -253,6 +253,31 @@ def test_buckets_hold_their_batches(batch_size, num_symbols, expected):
     assert BUCKET(batch_size, num_symbols) == expected
 
 
+@pytest.mark.skipif(GPU, reason="there graphs move the table on")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_table_moves_on_by_a_chunk_and_then_has_no_steps(backwards):
+    """A graph always makes a whole chunk: a table that went too far would have it write past all
+    buffers. The interpreter makes no more steps than there are."""
+    kernels = graphs._kernels()
+    move_on = graphs._next_chunk(SimpleNamespace(early_launch=False), backwards)
+    places = [getattr(kernels, name).value for name in ("START", "STOP", "STEPS")]
+    for num_steps in range(1, 3 * graphs.CHUNK + 2):
+        steps = list(range(num_steps))
+        if backwards:
+            steps.reverse()
+        table = torch.zeros(kernels.TABLE_SIZE, dtype=torch.int64)
+        first = steps[: graphs.CHUNK]
+        table[places] = torch.tensor([min(first), max(first) + 1, num_steps])
+        while steps:
+            start, stop, _ = table[places].tolist()
+            chunk = steps[: graphs.CHUNK]
+            assert (start, stop) == (min(chunk), max(chunk) + 1)
+            del steps[: graphs.CHUNK]
+            move_on(table)
+        start, stop, _ = table[places].tolist()
+        assert start == stop
+
+
 def test_two_runs_are_bitwise_the_same():
     case = problem(((7, 5), (2, 4)))
     one, two = (run(case, fast_decoder.teacher_forced) for _ in range(2))
