@@ -62,6 +62,7 @@ CASES = [  # clips, symbols, precision
     (16, 120, "fp32"),
     (16, 190, "bf16"),
     (64, 32, "fp32"),
+    (32, 120, "fp32"),
 ]
 CHOICES = ("num_warps", "num_stages", "launch_pdl", "maxnreg")  # of the compiler
 # An H200. Clock and rates are its maker's; latencies are assumed: they are not measured here.

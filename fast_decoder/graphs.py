@@ -7,6 +7,7 @@ on return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -264,6 +265,7 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
     half = types["OPERAND"] != types["DTYPE"]
     # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
     warps = WARPS if rows < 64 else 1
+    block = 128 if half or (warps > 1 and rows == 16) else 64  # else registers run out
     options = {
         "SIZE": size,
         "WIDTH": size + setting.context_size,
@@ -272,10 +274,9 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
         "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
         "ROWS": rows,
         "UNITS": UNITS,
-        "BLOCK": min(128 if half or warps > 1 else 64, _power_of_two(inner, 16 * warps)),
+        "BLOCK": min(block, _power_of_two(inner, 16 * warps)),
         "WARPS": warps,
         "DROPOUT": p > 0,
-        "LET_NEXT": setting.clips <= rows,
         "EARLY_LOADS": EARLY_LOADS,
         "QUERY_PRECISION": _attention_types(setting)["PRECISION"],
         "num_warps": 4,
@@ -360,7 +361,6 @@ def _attention_gradient(setting: Setting) -> Callable:
         "MOST_SYMBOLS": _power_of_two(setting.symbols),
         "SYMBOLS_BLOCK": SYMBOLS,
         "DTYPE": _types(setting)["DTYPE"],
-        "LET_NEXT": setting.clips <= CLIPS,
         "EARLY_LOADS": EARLY_LOADS,
         "num_warps": 8,
         **_early(setting),
@@ -417,13 +417,12 @@ def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) 
         "LET_NEXT": setting.clips <= CLIPS,
         **types,
     }
-    if dim:
-        # Two programs a processor where there are several for each unit. Else as many registers as
-        # leave room for the next launch's products.
-        crowded = setting.clips > CLIPS and types["PRECISION"] == "tf32"
-        options["maxnreg"] = 128 if crowded else 160
     through_windows = CLIPS if dim and setting.location_gradient else 0
     programs = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
+    if math.prod(programs) > PROCESSORS and types["PRECISION"] == "tf32":
+        options["maxnreg"] = (
+            128  # two programs find room on a processor; exact products would spill
+        )
     gradient = _kernels().cell_gradient[programs]
     return lambda table, offset: gradient(table, offset, 1 / (1 - p), **options)
 

@@ -161,7 +161,6 @@ def lstm_step(
     BLOCK: tl.constexpr,  # of the inner dimension
     WARPS: tl.constexpr,  # that share it out
     DROPOUT: tl.constexpr,
-    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -176,7 +175,7 @@ def lstm_step(
     another. It also adds up its units' part of the query.
     """
     if not EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+        _wait(EARLY)
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -206,7 +205,7 @@ def lstm_step(
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+        _wait(EARLY)
     if not has_step:
         return
 
@@ -438,7 +437,6 @@ def attention_gradient(
     CONTEXT_BLOCK: tl.constexpr,
     MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
-    LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
     EARLY_LOADS: tl.constexpr,
@@ -450,7 +448,7 @@ def attention_gradient(
     not wait for each other.
     """
     if not EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
@@ -479,7 +477,7 @@ def attention_gradient(
     in_memory = (n < num_symbols)[:, None] & (column < num_columns)[None, :]
     values = tl.load(memory + column[None, :], in_memory, 0.0)
     if EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+        _wait(EARLY)
     if nothing:
         return
 
