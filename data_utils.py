@@ -545,7 +545,7 @@ class TextMelCollate:
         )
 
 
-def made_up_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
+def synthetic_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
     """A batch of silence, of so many clips of these lengths."""
     r = hparams.n_frames_per_step
     num_steps = -(-frames // r)

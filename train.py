@@ -11,8 +11,8 @@ stops nothing. All settings: hparams.py.
 
 This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
 it runs. The folder training/ holds its parts: the clips and their batches (batches.py), one update
-(step.py), finding, saving and restoring a run (resume.py), losses and sums (totals.py), validation
-(validation.py), and how training ends (stopping.py).
+(trainer.py), finding, saving and restoring a run (resume.py), losses and sums (totals.py),
+validation (validation.py), and how training ends (stopping.py).
 """
 
 import environment
@@ -43,18 +43,18 @@ from training.agreement import (
 )
 from training.batches import batching_costs
 from training.clips import indices_of
-from training.measuring import largest_memory
+from training.distributed import Processes, SaidElsewhere, join
+from training.machine import largest_memory
+from training.memory_check import check_memory
 from training.output import OutputFolder
 from training.printing import print_nothing, print_without_failing
-from training.processes import Processes, SaidElsewhere, join
-from training.rehearsal import rehearse
 from training.resume import finished, open_output, plan_number, restore, save
 from training.run import Run
 from training.skipping import epoch_stats, how_to_skip, skip_from_here
-from training.step import Trainer, guided_attention_weight_at, learning_rate_at
 from training.stopping import DEFAULT_LOGS, StopRequest, messages
 from training.totals import NoNextBatch, count_step, log_epoch, read_pending
-from training.updates import next_update, parts_of
+from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
+from training.updates import micro_batches_of, next_update
 from training.validation import log_validation, make_validation_loader, validate
 
 # ---------------------------------------------------------------------------- arguments
@@ -180,7 +180,7 @@ def build_run(
     if device.type == "cuda":
         peaks = processes.gather(
             processes.all_or_none(
-                lambda: rehearse(trainer, data.training_clips, data.validation_clips)
+                lambda: check_memory(trainer, data.training_clips, data.validation_clips)
             )
         )
         print(f"the costliest batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
@@ -245,7 +245,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             trainer.guided_attention_weight = guided_attention_weight_at(state.iteration, hparams)
             num_batches = len(update.numbers)
             losses = trainer.step(
-                parts_of(update, run, batches),
+                micro_batches_of(update, run, batches),
                 learning_rate_at(state.iteration, hparams),
                 num_batches=num_batches,
                 stop=stop.signal is not None,

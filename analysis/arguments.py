@@ -15,7 +15,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """--device, --precision and --json."""
-    from training.step import PRECISIONS
+    from training.trainer import PRECISIONS
 
     add_device_option(parser)
     shown = "tf32: on GPUs only"
@@ -133,7 +133,7 @@ def positive_list(text: str) -> list[float]:
 
 def precision_list(text: str) -> list[str]:
     """Names of precisions, as in bf16,fp32."""
-    from training.step import PRECISIONS
+    from training.trainer import PRECISIONS
 
     names = [name.strip() for name in text.split(",")]
     if set(names) <= set(PRECISIONS) and len(names) == len(set(names)):

@@ -28,17 +28,17 @@ class Clips:
 # ---------------------------------------------------------------------------- lengths
 
 
-def made_up_clips(count: int, hparams: HParams, seed: int = 0) -> Clips:
+def synthetic_clips(count: int, hparams: HParams, seed: int = 0) -> Clips:
     """Lengths distributed as LJSpeech's, drawn from `seed`."""
     rng = np.random.default_rng(seed)
     seconds = ljspeech.seconds_at(rng.random(count))
     samples = (seconds * hparams.sampling_rate).astype(int)
     frames = np.array([frame_count(n, hparams) for n in samples.tolist()])
     source = f"made-up lengths of {count:,} clips, distributed as LJSpeech's"
-    return Clips(frames, _made_up_symbols(seconds, rng), source)
+    return Clips(frames, _synthetic_symbols(seconds, rng), source)
 
 
-def _made_up_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     rate = rng.normal(ljspeech.SYMBOLS_PER_SECOND, ljspeech.SYMBOLS_SPREAD, len(seconds))
     return np.maximum(seconds * np.maximum(rate, 1), 1).astype(int)
 
@@ -70,7 +70,7 @@ def clips_of_lengths_file(
         symbols = count_symbols(clips.texts, hparams)
     elif symbols is None:
         seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
-        symbols = _made_up_symbols(seconds, np.random.default_rng(0))
+        symbols = _synthetic_symbols(seconds, np.random.default_rng(0))
         counted = (
             f"made-up numbers of symbols, {ljspeech.SYMBOLS_PER_SECOND} a second as LJSpeech's"
         )

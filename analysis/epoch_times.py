@@ -19,8 +19,8 @@ from analysis.survey import batch_shapes
 from data_utils import Batch
 from hparams import HParams
 from progress import progress_bar
-from training.measuring import peak_memory, reset_peak_memory, seconds_of
-from training.step import Part, Trainer
+from training.machine import peak_memory, reset_peak_memory, seconds_of
+from training.trainer import MicroBatch, Trainer
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # in a run's folder
 DRAWS = 2  # batches of a stratum: the fewest that tell how much they differ
@@ -89,7 +89,7 @@ class PlanTimer:
 
     def step(self, batch: Batch, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
-        self.trainer.step([Part(batch)])
+        self.trainer.step([MicroBatch(batch)])
 
     def peak_bytes(self, plan: Plan, decoder: str) -> int | None:
         """Memory of the batch of most padded frames; None where it cannot be measured."""

@@ -1,4 +1,4 @@
-"""The one reader of a run's metrics.jsonl, which training/logger.py writes.
+"""The one reader of a run's metrics.jsonl, which training/logging.py writes.
 
     metrics = read_metrics(Path("runs/ljspeech"))
     print(metrics.epochs[-1].minutes, metrics.validations[-1].validation_loss)

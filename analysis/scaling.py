@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis import published
 from analysis.checked_json import parse_json
-from analysis.clips import Clips, made_up_clips
+from analysis.clips import Clips, synthetic_clips
 from analysis.step_costs import CHECKED, TERMS, StepCosts, fit_relative
 from analysis.strategies import batching_name
 from analysis.survey import batch_shapes
@@ -101,7 +101,7 @@ def published_costs() -> StepCosts:
     Ten epochs with known minutes: what a batch, a decoder step and a padded frame cost follows by
     least squares, from plans of made-up clips as long as LJSpeech's.
     """
-    clips = made_up_clips(published.TRAINING_CLIPS, create_hparams(PAPER))
+    clips = synthetic_clips(published.TRAINING_CLIPS, create_hparams(PAPER))
     short_names = {batching_name(name, False, False): name for name in STRATEGIES}
     terms = ("per batch", "per decoder step", "per clip and decoder step")
     amounts, seconds = [], []

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from clip_table import ClipTable
 from data_utils import Batch, make_loader
 from training.batches import make_sampler
-from training.measuring import synchronize
-from training.step import Part, Trainer
+from training.machine import synchronize
+from training.trainer import MicroBatch, Trainer
 
 NAME_LENGTH = 80
 
@@ -47,7 +47,7 @@ class Training:
             self.waited += (self.mark("launching a step") - began) / 1e9
             self.padded_frames += batch.mel.shape[0] * batch.mel.shape[2]
             self.real_frames += int(batch.mel_lengths.sum())
-            self.pending.append(self.trainer.step([Part(batch)]))
+            self.pending.append(self.trainer.step([MicroBatch(batch)]))
             self.done += 1
             if self.done % self.trainer.hparams.log_interval == 0:
                 self.mark("reading losses")

@@ -42,7 +42,7 @@ import numpy as np
 
 from analysis import fast_path
 from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
-from analysis.clips import made_up_clips, make_corpus
+from analysis.clips import make_corpus, synthetic_clips
 from analysis.tables import markdown_table
 from analysis.training_steps import Session, Training, collect, idle_times, profiled, wall_time
 from clip_table import ClipTable
@@ -50,8 +50,8 @@ from data_utils import read_filelist
 from errors import UserError
 from files import write_json
 from hparams import create_hparams
-from training.measuring import measured_on
-from training.step import Trainer
+from training.machine import measured_on
+from training.trainer import Trainer
 
 if fast_path.IS_HERE:
     from fast_decoder import graphs
@@ -291,7 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
             hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
             filelist, source = args.filelist, str(args.filelist)
             if filelist is None:
-                made_up = made_up_clips(args.clips, hparams)
+                made_up = synthetic_clips(args.clips, hparams)
                 filelist, source = make_corpus(Path(folder), made_up, hparams), made_up.source
             clips = read_filelist(filelist, hparams)
             trainer = Trainer(hparams, args.device)

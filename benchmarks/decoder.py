@@ -43,8 +43,8 @@ from data_utils import Batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
-from training.measuring import largest_memory, measured_on, reset_peak_memory, seconds_of
-from training.step import AUTOCAST_DTYPES, DECODERS, Part, Trainer
+from training.machine import largest_memory, measured_on, reset_peak_memory, seconds_of
+from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
@@ -79,7 +79,7 @@ class Workload:
 
     def step(self, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
-        self.trainer.step([Part(self.batch)])
+        self.trainer.step([MicroBatch(self.batch)])
 
     def decoder_forward(self, decoder: str, frames: int | None = None) -> torch.Tensor:
         """A loss of the decoder's outputs; of the first `frames` frames."""

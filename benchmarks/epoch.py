@@ -33,7 +33,7 @@ from analysis.arguments import (
     whole_number,
     whole_numbers,
 )
-from analysis.clips import Clips, clips_of_lengths_file, made_up_clips
+from analysis.clips import Clips, clips_of_lengths_file, synthetic_clips
 from analysis.epoch_times import Plan, estimate, shapes_of, time_plans
 from analysis.tables import markdown_table
 from batching import BatchingError, padding_stats, plan_epoch
@@ -41,8 +41,8 @@ from corpus.metadata import SPLIT_FILE
 from errors import UserError
 from files import write_json
 from hparams import STRATEGIES, HParams, batching_options, create_hparams
-from training.measuring import measured_on
-from training.step import DECODERS, Trainer
+from training.machine import measured_on
+from training.trainer import DECODERS, Trainer
 
 if fast_path.IS_HERE:
     from fast_decoder.graphs import bucket
@@ -204,7 +204,7 @@ def prepare(args: argparse.Namespace) -> tuple[HParams, Clips, list[Plan]]:
     hparams = create_hparams(args.hparams, create_hparams(PAPER))
     hparams = replace(hparams, seed=args.seed, precision=args.precision)
     if args.lengths is None:
-        clips = made_up_clips(args.clips, hparams, args.seed)
+        clips = synthetic_clips(args.clips, hparams, args.seed)
     else:
         clips = clips_of_lengths_file(args.lengths, hparams, args.symbols, SPLIT_FILE)
     if args.shapes:

@@ -33,8 +33,8 @@ from analysis.decoder_kernels import LOOPS, MODELLED, MODELLED_PRECISIONS, VARIA
 from analysis.tables import markdown_table
 from files import write_json
 from hparams import HParams
-from training.measuring import machine, versions
-from training.step import AUTOCAST_DTYPES, PRECISIONS
+from training.machine import machine, versions
+from training.trainer import AUTOCAST_DTYPES, PRECISIONS
 
 if not fast_path.IS_HERE:
     sys.exit(f"kernels.py: {fast_path.MISSING}")

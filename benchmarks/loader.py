@@ -35,7 +35,7 @@ from analysis.arguments import (
     positive,
     whole_numbers,
 )
-from analysis.clips import made_up_clips, make_corpus
+from analysis.clips import make_corpus, synthetic_clips
 from analysis.tables import markdown_table
 from batching import LengthBatchSampler
 from clip_table import ClipTable
@@ -45,7 +45,7 @@ from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.batches import batching_in_words, make_sampler, plan_stats
-from training.measuring import machine, measured_on
+from training.machine import machine, measured_on
 
 PROGRAM = "loader.py"
 EPOCHS = ("first", "later", "free")
@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> None:
             filelists = {str(path): path for path in args.filelists}
             if not filelists:
                 hparams = create_hparams(args.hparams)
-                made_up = made_up_clips(args.clips, hparams)
+                made_up = synthetic_clips(args.clips, hparams)
                 name = "clips of noise, as long as LJSpeech's"
                 filelists = {name: make_corpus(Path(folder), made_up, hparams)}
             corpora = [measure_filelist(path, name, args) for name, path in filelists.items()]

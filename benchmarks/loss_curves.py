@@ -39,8 +39,8 @@ from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.measuring import measured_on, synchronize
-from training.step import AUTOCAST_DTYPES, Part, Trainer
+from training.machine import measured_on, synchronize
+from training.trainer import AUTOCAST_DTYPES, MicroBatch, Trainer
 
 SMALL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
@@ -91,7 +91,7 @@ def train_all(precision: str, device: torch.device, hparams: HParams, steps: int
     for step in progress_bar("training", steps, " steps", iterable=range(steps)):
         for name, trainer in runs.items():
             torch.manual_seed(step)  # the dropout of this step
-            values = trainer.step([Part(batches[step % len(batches)])]).values
+            values = trainer.step([MicroBatch(batches[step % len(batches)])]).values
             synchronize(device)
             losses[name].append(float(values[0]))
         reference = weights(runs[REFERENCE])

@@ -36,7 +36,7 @@ from analysis.arguments import add_json_option, make_parser
 from analysis.decoder_kernels import LOOPS, VARIANTS, changed
 from analysis.tables import markdown_table
 from files import write_json
-from training.measuring import versions
+from training.machine import versions
 
 if not fast_path.IS_HERE:
     sys.exit(f"machine_code.py: {fast_path.MISSING}")

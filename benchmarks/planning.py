@@ -35,7 +35,7 @@ from batching import padding_stats, plan_epoch
 from errors import UserError
 from files import write_atomically
 from hparams import HParams
-from training.measuring import machine
+from training.machine import machine
 
 SMALL, LARGE = 10_480, 10_000_000
 BATCH_SIZE, REPEATS = 16, 5

@@ -37,8 +37,8 @@ from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.measuring import measured_on, synchronize
-from training.step import Part, Trainer
+from training.machine import measured_on, synchronize
+from training.trainer import MicroBatch, Trainer
 
 BASE = "batch_size=16,decoder=fast"
 YARDSTICKS = 3
@@ -54,7 +54,7 @@ def train(
     title = f"{hparams.precision}, dropout {dropout}"
     for step in progress_bar(title, steps, " steps", iterable=range(steps)):
         torch.manual_seed(dropout * steps + step)
-        pending.append(trainer.step([Part(batches[step % len(batches)])]).values)
+        pending.append(trainer.step([MicroBatch(batches[step % len(batches)])]).values)
     synchronize(device)
     return [float(values[0]) for values in pending]
 

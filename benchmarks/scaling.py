@@ -49,7 +49,7 @@ from analysis.arguments import (
     whole_number,
     whole_numbers,
 )
-from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, noise, noise_batch
+from analysis.clips import Clips, clips_of_lengths_file, noise, noise_batch, synthetic_clips
 from analysis.figures import write_figure
 from analysis.scaling import (
     DEFAULT_BANDWIDTH,
@@ -70,14 +70,14 @@ from analysis.scaling_figure import draw_efficiency
 from analysis.step_costs import read_costs
 from analysis.tables import markdown_table
 from batching import BatchingError, LengthBatchSampler
-from data_utils import made_up_batch
+from data_utils import synthetic_batch
 from errors import UserError
 from files import write_atomically, write_json
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict
 from progress import progress_bar
-from training.measuring import describe_environment, measured_on, seconds_of, synchronize
-from training.processes import Processes, ReductionClock, join
-from training.step import Part, Share, Trainer
+from training.distributed import Processes, ReductionClock, join
+from training.machine import describe_environment, measured_on, seconds_of, synchronize
+from training.trainer import LossWeights, MicroBatch, Trainer
 from training.updates import Update, next_update
 
 PROGRAM = "scaling.py"
@@ -120,11 +120,11 @@ def first_updates(sampler: LengthBatchSampler, count: int, frames_per_step: int)
 
 def parts_of_noise(
     update: Update, sampler: LengthBatchSampler, clips: Clips, hparams: HParams, pinned: bool
-) -> list[Part]:
+) -> list[MicroBatch]:
     """This process's batches of an update."""
     mel = noise(int(clips.frames.max()), hparams)
     return [
-        Part(
+        MicroBatch(
             noise_batch(clips, sampler.clips_of(update.numbers[i]), mel, hparams, pinned),
             update.shares[i],
             seed=update.numbers[i],
@@ -332,7 +332,7 @@ def reductions_of(hparams: HParams) -> tuple[int, int]:
     try:
         processes = Processes(0, 2, device, ReductionClock(device))
         trainer = Trainer(hparams, device, processes)
-        part = Part(made_up_batch(2, 2, 2, hparams), Share(0.5, 0.5, 0.5))
+        part = MicroBatch(synthetic_batch(2, 2, 2, hparams), LossWeights(0.5, 0.5, 0.5))
         for _ in range(2):  # DDP lays out its buckets anew after the first
             with counted_reductions() as reduced:
                 trainer.step([part], num_batches=2)
@@ -344,7 +344,7 @@ def reductions_of(hparams: HParams) -> tuple[int, int]:
 
 def chosen_clips(args: argparse.Namespace, hparams: HParams, made_up: int) -> Clips:
     if args.lengths is None:
-        return made_up_clips(made_up, hparams, args.seed)
+        return synthetic_clips(made_up, hparams, args.seed)
     return clips_of_lengths_file(args.lengths, hparams, args.symbols)
 
 
@@ -355,7 +355,7 @@ def model(args: argparse.Namespace) -> tuple[dict[str, list[ScalingCurve]], list
     size, calls = reductions_of(hparams)
     reduction = Reduction(size, calls, 1e9 * args.bandwidth, 1e-6 * args.latency, args.overlapped)
     corpora = [chosen_clips(args, hparams, LJSPEECH_CLIPS)]
-    corpora.append(made_up_clips(args.clips or MADE_UP, hparams, args.seed + 1))
+    corpora.append(synthetic_clips(args.clips or MADE_UP, hparams, args.seed + 1))
     batchings = every_batching(hparams)
     curves = {}
     with progress_bar("modelling", len(corpora) * len(batchings), " batchings") as bar:

@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.arguments import add_json_option, at_least_one, make_parser, whole_numbers
-from analysis.clips import made_up_clips, make_corpus
+from analysis.clips import make_corpus, synthetic_clips
 from analysis.tables import markdown_table
 from clip_table import Clip, ClipTable, table_path
 from data_utils import keep_table, read_filelist, write_lengths
@@ -40,7 +40,7 @@ from hparams import HParams
 from progress import progress_bar
 from training.batches import batching_costs, make_sampler
 from training.clips import read_clips
-from training.measuring import measured_on
+from training.machine import measured_on
 from training.validation import make_validation_loader
 
 PROGRAM = "startup.py"
@@ -66,7 +66,7 @@ def make_lists(folder: Path, count: int) -> None:
         (sounds / f"{i:06d}.wav").touch()
         os.utime(sounds / f"{i:06d}.wav", (0, 0))  # before any table
     for name, clips in (("train", count), ("val", VALIDATION_CLIPS)):
-        lengths = made_up_clips(clips, hparams)
+        lengths = synthetic_clips(clips, hparams)
         filelist = folder / f"{name}.txt"
         with open(filelist, "w", encoding="utf-8") as file:
 
@@ -123,7 +123,7 @@ def seconds_to_check(folder: Path, count: int) -> float:
     """Per clip: reading a filelist of cached mels that has no table, from their headers alone."""
     hparams = replace(HParams(), load_mel_from_disk=True)
     folder.mkdir()
-    filelist = make_corpus(folder, made_up_clips(count, hparams), hparams)
+    filelist = make_corpus(folder, synthetic_clips(count, hparams), hparams)
     began = time.perf_counter()
     read_filelist(filelist, hparams)
     return (time.perf_counter() - began) / count

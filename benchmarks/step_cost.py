@@ -47,7 +47,7 @@ from data_utils import Batch, TextMelCollate
 from errors import UserError
 from hparams import HParams, batching_options, create_hparams, hparams_from_dict
 from progress import duration, progress_bar
-from training.measuring import (
+from training.machine import (
     describe_environment,
     is_out_of_memory,
     peak_memory,
@@ -55,7 +55,7 @@ from training.measuring import (
     reset_peak_memory,
     seconds_of,
 )
-from training.step import Part, Trainer
+from training.trainer import MicroBatch, Trainer
 
 PROGRAM = "step_cost.py"
 # Around all of LJSpeech's clips, and its texts of 12 to 187 characters.
@@ -165,11 +165,11 @@ class GridTimes:
         try:
             if shape in self.first_seconds:
                 self.seconds.setdefault(shape, []).append(
-                    seconds_of(trainer.device, trainer.step, [Part(batch)])
+                    seconds_of(trainer.device, trainer.step, [MicroBatch(batch)])
                 )
             else:
                 measurable = reset_peak_memory(trainer.device)
-                seconds = seconds_of(trainer.device, trainer.step, [Part(batch)])
+                seconds = seconds_of(trainer.device, trainer.step, [MicroBatch(batch)])
                 self.bytes[shape] = peak_memory(trainer.device) if measurable else None
                 self.first_seconds[shape] = seconds
             return
@@ -202,7 +202,7 @@ def measure_grid(trainer: Trainer, grid: list[Shape], args: argparse.Namespace) 
     deadline = time.monotonic() + 60 * args.minutes
     pinned = trainer.device.type == "cuda"
     # What loads or is taken once, Adam's moments among it, is there before anything counts.
-    trainer.step([Part(make_batch(grid[0], trainer.hparams, rng, pinned))])
+    trainer.step([MicroBatch(make_batch(grid[0], trainer.hparams, rng, pinned))])
     shapes = grid
     with progress_bar("measuring", len(grid) * (1 + args.repeats), " steps") as bar:
         for _ in range(1 + args.repeats):

@@ -36,7 +36,7 @@ from errors import UserError
 from files import write_json
 from hparams import create_hparams
 from model import Tacotron2
-from training.measuring import measured_on, seconds_of
+from training.machine import measured_on, seconds_of
 
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 

@@ -54,7 +54,7 @@ from analysis.arguments import (
     precision_list,
     whole_number,
 )
-from analysis.clips import Clips, clips_of_lengths_file, made_up_clips, make_corpus
+from analysis.clips import Clips, clips_of_lengths_file, make_corpus, synthetic_clips
 from analysis.epoch_minutes_figure import draw_epoch_minutes
 from analysis.epoch_times import Plan, estimate, shapes_of, time_plans
 from analysis.figures import write_picture
@@ -64,19 +64,19 @@ from analysis.training_steps import Training, busy_share, collect, profiled
 from batching import LengthBatchSampler
 from clip_table import ClipTable
 from corpus.metadata import SPLIT_FILE
-from data_utils import made_up_batch, read_filelist
+from data_utils import read_filelist, synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from training.batches import make_sampler, plan_stats
-from training.measuring import (
+from training.machine import (
     is_out_of_memory,
     measured_on,
     peak_memory,
     reset_peak_memory,
     synchronize,
 )
-from training.step import Trainer
+from training.trainer import Trainer
 
 if fast_path.IS_HERE:
     from fast_decoder.graphs import bucket
@@ -240,7 +240,7 @@ def capture(trainer: Trainer, setting: TrainingSetting) -> None:
     for shape in sorted(setting.shapes.tolist(), key=lambda shape: shape[0] * shape[1]):
         costliest[bucket(shape[0], shape[2])] = shape
     for shape in costliest.values():
-        trainer.compute_gradients(made_up_batch(*shape, trainer.hparams).to(trainer.device))
+        trainer.compute_gradients(synthetic_batch(*shape, trainer.hparams).to(trainer.device))
         trainer.model.zero_grad(set_to_none=True)
     synchronize(trainer.device)
 
@@ -544,7 +544,7 @@ def main(arguments: list[str] | None = None) -> None:
             hparams = create_hparams(args.hparams, create_hparams(PAPER))
             hparams = replace(hparams, load_mel_from_disk=True)
             if args.lengths is None:
-                clips = made_up_clips(args.clips, hparams)
+                clips = synthetic_clips(args.clips, hparams)
             else:
                 clips = clips_of_lengths_file(args.lengths, hparams, args.symbols, SPLIT_FILE)
             log(f"{clips.source}: writing their mels")

@@ -44,7 +44,7 @@ from files import METRICS_FILE, write_atomically, write_json
 from hparams import create_hparams
 from progress import duration, progress_bar
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
-from training.measuring import machine, versions
+from training.machine import machine, versions
 
 RATE = 22050
 SETTINGS = (

@@ -33,7 +33,7 @@ from batching import LengthBatchSampler
 from errors import UserError
 from files import write_json
 from hparams import batching_options
-from training.step import Trainer
+from training.trainer import Trainer
 
 
 def clips_of(rows: list[ReportRow]) -> Clips:

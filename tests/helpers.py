@@ -358,10 +358,10 @@ def _of_the_project(file: str) -> bool:  # and not of the .venv inside it
 
 def draw_quickly(set_attribute) -> None:
     """Empty pictures: the real ones take longer than training the tiny model."""
-    from training import logger
+    from training import logging
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
-        set_attribute(logger, name, lambda *_: Figure(figsize=(1, 1)))
+        set_attribute(logging, name, lambda *_: Figure(figsize=(1, 1)))
 
 
 def kill_self() -> None:

@@ -15,9 +15,9 @@ from helpers import fork_server
 import data_utils
 from errors import UserError
 from hparams import HParams
-from training import processes as processes_module
+from training import distributed as processes_module
 from training.clips import read_clips
-from training.processes import Processes, SaidElsewhere
+from training.distributed import Processes, SaidElsewhere
 
 
 @pytest.fixture

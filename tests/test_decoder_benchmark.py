@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from data_utils import Batch
 from hparams import HParams
-from training.step import Part, Trainer
+from training.trainer import MicroBatch, Trainer
 
 pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
 decoder = importlib.import_module("benchmarks.decoder")
@@ -85,7 +85,7 @@ def test_flop_of_a_step_are_those_that_torch_counts_in_the_reference_decoder(cha
         mel_lengths=torch.full((clips,), frames),
     )
     with FlopCounterMode(display=False) as counter:
-        Trainer(hparams, torch.device("cpu")).step([Part(batch)])
+        Trainer(hparams, torch.device("cpu")).step([MicroBatch(batch)])
     # torch does not count the encoder's LSTM, and does not make gradients by the first states.
     encoder_lstm = 3 * 2 * clips * symbols * 2 * 4 * 10 * (20 + 10)
     first_states = 2 * clips * (4 * 24 * 24 + 4 * 28 * 28 + symbols * 2 * 5 * 6)

@@ -34,7 +34,7 @@ from benchmarks import machine_code
 from fast_decoder import graphs, operations
 from fast_decoder.parity import Problem, relative_errors
 from hparams import HParams
-from training.step import AUTOCAST_DTYPES
+from training.trainer import AUTOCAST_DTYPES
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent

@@ -50,7 +50,7 @@ def test_a_stratum_drawn_in_full_adds_no_error_and_one_of_many_hides_it():
 
 
 def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each():
-    clips = corpus.made_up_clips(500, PAPER)
+    clips = corpus.synthetic_clips(500, PAPER)
     for plan in epoch.make_plans(clips, PAPER, [30_000]):
         parts = epoch_times.strata(plan, 7)
         assert len(parts) == 3
@@ -65,7 +65,7 @@ def test_strata_hold_every_batch_once_by_length_and_draws_are_two_of_each():
 
 
 def test_every_clip_is_in_every_plan_once_and_capacities_are_kept():
-    clips = corpus.made_up_clips(500, PAPER)
+    clips = corpus.synthetic_clips(500, PAPER)
     plans = epoch.make_plans(clips, PAPER, [30_000])
     longest = clips.frames.max()
     assert [plan.capacity for plan in plans] == [16 * longest] * 2 + [30_000] * 2
@@ -169,7 +169,7 @@ def test_lengths_are_read_under_every_header(tmp_path):
 
 def test_a_made_up_corpus_reads_back_with_the_lengths_asked_for(tmp_path):
     hparams = create_hparams(TINY + ",load_mel_from_disk=True")
-    wanted = corpus.made_up_clips(30, hparams)
+    wanted = corpus.synthetic_clips(30, hparams)
     clips = read_filelist(corpus.make_corpus(tmp_path, wanted, hparams), hparams)
     assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
     counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
@@ -182,7 +182,7 @@ def test_a_made_up_corpus_without_room_on_the_disk_is_a_message(tmp_path, monkey
 
     monkeypatch.setattr(np, "save", fail)
     with pytest.raises(UserError, match=r"No space left on device.*TMPDIR"):
-        corpus.make_corpus(tmp_path, corpus.made_up_clips(2, PAPER), PAPER)
+        corpus.make_corpus(tmp_path, corpus.synthetic_clips(2, PAPER), PAPER)
 
 
 def test_lines_of_texts_that_cannot_be_read_are_listed(tmp_path):

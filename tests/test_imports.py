@@ -45,75 +45,75 @@ TABLE = {
     "training.loop_state": ("", ""),
     "training.checkpoint_schema": ("errors hparams training.loop_state", "torch"),
     "training.checkpoint": (
-        "errors files training.checkpoint_schema training.measuring",
+        "errors files training.checkpoint_schema training.machine",
         "torch",
     ),
-    "training.processes": ("errors progress", "torch"),
+    "training.distributed": ("errors progress", "torch"),
     "training.agreement": (
         "errors batching clip_table data_utils hparams training.batches training.checkpoint "
-        "training.clips training.measuring training.output training.processes training.resume "
-        "training.skipping training.step",
+        "training.clips training.machine training.output training.distributed training.resume "
+        "training.skipping training.trainer",
         "torch",
     ),
     "training.updates": (
-        "batching data_utils training.resume training.run training.step",
+        "batching data_utils training.resume training.run training.trainer",
         "numpy",
     ),
     "training.output": ("errors files training.checkpoint", ""),
-    "training.measuring": ("", "torch numpy"),
+    "training.machine": ("", "torch numpy"),
     "training.printing": ("progress", ""),
-    "training.logger": ("errors files pictures training.loop_state", "torch numpy"),
-    "training.step": (
+    "training.logging": ("errors files pictures training.loop_state", "torch numpy"),
+    "training.trainer": (
         "alignment data_utils hparams model fast_decoder fast_decoder.self_check "
-        "training.processes",
+        "training.distributed",
         "torch",
     ),
-    "training.rehearsal": (
-        "errors clip_table data_utils hparams training.measuring training.step",
+    "training.memory_check": (
+        "errors clip_table data_utils hparams training.machine training.trainer",
         "torch numpy",
     ),
-    "training.batches": ("errors batching clip_table hparams training.processes", ""),
+    "training.batches": ("errors batching clip_table hparams training.distributed", ""),
     "training.clips": (
-        "errors clip_table data_utils hparams progress training.processes",
+        "errors clip_table data_utils hparams progress training.distributed",
         "numpy",
     ),
     "training.run": (
-        "errors batching clip_table hparams training.logger training.loop_state "
-        "training.output training.step",
+        "errors batching clip_table hparams training.logging training.loop_state "
+        "training.output training.trainer",
         "torch",
     ),
-    "training.stopping": ("errors training.processes training.run", "torch"),
+    "training.stopping": ("errors training.distributed training.run", "torch"),
     "training.skipping": (
         "errors batching clip_table data_utils hparams training.batches training.checkpoint "
-        "training.clips training.processes training.run",
+        "training.clips training.distributed training.run",
         "numpy",
     ),
     "training.totals": (
-        "errors batching progress training.run training.step training.updates",
+        "errors batching progress training.run training.trainer training.updates",
         "torch numpy",
     ),
     "training.validation": (
         "errors alignment audio batching clip_table data_utils hparams progress "
-        "training.measuring training.processes training.run training.skipping training.stopping "
+        "training.machine training.distributed training.run training.skipping training.stopping "
         "training.totals",
         "torch numpy",
     ),
     "training.resume": (
         "errors batching data_utils files hparams training.checkpoint "
-        "training.checkpoint_schema training.logger training.loop_state training.measuring "
+        "training.checkpoint_schema training.logging training.loop_state training.machine "
         "training.output training.run",
         "torch numpy",
     ),
     "analysis": (
         "errors files progress hparams batching text audio clip_table data_utils corpus pictures "
-        "speaking training.batches training.measuring training.step",
+        "speaking training.batches training.machine training.trainer",
         "numpy scipy matplotlib torch tabulate pydantic jinja2 pocketsphinx jiwer",
     ),
     "train": (
         "environment errors files audio data_utils hparams progress training.agreement "
-        "training.batches training.checkpoint training.clips training.measuring training.output "
-        "training.printing training.processes training.rehearsal training.resume training.run "
-        "training.skipping training.step training.stopping training.totals training.updates "
+        "training.batches training.checkpoint training.clips training.machine training.output "
+        "training.printing training.distributed training.memory_check training.resume training.run "
+        "training.skipping training.trainer training.stopping training.totals training.updates "
         "training.validation",
         "torch numpy",
     ),
@@ -141,7 +141,7 @@ if not (PROJECT / "fast_decoder" / "__init__.py").exists():  # it may be taken o
 
 
 def module_of(path: Path) -> str:
-    """`training/step.py` -> `training.step`, `text/__init__.py` -> `text`"""
+    """`training/trainer.py` -> `training.trainer`, `text/__init__.py` -> `text`"""
     return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import ljspeech
-from analysis.clips import clips_of_lengths_file, made_up_clips
+from analysis.clips import clips_of_lengths_file, synthetic_clips
 from analysis.lengths import (
     FILELIST,
     FORMATS,
@@ -169,7 +169,7 @@ def test_made_up_lengths_and_symbols_are_those_of_ljspeech():
     assert ljspeech.LONGEST - 0.1 < seconds.max() <= ljspeech.LONGEST
     per_second = real.symbols.sum() / seconds.sum()
     assert per_second == pytest.approx(ljspeech.SYMBOLS_PER_SECOND, abs=0.05)
-    made_up = made_up_clips(13_100, HPARAMS)
+    made_up = synthetic_clips(13_100, HPARAMS)
     shares = np.linspace(0.01, 0.99, 50)
     for name in ("frames", "symbols"):
         ours, theirs = getattr(made_up, name), getattr(real, name)

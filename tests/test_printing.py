@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from hparams import create_hparams
 from model import Tacotron2
 from training.printing import UnfailingFile
-from training.step import Trainer
+from training.trainer import Trainer
 
 SETTINGS = {"epochs": 3, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 STREAMS = {"stdout": (1,), "stderr": (2,), "both": (1, 2)}

@@ -163,7 +163,7 @@ def test_every_command_runs_in_the_order_given(documents, clone):
         if script := SCRIPT.match(command):
             assert os.access(clone / script[1], os.X_OK), command
             continue
-        if command.startswith("torchrun "):  # in one process; test_processes.py has several
+        if command.startswith("torchrun "):  # in one process; test_distributed.py has several
             options = get_args_parser().parse_args(shlex.split(command)[1:])
             arguments = [a for a in options.training_script_args if a != "--resume"]
             command = shlex.join(["python", options.training_script, *arguments])

@@ -13,7 +13,7 @@ from helpers import TINY, fork_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.clips import Clips, made_up_clips
+from analysis.clips import Clips, synthetic_clips
 from analysis.published import TABLE_2
 from analysis.scaling import (
     MeasuredScaling,
@@ -116,7 +116,7 @@ def test_the_model_has_the_updates_that_the_sampler_makes(frames, processes, dyn
 
 def test_published_costs_give_back_the_published_minutes():
     hparams = create_hparams(scaling.PAPER)
-    clips = made_up_clips(10_480, hparams, seed=3)  # others than those of the fit
+    clips = synthetic_clips(10_480, hparams, seed=3)  # others than those of the fit
     curves = {}
     for batching in every_batching(hparams):
         curve = scaling_curve(clips, batching, published_costs(), FREE, [1])
@@ -133,7 +133,7 @@ def test_every_batching_has_fixed_and_dynamic_sizes():
 
 
 def test_steps_said_to_be_faster_leave_a_larger_share_to_the_reduction():
-    clips = made_up_clips(500, create_hparams(scaling.PAPER))
+    clips = synthetic_clips(500, create_hparams(scaling.PAPER))
     hparams = create_hparams(scaling.PAPER)
     reduction = Reduction(10**9, 5)
     slow, fast = (

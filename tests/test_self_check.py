@@ -21,8 +21,8 @@ from fast_decoder import graphs, self_check
 from fast_decoder.self_check import Answer, Trial
 from hparams import HParams, create_hparams
 from model import Decoder, teacher_forced
-from training.processes import ALONE
-from training.step import Part, Trainer, checked_decoder
+from training.distributed import ALONE
+from training.trainer import MicroBatch, Trainer, checked_decoder
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
@@ -433,7 +433,7 @@ def trained(hparams):
     trainer = Trainer(hparams, CPU)
     trainer.model.train()
     for _ in range(3):
-        trainer.step([Part(tiny_batch(((5, 3), (3, 2))))])
+        trainer.step([MicroBatch(tiny_batch(((5, 3), (3, 2))))])
     return torch.nn.utils.parameters_to_vector(trainer.model.parameters()), trainer
 
 

@@ -55,12 +55,12 @@ from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from errors import UserError
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2
-from training import checkpoint, skipping, step, stopping, validation
-from training.logger import RunLogger, mend_metrics
+from training import checkpoint, skipping, stopping, trainer, validation
+from training.distributed import ALONE
+from training.logging import RunLogger, mend_metrics
 from training.loop_state import LoopState
-from training.processes import ALONE
-from training.rehearsal import rehearse
-from training.step import StepLosses, Trainer, learning_rate_at
+from training.memory_check import check_memory
+from training.trainer import StepLosses, Trainer, learning_rate_at
 
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
 # inside epochs and between them, validation after the second and the fourth.
@@ -1980,7 +1980,7 @@ def test_the_decoder_that_trains_is_told_and_rehearsed(
         import fast_decoder
 
         phrase = f"fast ({fast_decoder.describe(torch.device('cpu'))})"
-    used, choose = [], step.choose_decoder
+    used, choose = [], trainer.choose_decoder
 
     def spied(name, device):
         inner, description = choose(name, device)
@@ -1993,12 +1993,12 @@ def test_the_decoder_that_trains_is_told_and_rehearsed(
 
     def rehearse_and_stop(run, *_):
         assert used == []
-        rehearse(run.trainer, run.training_clips, run.validation_clips)
+        check_memory(run.trainer, run.training_clips, run.validation_clips)
         # Forward and backward of the two costliest shapes, forward of the validation's.
         assert used == [True, True, False]
         raise StopHere
 
-    monkeypatch.setattr(step, "choose_decoder", spied)
+    monkeypatch.setattr(trainer, "choose_decoder", spied)
     monkeypatch.setattr(train, "train", rehearse_and_stop)
     out = tmp_path / "out"
     with pytest.raises(StopHere):

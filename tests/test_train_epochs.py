@@ -169,7 +169,7 @@ def test_before_a_setting_is_timed_every_bucket_has_met_its_costliest_batch(monk
     (setting, *_) = train_epochs.make_settings(PAPER, ["bf16"], table())
     met, cleared = [], []
     monkeypatch.setattr(
-        train_epochs, "made_up_batch", lambda *shape: SimpleNamespace(to=lambda device: shape[:3])
+        train_epochs, "synthetic_batch", lambda *shape: SimpleNamespace(to=lambda device: shape[:3])
     )
     monkeypatch.setattr(train_epochs, "synchronize", lambda device: None)
     trainer = SimpleNamespace(

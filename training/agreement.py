@@ -20,12 +20,12 @@ from training import checkpoint
 from training.batches import make_sampler
 from training.checkpoint import Checkpoint
 from training.clips import indices_of
-from training.measuring import versions
+from training.distributed import Processes
+from training.machine import versions
 from training.output import OutputFolder
-from training.processes import Processes
 from training.resume import find_checkpoint, resolve_hparams
 from training.skipping import clips_to_skip, read_clips_but
-from training.step import choose_decoder
+from training.trainer import choose_decoder
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,7 +6,7 @@ from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_st
 from clip_table import ClipTable
 from errors import UserError
 from hparams import HParams, batching_options
-from training.processes import ALONE, Processes
+from training.distributed import ALONE, Processes
 
 
 def make_sampler(

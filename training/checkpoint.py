@@ -23,7 +23,7 @@ import torch
 from errors import UserError
 from files import unused_name, write_atomically
 from training.checkpoint_schema import problems_of
-from training.measuring import is_out_of_memory
+from training.machine import is_out_of_memory
 
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"

@@ -17,7 +17,7 @@ from data_utils import (
 from errors import UserError
 from hparams import HParams, check_symbols
 from progress import progress_bar
-from training.processes import ALONE, Processes
+from training.distributed import ALONE, Processes
 
 
 def read_clips(

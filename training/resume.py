@@ -16,9 +16,9 @@ from hparams import HParams, create_hparams, hparams_from_dict
 from training import checkpoint
 from training.checkpoint import Checkpoint, DamagedCheckpoint
 from training.checkpoint_schema import holds_a_run, missing_parts, optimizer_problems
-from training.logger import NoLogger, RunLogger, mend_metrics
+from training.logging import NoLogger, RunLogger, mend_metrics
 from training.loop_state import LoopState
-from training.measuring import describe_environment
+from training.machine import describe_environment
 from training.output import folder_errors, holds_run
 from training.run import Run
 

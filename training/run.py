@@ -10,10 +10,10 @@ from batching import LengthBatchSampler
 from clip_table import ClipTable
 from errors import UserError
 from hparams import HParams
-from training.logger import NoLogger, RunLogger
+from training.logging import NoLogger, RunLogger
 from training.loop_state import LoopState
 from training.output import OutputFolder
-from training.step import Trainer
+from training.trainer import Trainer
 
 
 @dataclass

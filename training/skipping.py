@@ -14,7 +14,7 @@ from hparams import HParams
 from training.batches import plan_stats
 from training.checkpoint import Checkpoint
 from training.clips import indices_of, read_clips
-from training.processes import Processes, SaidElsewhere
+from training.distributed import Processes, SaidElsewhere
 from training.run import Run
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from errors import UserError
-from training.processes import SaidElsewhere
+from training.distributed import SaidElsewhere
 from training.run import Run
 
 DEFAULT_LOGS = "logs"  # inside the output folder

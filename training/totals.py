@@ -10,7 +10,7 @@ from batching import PaddingStats
 from errors import UserError
 from progress import duration
 from training.run import Run, clip_names
-from training.step import StepLosses, learning_rate_at
+from training.trainer import StepLosses, learning_rate_at
 from training.updates import Update
 
 

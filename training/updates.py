@@ -10,7 +10,7 @@ from batching import LengthBatchSampler
 from data_utils import Batch
 from training.resume import dropout_seed
 from training.run import Run
-from training.step import Part, Share
+from training.trainer import LossWeights, MicroBatch
 
 
 class Update(NamedTuple):
@@ -19,7 +19,7 @@ class Update(NamedTuple):
     numbers: list[int]  # of its batches in the epoch's plan
     end: int  # batches of the plan that are trained after it
     clips: np.ndarray  # [clips] of all its batches
-    shares: list[Share]  # of its batches
+    shares: list[LossWeights]  # of its batches
     frames: int  # real ones
 
     def imbalance(self, world_size: int) -> float:
@@ -45,13 +45,13 @@ def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int
             numbers,
             position,
             np.concatenate(batches),
-            [Share(*map(float, row)) for row in sizes / totals],
+            [LossWeights(*map(float, row)) for row in sizes / totals],
             int(totals[1]),
         )
     return None
 
 
-def parts_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iterator[Part]:
+def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
     """This process's batches of the update, read one after another; counts the seconds waited."""
     state, sampler = run.state, run.sampler
     for place in range(sampler.rank, len(update.numbers), sampler.world_size):
@@ -61,4 +61,4 @@ def parts_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iterator[Par
         seed = None
         if state.seeded_by_batch:
             seed = dropout_seed(run.hparams.seed, state.epoch, update.numbers[place])
-        yield Part(batch, update.shares[place], seed)
+        yield MicroBatch(batch, update.shares[place], seed)

@@ -15,8 +15,8 @@ from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
 from progress import progress_bar
-from training.measuring import is_out_of_memory
-from training.processes import ALONE, Processes
+from training.distributed import ALONE, Processes
+from training.machine import is_out_of_memory
 from training.run import Run, clip_names
 from training.skipping import without
 from training.stopping import StopRequest

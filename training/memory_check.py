@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from clip_table import ClipTable
-from data_utils import Batch, made_up_batch
+from data_utils import Batch, synthetic_batch
 from errors import UserError
 from hparams import HParams
-from training.measuring import is_out_of_memory
-from training.step import Trainer
+from training.machine import is_out_of_memory
+from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols
 
 
-def costliest_shapes(
+def worst_case_shapes(
     num_frames: Sequence[int],
     num_symbols: Sequence[int],
     hparams: HParams,
@@ -50,7 +50,7 @@ def costliest_shapes(
     ]
 
 
-def rehearse(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
+def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
     """Forward and backward of the costliest training batches, forward of the costliest validation
     batch, leaving no trace: buffers, gradients and random states are put back bitwise.
 
@@ -67,7 +67,7 @@ def rehearse(trainer: Trainer, training_clips: ClipTable, validation_clips: Clip
     def training_shapes(clips: int) -> list[Shape]:
         """With room for so many of the longest clips."""
         if hparams.dynamic_batch_size:
-            return costliest_shapes(frames, symbols, hparams, capacity=clips * longest)
+            return worst_case_shapes(frames, symbols, hparams, capacity=clips * longest)
         return [(clips, longest, most_symbols)]
 
     def validation_shapes(clips: int) -> list[Shape]:
@@ -82,7 +82,7 @@ def rehearse(trainer: Trainer, training_clips: ClipTable, validation_clips: Clip
     with _without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        asked = costliest_shapes(frames, symbols, hparams)
+        asked = worst_case_shapes(frames, symbols, hparams)
         if not _fit(trainer, trainer.compute_gradients, asked):
             most = min(hparams.batch_size, len(frames))
             if hparams.dynamic_batch_size:
@@ -114,7 +114,7 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
     try:
         for shape in shapes:
             trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
-            step(made_up_batch(*shape, trainer.hparams).to(trainer.device))
+            step(synthetic_batch(*shape, trainer.hparams).to(trainer.device))
         return True
     except RuntimeError as error:
         if is_out_of_memory(error):

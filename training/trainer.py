@@ -14,10 +14,10 @@ import torch
 from torch.nn import BatchNorm1d, SyncBatchNorm
 
 from alignment import guided_attention_loss
-from data_utils import Batch, made_up_batch
+from data_utils import Batch, synthetic_batch
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss, teacher_forced
-from training.processes import ALONE, Processes, batch_norm_alone
+from training.distributed import ALONE, Processes, batch_norm_alone
 
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
 # a GPU may round.
@@ -34,7 +34,7 @@ ENVIRONMENT = {
 }
 
 
-class Share(NamedTuple):
+class LossWeights(NamedTuple):
     """How much of its update a batch is."""
 
     padded_frames: float = 1.0
@@ -42,14 +42,14 @@ class Share(NamedTuple):
     steps: float = 1.0  # real ones of the decoder
 
 
-NOTHING = Share(0.0, 0.0, 0.0)
+NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """A batch of an update."""
 
     batch: Batch
-    share: Share = Share()
+    share: LossWeights = LossWeights()
     seed: int | None = None  # of the dropout; None draws on from where the generator stands
 
 
@@ -110,7 +110,9 @@ class Trainer:
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
-    def losses_of(self, model: Callable, batch: Batch, share: Share) -> tuple[torch.Tensor, ...]:
+    def losses_of(
+        self, model: Callable, batch: Batch, share: LossWeights
+    ) -> tuple[torch.Tensor, ...]:
         """The batch's part of its update's losses: what is trained, then the padded loss, the
         unpadded one and that of guided attention, not a number where its weight is 0.
 
@@ -137,13 +139,13 @@ class Trainer:
         """Forward and backward of a batch that is on the device, in this process alone; gradients
         add to those there. Returns the losses: padded, unpadded, of guided attention."""
         with batch_norm_alone(self.model):
-            trained, *losses = self.losses_of(self.model, batch, Share())
+            trained, *losses = self.losses_of(self.model, batch, LossWeights())
             self.scaler.scale(trained).backward()
         return losses
 
     def step(
         self,
-        parts: Iterable[Part],
+        parts: Iterable[MicroBatch],
         learning_rate: float | None = None,
         *,
         num_batches: int = 1,
@@ -184,7 +186,7 @@ class Trainer:
         return StepLosses(values, copied, waited)
 
     def compute_gradients_of_update(
-        self, parts: Iterable[Part], num_batches: int, stop: bool
+        self, parts: Iterable[MicroBatch], num_batches: int, stop: bool
     ) -> torch.Tensor:
         """[5] losses, processes asked to stop and processes without a next batch, summed over the
         update's batches and all processes.
@@ -209,7 +211,7 @@ class Trainer:
                     self.parallel, part.batch.to(self.device), part.share
                 )
                 total[:3] += torch.stack(losses)
-                if statistics is not None and part.share != NOTHING:
+                if statistics is not None and part.share != NO_WEIGHT:
                     statistics.add()
                 if last:  # the sum is made while the backward pass goes on
                     total[4] = float(self.failure is not None)
@@ -225,7 +227,7 @@ class Trainer:
             statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
         return vector[:5]
 
-    def _filled_up(self, parts: Iterable[Part], num_batches: int) -> Iterator[Part]:
+    def _filled_up(self, parts: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
         """The parts, and made-up ones where other processes wait for this one too: for its
         gradients, or for the statistics of its batch norm. They count for nothing."""
         least = 1
@@ -235,9 +237,9 @@ class Trainer:
         for count, part in enumerate(parts, 1):  # noqa: B007
             yield part
         for _ in range(count, least):
-            yield Part(made_up_batch(1, 1, 1, self.hparams), NOTHING, 0)
+            yield MicroBatch(synthetic_batch(1, 1, 1, self.hparams), NO_WEIGHT, 0)
 
-    def _until_failure(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def _until_failure(self, parts: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
         """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
         for this one's gradients: they learn of it with the update, which is not made."""
         try:

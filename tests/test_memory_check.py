@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from batching import STRATEGIES, plan_epoch
 from clip_table import Clip, ClipTable
-from data_utils import made_up_batch
+from data_utils import synthetic_batch
 from errors import UserError
 from hparams import HParams, create_hparams
-from training.rehearsal import costliest_shapes, rehearse
-from training.step import Part, Trainer
+from training.memory_check import check_memory, worst_case_shapes
+from training.trainer import MicroBatch, Trainer
 
 CPU = torch.device("cpu")
 SMALL = (
@@ -51,7 +51,7 @@ def test_no_batch_of_any_plan_costs_more(
     capacity = int(capacity * frames.max()) if capacity and dynamic else None
     hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
     hparams = HParams(**vars(hparams) | {"batch_capacity": capacity})
-    shapes = costliest_shapes(frames, symbols, hparams)
+    shapes = worst_case_shapes(frames, symbols, hparams)
     most_clips = max(clips for clips, _, _ in shapes)
     most_frames = max(clips * length for clips, length, _ in shapes)
     widest = {clips: text for clips, _, text in shapes}[most_clips]
@@ -90,7 +90,7 @@ def test_with_the_default_capacity_the_longest_clips_are_rehearsed_with_the_long
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     for dynamic in (False, True):
         hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
-        first, *others = costliest_shapes(frames, symbols, hparams)
+        first, *others = worst_case_shapes(frames, symbols, hparams)
         if len(frames) >= batch_size:
             assert first == (batch_size, frames.max(), symbols.max())
         assert len(others) == dynamic
@@ -100,13 +100,13 @@ def test_largest_batch_by_hand():
     """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
     hparams = create_hparams("batch_size=2,dynamic_batch_size=True")
-    assert costliest_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
+    assert worst_case_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
 
 
 def test_explicit_capacity_that_shorter_clips_fill_better():
     """150 frames hold one clip of 100, but three of 50."""
     hparams = create_hparams("batch_size=2,dynamic_batch_size=True,batch_capacity=150")
-    assert costliest_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
+    assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
 
 
 # ---------------------------------------------------------------------------- no trace
@@ -156,7 +156,7 @@ def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_g
     generator_before = torch.get_rng_state()
     device_before = torch.cuda.get_rng_state() if device.type == "cuda" else None
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
-    peak = rehearse(trainer, training, VALIDATION)
+    peak = check_memory(trainer, training, VALIDATION)
     assert trainer.shapes("training") == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
@@ -177,7 +177,7 @@ def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_g
 def test_rehearsed_batches_are_such_as_training_could_meet(r):
     """Shapes, types and lengths as the collation makes them."""
     trainer = WatchedTrainer(f"n_frames_per_step={r},dynamic_batch_size=False")
-    rehearse(trainer, clips([20, 7, 9], [4, 6, 2]), VALIDATION)
+    check_memory(trainer, clips([20, 7, 9], [4, 6, 2]), VALIDATION)
     (_, batch), (_, validation) = trainer.batches
     steps = -(-20 // r)
     assert batch.text.shape == (3, 6)
@@ -204,7 +204,7 @@ def test_everything_is_put_back_when_it_does_not_fit_either(error):
     trainer = WatchedTrainer(act=fail)
     before, random = copy.deepcopy(dict(trainer.model.state_dict())), torch.get_rng_state()
     with pytest.raises(UserError, match="not even one clip of 20 frames") as refusal:
-        rehearse(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
+        check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
     assert "not even one clip of 12 frames" in str(refusal.value)  # of the validation's
     assert_same(dict(trainer.model.state_dict()), before)
     assert torch.equal(torch.get_rng_state(), random)
@@ -217,7 +217,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        rehearse(WatchedTrainer(act=fail), clips([9], [4]), VALIDATION)
+        check_memory(WatchedTrainer(act=fail), clips([9], [4]), VALIDATION)
 
 
 # ---------------------------------------------------------------------------- the advice
@@ -253,7 +253,7 @@ def advice(
     of_kind = clips(frames, [5] * len(frames))
     lists = (of_kind, VALIDATION) if kind == "training" else (VALIDATION, of_kind)
     with pytest.raises(UserError) as refusal:
-        rehearse(trainer, *lists)
+        check_memory(trainer, *lists)
     return str(refusal.value), trainer.tried
 
 
@@ -320,15 +320,15 @@ def test_on_a_gpu_the_capacity_named_when_memory_runs_out_fits_and_trains():
     torch.cuda.set_per_process_memory_fraction(4e9 / total, device)
     try:
         with pytest.raises(UserError, match="do not fit into the GPU's memory") as refusal:
-            rehearse(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
+            check_memory(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
         setting = str(refusal.value).rpartition(" ")[2]
         assert setting.startswith("batch_capacity=")
         torch.cuda.empty_cache()
         hparams = create_hparams(f"batch_size=64,{setting}")
         trainer = Trainer(hparams, device)
-        assert rehearse(trainer, training, VALIDATION) <= 4e9
+        assert check_memory(trainer, training, VALIDATION) <= 4e9
         count = hparams.batch_capacity // 870
-        losses = trainer.step([Part(made_up_batch(count, 870, 150, hparams))])
+        losses = trainer.step([MicroBatch(synthetic_batch(count, 870, 150, hparams))])
         losses.copied.synchronize()
         assert torch.isfinite(losses.values[0])
     finally:

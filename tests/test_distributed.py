@@ -30,8 +30,8 @@ from helpers import (
 )
 
 import train
-from training import agreement, processes
-from training.step import Trainer
+from training import agreement, distributed
+from training.trainer import Trainer
 
 # 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
 SETTINGS = {
@@ -248,11 +248,11 @@ def test_processes_that_are_started_again_do_not_meet_those_that_are_gone(monkey
     store = torch.distributed.HashStore()
     store.set("start", "gone")
     store.set("gone/all", "some others")
-    monkeypatch.setattr(processes, "rendezvous", lambda *_, **__: iter([(store, 0, 0)]))
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(store, 0, 0)]))
     with ThreadPoolExecutor() as threads:
-        second = threads.submit(processes.meet, 1, 2, 20)
+        second = threads.submit(distributed.meet, 1, 2, 20)
         time.sleep(0.1)
-        first = threads.submit(processes.meet, 0, 2, 20)
+        first = threads.submit(distributed.meet, 0, 2, 20)
         first.result(20).set("address", "here")
         assert second.result(20).get("address") == b"here"
     assert store.get("start") != b"gone"
@@ -395,7 +395,7 @@ def test_shared_batch_norm_waits_for_nobody_where_a_process_is_alone():
     shared = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     assert isinstance(shared[1], torch.nn.SyncBatchNorm)
     assert list(shared.state_dict()) == list(model.state_dict())
-    with processes.batch_norm_alone(shared):
+    with distributed.batch_norm_alone(shared):
         assert torch.equal(shared(x), expected)
     assert "forward" not in vars(shared[1])
 

@@ -10,7 +10,13 @@ from test_model import MELS, tiny_batch
 
 from hparams import create_hparams
 from model import teacher_forced
-from training.step import PRECISIONS, Part, Trainer, choose_decoder, guided_attention_weight_at
+from training.trainer import (
+    PRECISIONS,
+    MicroBatch,
+    Trainer,
+    choose_decoder,
+    guided_attention_weight_at,
+)
 
 CPU = torch.device("cpu")
 
@@ -64,7 +70,7 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
     trainer = Trainer(tiny(precision=precision, n_mel_channels=MELS), CPU)
     batch = tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    losses = trainer.step([Part(batch)], learning_rate=0.25)
+    losses = trainer.step([MicroBatch(batch)], learning_rate=0.25)
     loss, unpadded, norm, skipped, guided, asked, failed = losses.values.tolist()
     assert (asked, failed) == (0, 0)
     assert losses.copied is None

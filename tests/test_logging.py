@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from errors import UserError
-from training.logger import RunLogger
+from training.logging import RunLogger
 
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
 EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
