@@ -1,4 +1,5 @@
 import gc
+import lzma
 import os
 import signal
 from dataclasses import replace
@@ -6,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import SPEAKER, Corpus, make_corpus
+from helpers import DATA, LJSPEECH_CLIPS, SPEAKER, Corpus, make_corpus
 
 import batching
 from hparams import create_hparams
@@ -64,3 +65,24 @@ def broken_strategy(monkeypatch):
         batching.REGISTRY["semi_sorted"], order=lambda clips: clips.lengths + np.ones(10**6)
     )
     monkeypatch.setitem(batching.REGISTRY, "semi_sorted", broken)
+
+
+@pytest.fixture(scope="session")
+def ljspeech_metadata(tmp_path_factory):
+    """LJSpeech's metadata.csv, all 13,100 lines."""
+    path = tmp_path_factory.mktemp("ljspeech") / "metadata.csv"
+    path.write_bytes(lzma.decompress((DATA / "ljspeech" / "metadata.csv.xz").read_bytes()))
+    return path
+
+
+@pytest.fixture(scope="session")
+def ljspeech_mini(ljspeech_metadata, tmp_path_factory):
+    """Five real clips in LJSpeech's layout."""
+    folder = tmp_path_factory.mktemp("mini") / "LJSpeech-mini"
+    folder.mkdir()
+    (folder / "wavs").symlink_to(LJSPEECH_CLIPS)
+    clips = {path.stem for path in LJSPEECH_CLIPS.glob("*.wav")}
+    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.partition("|")[0] in clips]
+    (folder / "metadata.csv").write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return folder

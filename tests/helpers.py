@@ -18,6 +18,10 @@ import torch
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"  # its README says where each file comes from
+GOLDEN = DATA / "golden"
+LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
+LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
 SAMPLING_RATE, HOP = 22050, 800
 SENTENCES = (
     "Ah.",

@@ -1,0 +1,48 @@
+"""One way to time things: in turns, so that a machine that slows down slows all of them alike."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from progress import progress_bar
+from training.machine import seconds_of
+
+
+def time_in_turns(
+    tasks: Mapping[str, Callable[[], object]],
+    rounds: int,
+    device: torch.device,
+    *,
+    warm_up: int = 1,
+    seed: int = 0,
+    title: str = "timing",
+) -> dict[str, np.ndarray]:
+    """Seconds [rounds] of every task, the device's work included.
+
+    Each round runs every task once, in an order drawn from `seed`.
+
+    Args:
+        warm_up: untimed runs of each task before the first round.
+    """
+    rng = np.random.default_rng(seed)
+    names, seconds = list(tasks), {name: np.empty(rounds) for name in tasks}
+    for name in names * warm_up:
+        tasks[name]()
+    with progress_bar(title, rounds * len(names), " runs") as bar:
+        for number in range(rounds):
+            for name in rng.permutation(names).tolist():
+                seconds[name][number] = seconds_of(device, tasks[name])
+                bar.update()
+    return seconds
+
+
+def median_and_range(seconds: np.ndarray, digits: int = 3) -> str:
+    """For a table: the median, and the lowest and the highest value in brackets."""
+    shown = (f"{value:,.{digits}f}" for value in (np.median(seconds), *_ends(seconds)))
+    median, low, high = shown
+    return f"{median} ({low} to {high})"
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
