@@ -25,7 +25,7 @@ page: $(DEMO_MODEL) .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) --numbers --hparams max_decoder_steps=150
 
 $(DEMO_MODEL):
-	@echo "$@: no such checkpoint; run make demo first, which trains it"; exit 1
+	@echo "$@: no such checkpoint; run make demo first"; exit 1
 
 # The stamp is written last, so that an interrupted installation is repeated.
 .venv/installed: $(wildcard requirements*.txt)
