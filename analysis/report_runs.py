@@ -11,10 +11,10 @@ import numpy as np
 
 from analysis import published
 from analysis.epoch_times import EPOCH_MINUTES_FILE, EpochMinutes, read_epoch_minutes
-from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.lengths import read_lengths
 from analysis.metrics import RunMetrics, RunRecord, read_metrics
 from analysis.strategies import PARAMETERS, batching_name
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from batching import STRATEGIES
 from data_utils import LENGTHS_FILE
 from errors import UserError
