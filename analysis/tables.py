@@ -1,4 +1,4 @@
-"""Tables as text and as Markdown."""
+"""Tables as text and as Markdown. Cells are shown as they stand: numbers come formatted."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def text_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Aligned for a terminal: the first `labels` columns to the left, the others to the right.
 
-    A title may have several lines. Cells are shown as they are: numbers come formatted.
+    A title may have several lines.
     """
     parts = [title.split("\n") for title in titles]
     height = max(map(len, parts))
@@ -16,19 +16,25 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1)
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """The same for Markdown. A `|` in a cell is escaped; other marks of Markdown work."""
-    cells = [[str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]
-             for line in (titles, *rows)]  # fmt: skip
-    heading, *lines = ("| " + " | ".join(line) + " |" for line in _aligned(cells, labels))
-    widths = [len(cell) for cell in _aligned(cells, labels)[0]]
-    rule = [":" + "-" * (n + 1) if i < labels else "-" * (n + 1) + ":" for i, n in enumerate(widths)]
-    return "\n".join([heading, f"|{'|'.join(rule)}|", *lines])
+    lines = [
+        [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]
+        for line in (titles, *rows)
+    ]
+    widest = ["---"] * len(titles)  # a column has room for the line under its title
+    _, heading, *lines = _aligned([widest, *lines], labels)
+    lines_left = [":" + "-" * (len(title) - 1) for title in heading[:labels]]
+    lines_right = ["-" * (len(title) - 1) + ":" for title in heading[labels:]]
+    rows = (heading, [*lines_left, *lines_right], *lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _aligned(rows: Sequence[Sequence], labels: int) -> list[list[str]]:
-    texts = [[str(cell) for cell in row] for row in rows]
+def _aligned(lines: Sequence[Sequence], labels: int) -> list[list[str]]:
+    texts = [list(map(str, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
-        [f"{cell:{'<' if place < labels else '>'}{width}}"
-         for place, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        for row in texts
-    ]  # fmt: skip
+        [
+            cell.ljust(width) if column < labels else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in texts
+    ]

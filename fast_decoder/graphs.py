@@ -30,11 +30,8 @@ ENERGIES = 16  # symbols a program of `attention_energies`
 CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
-# What can be chosen; benchmarks/kernels.py --variants times each.
-EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
-EARLY_LOADS = True  # loads of what no launch of a graph changes do not wait for the launch before
-COPY_ONCE = True  # the table is copied once a loop; a graph's last launch moves it on
 WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
+EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
 
 
 class Setting(NamedTuple):
@@ -180,8 +177,7 @@ class _Loop:
                 launch(self.table, offset)
         if self.after is not None:
             self.after(self.table)
-        if COPY_ONCE:
-            self.next_chunk(self.table)
+        self.next_chunk(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
         """Make all steps; `entries`: numbers and buffers by place in the table."""
@@ -190,7 +186,7 @@ class _Loop:
             start = num_steps - done - count if self.backwards else done
             # Outside a graph the next launch may read the table before the last one has written it.
             launched = self.table.is_cuda and self.graph is None
-            if done == 0 or launched or not COPY_ONCE:
+            if done == 0 or launched:
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
                 self._launch(count)
@@ -224,207 +220,183 @@ def _split(size: int, inner: int) -> tuple[int, int]:
     return -(-4 * size // gates), gates
 
 
-def _types(setting: Setting) -> dict:
+# ---------------------------------------------------------------------------- the launches
+
+
+def _constants(setting: Setting) -> dict:
+    """Of all kernels, by the names of their arguments; sizes are those of the attention LSTM."""
+    s = setting
+    return {
+        "SIZE": s.attention_size,
+        "WIDTH": s.attention_size + s.context_size,
+        "DIM": s.dim,
+        "DIM_BLOCK": _power_of_two(s.dim),
+        "KERNEL": s.kernel_size,
+        "KERNEL_BLOCK": _power_of_two(s.kernel_size),
+        "TAPS_BLOCK": _power_of_two(2 * s.kernel_size),
+        "CONTEXT_BLOCK": _power_of_two(s.context_size),
+        "SYMBOLS_BLOCK": SYMBOLS,
+        "GROUPS": GROUPS,
+        "CHUNK": CHUNK,
+        "DTYPE": _triton_dtype(s.dtype),
+        "OPERAND": _triton_dtype(s.operand_dtype),
+        "PRECISION": _attention_precision(s),
+        "QUERY_PRECISION": _attention_precision(s),
+        "INTERPRETED": s.device.type != "cuda",
+        "EARLY": s.early_launch,
+    }
+
+
+def _lstm_precision(setting: Setting) -> str:
     # Three products of TF32 are together as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
-    return {
-        "DTYPE": _triton_dtype(setting.dtype),
-        "OPERAND": _triton_dtype(setting.operand_dtype),
-        "PRECISION": "tf32" if setting.tf32 else exact,
-        "INTERPRETED": setting.device.type != "cuda",
-        **_early(setting),
-    }
+    return "tf32" if setting.tf32 else exact
+
+
+def _attention_precision(setting: Setting) -> str:
+    """Attention's own products are of float32: with half operands, in TF32."""
+    return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
+
+
+def _launch(
+    setting: Setting, name: str, grid: tuple[int, ...], *scalars: float, **options
+) -> Callable:
+    """(table, offset, if it is of one step) -> a launch of the kernel.
+
+    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`.
+    """
+    kernel = getattr(_kernels(), name)
+    constants = {key: x for key, x in _constants(setting).items() if key in kernel.arg_names}
+    options = constants | options | ({"launch_pdl": True} if setting.early_launch else {})
+    launch = kernel[grid]
+    return lambda *which: launch(*which, *scalars, **options)
 
 
 def _triton_dtype(dtype: torch.dtype):
     return getattr(_kernels().tl, str(dtype).removeprefix("torch."))  # Triton's names are torch's
 
 
-def _early(setting: Setting) -> dict:
-    return {"EARLY": setting.early_launch} | ({"launch_pdl": True} if setting.early_launch else {})
-
-
-def _attention_types(setting: Setting) -> dict:
-    """Attention's own products are of float32: of half operands in TF32."""
-    types = _types(setting)
-    return {**types, "PRECISION": "tf32"} if types["OPERAND"] != types["DTYPE"] else types
-
-
-# ---------------------------------------------------------------------------- the launches
-
-
 def _next_chunk(setting: Setting, backwards: bool) -> Callable:
-    options = {"CHUNK": CHUNK, "BACKWARDS": backwards, "num_warps": 1, **_early(setting)}
-    next_chunk = _kernels().next_chunk[(1,)]
-    return lambda table: next_chunk(table, **options)
+    return _launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
 
 
 def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
-    types = _types(setting)
-    half = types["OPERAND"] != types["DTYPE"]
+    half = setting.operand_dtype != setting.dtype
     # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
     warps = WARPS if rows < 64 else 1
     block = 128 if half or (warps > 1 and rows == 16) else 64  # else registers run out
-    options = {
-        "SIZE": size,
-        "WIDTH": size + setting.context_size,
-        "INNER": inner,
-        "QUERY": dim,
-        "QUERY_BLOCK": _power_of_two(dim) if dim else 0,
-        "ROWS": rows,
-        "UNITS": UNITS,
-        "BLOCK": min(block, _power_of_two(inner, 16 * warps)),
-        "WARPS": warps,
-        "DROPOUT": p > 0,
-        "EARLY_LOADS": EARLY_LOADS,
-        "QUERY_PRECISION": _attention_types(setting)["PRECISION"],
-        "num_warps": 4,
+    return _launch(
+        setting,
+        "lstm_step",
+        (-(-size // UNITS), -(-setting.clips // rows)),
+        1 / (1 - p),
+        SIZE=size,
+        WIDTH=size + setting.context_size,
+        INNER=inner,
+        QUERY=dim,
+        QUERY_BLOCK=_power_of_two(dim) if dim else 0,
+        ROWS=rows,
+        UNITS=UNITS,
+        BLOCK=min(block, _power_of_two(inner, 16 * warps)),
+        WARPS=warps,
+        DROPOUT=p > 0,
+        PRECISION=_lstm_precision(setting),
+        num_warps=4,
         # smaller GPUs have 99 kB of shared memory
-        "num_stages": 5 if rows < 64 and (half or warps == 1) else 4,
-        **types,
-    }
-    step = _kernels().lstm_step[-(-size // UNITS), -(-setting.clips // rows)]
-    return lambda table, offset: step(table, offset, 1 / (1 - p), **options)
+        num_stages=5 if rows < 64 and (half or warps == 1) else 4,
+    )
 
 
 def _attention_energies(setting: Setting) -> Callable:
-    types, parts = _attention_types(setting), -(-setting.attention_size // UNITS)
-    del types["OPERAND"]
-    options = {
-        "PARTS": parts,
-        "PARTS_BLOCK": min(128, _power_of_two(parts)),
-        "DIM": setting.dim,
-        "DIM_BLOCK": _power_of_two(setting.dim),
-        "KERNEL": setting.kernel_size,
-        "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
-        "SYMBOLS_BLOCK": ENERGIES,
-        "LET_NEXT": setting.clips <= CLIPS or types["PRECISION"] == "tf32",
-        "EARLY_LOADS": EARLY_LOADS,
-        "num_warps": 8,
-        "num_stages": 1,
-        **types,
-    }
-    energies = _kernels().attention_energies[setting.clips, -(-setting.symbols // ENERGIES)]
-    return lambda table, offset: energies(table, offset, **options)
+    parts = -(-setting.attention_size // UNITS)
+    return _launch(
+        setting,
+        "attention_energies",
+        (setting.clips, -(-setting.symbols // ENERGIES)),
+        PARTS=parts,
+        PARTS_BLOCK=min(128, _power_of_two(parts)),
+        SYMBOLS_BLOCK=ENERGIES,
+        LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
+        num_warps=8,
+        num_stages=1,
+    )
 
 
 def _attention_context(setting: Setting) -> Callable:
-    types, symbols = _types(setting), _power_of_two(setting.symbols)
+    symbols = _power_of_two(setting.symbols)
     columns = min(CONTEXT, _power_of_two(setting.context_size))
     columns = max(min(columns, CONTEXT_VALUES // symbols), 1)
-    options = {
-        "SIZE": setting.attention_size,
-        "WIDTH": setting.attention_size + setting.context_size,
-        "KERNEL": setting.kernel_size,
-        "COLUMNS": columns,
-        "SYMBOLS_BLOCK": symbols,
-        "EARLY_LOADS": EARLY_LOADS,
-        "DTYPE": types["DTYPE"],
-        "OPERAND": types["OPERAND"],
-        "num_warps": 4,
-        **_early(setting),
-    }
-    context = _kernels().attention_context[setting.clips, -(-setting.context_size // columns)]
-    return lambda table, offset: context(table, offset, **options)
+    grid = setting.clips, -(-setting.context_size // columns)
+    sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
+    return _launch(setting, "attention_context", grid, **sizes, num_warps=4)
 
 
 def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     parts, gates = _split(size, inner)
-    options = {
-        "SIZE": size,
-        "INNER": inner,
-        "ROWS": rows,
-        "COLUMNS": COLUMNS,
-        "SPLIT": gates,
-        "BLOCK": INNER,
-        "EARLY_LOADS": EARLY_LOADS,
-        "num_warps": 4,
-        "num_stages": 4,
-        **_types(setting),
-    }
-    product = _kernels().gradient_product[-(-inner // COLUMNS), parts, -(-setting.clips // rows)]
-    return lambda table, offset: product(table, offset, **options)
+    return _launch(
+        setting,
+        "gradient_product",
+        (-(-inner // COLUMNS), parts, -(-setting.clips // rows)),
+        SIZE=size,
+        INNER=inner,
+        ROWS=rows,
+        COLUMNS=COLUMNS,
+        SPLIT=gates,
+        BLOCK=INNER,
+        PRECISION=_lstm_precision(setting),
+        num_warps=4,
+        num_stages=4,
+    )
 
 
 def _attention_gradient(setting: Setting) -> Callable:
-    width = setting.attention_size + setting.context_size
-    parts, _ = _split(setting.attention_size, width)
-    options = {
-        "SIZE": setting.attention_size,
-        "WIDTH": width,
-        "SPLITS": parts,
-        "DIM": setting.dim,
-        "DIM_BLOCK": _power_of_two(setting.dim),
-        "CONTEXT_BLOCK": _power_of_two(setting.context_size),
-        "MOST_SYMBOLS": _power_of_two(setting.symbols),
-        "SYMBOLS_BLOCK": SYMBOLS,
-        "DTYPE": _types(setting)["DTYPE"],
-        "EARLY_LOADS": EARLY_LOADS,
-        "num_warps": 8,
-        **_early(setting),
-    }
-    gradient = _kernels().attention_gradient[setting.clips, -(-setting.symbols // SYMBOLS)]
-    return lambda table, offset: gradient(table, offset, **options)
+    parts, _ = _split(setting.attention_size, setting.attention_size + setting.context_size)
+    grid = setting.clips, -(-setting.symbols // SYMBOLS)
+    sizes = {"SPLITS": parts, "MOST_SYMBOLS": _power_of_two(setting.symbols)}
+    return _launch(setting, "attention_gradient", grid, **sizes, num_warps=8)
 
 
-def _attention_chunk(setting: Setting) -> tuple[Callable, Callable]:
+def _of_a_chunk(setting: Setting) -> tuple[Callable, Callable]:
     """`attention_slopes` and `attention_sums`."""
-    types = _attention_types(setting)
-    del types["OPERAND"]
-    options = {
-        "DIM": setting.dim,
-        "DIM_BLOCK": _power_of_two(setting.dim),
-        "KERNEL": setting.kernel_size,
-        "TAPS_BLOCK": _power_of_two(2 * setting.kernel_size),
-        "SYMBOLS_BLOCK": SYMBOLS,
-        "num_warps": 8,
-        "num_stages": 1,
-        **types,
-    }
-    symbols = -(-setting.symbols // SYMBOLS)
-    slopes = _kernels().attention_slopes[CHUNK, symbols, setting.clips]
-    sums = _kernels().attention_sums[setting.clips, symbols, GROUPS]
+    symbols, choices = -(-setting.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
+    slopes, sums = (CHUNK, symbols, setting.clips), (setting.clips, symbols, GROUPS)
     return (
-        lambda table: slopes(table, **options),
-        lambda table: sums(table, GROUPS=GROUPS, **options),
+        _launch(setting, "attention_slopes", slopes, **choices),
+        _launch(setting, "attention_sums", sums, **choices),
     )
 
 
 def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
-    types, units, warps = _attention_types(setting), 32, 8 if dim else 4
-    del types["OPERAND"]
+    units, warps = 32, 8 if dim else 4
     query_block = _power_of_two(dim) if dim else 0
-    options = {
-        "SIZE": size,
-        "WIDTH": size + setting.context_size,
-        "INNER": inner,
-        "SPLITS": _split(size, inner)[0],
-        "QUERY": dim,
-        "QUERY_BLOCK": query_block,
-        "WARPS": min(warps, query_block // 16),  # a tensor core's product adds up 16 values
-        "SYMBOLS_A_PART": SYMBOLS,
-        "KERNEL": setting.kernel_size,
-        "KERNEL_BLOCK": _power_of_two(setting.kernel_size),
-        "MOST_SYMBOLS": setting.symbols,
-        "SYMBOLS_BLOCK": min(setting.symbols, 64),
-        "ROWS": CLIPS,
-        "UNITS": units,
-        "DROPOUT": p > 0,
-        "EARLY_LOADS": EARLY_LOADS,
-        "num_warps": warps,
-        "LET_NEXT": setting.clips <= CLIPS,
-        **types,
-    }
     through_windows = CLIPS if dim and setting.location_gradient else 0
-    programs = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
-    if math.prod(programs) > PROCESSORS and types["PRECISION"] == "tf32":
-        options["maxnreg"] = (
-            128  # two programs find room on a processor; exact products would spill
-        )
-    gradient = _kernels().cell_gradient[programs]
-    return lambda table, offset: gradient(table, offset, 1 / (1 - p), **options)
+    grid = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
+    choices = {"num_warps": warps}
+    if math.prod(grid) > PROCESSORS and _attention_precision(setting) == "tf32":
+        choices["maxnreg"] = 128  # two programs fit a processor; exact products would spill
+    return _launch(
+        setting,
+        "cell_gradient",
+        grid,
+        1 / (1 - p),
+        SIZE=size,
+        WIDTH=size + setting.context_size,
+        INNER=inner,
+        SPLITS=_split(size, inner)[0],
+        QUERY=dim,
+        QUERY_BLOCK=query_block,
+        WARPS=min(warps, query_block // 16),  # a tensor core's product adds up 16 values
+        SYMBOLS_A_PART=SYMBOLS,
+        MOST_SYMBOLS=setting.symbols,
+        SYMBOLS_BLOCK=min(setting.symbols, 64),
+        ROWS=CLIPS,
+        UNITS=units,
+        DROPOUT=p > 0,
+        LET_NEXT=setting.clips <= CLIPS,
+        **choices,
+    )
 
 
 # ---------------------------------------------------------------------------- the loops
@@ -455,7 +427,7 @@ class Graphs:
         self._decoder = _Loop(s, _lstm_step(s, *decoder))
         if not s.differentiable:
             return
-        slopes, sums = _attention_chunk(s)
+        slopes, sums = _of_a_chunk(s)
         self._attention_backward = _Loop(
             s,
             _gradient_product(s, *attention[:2]),

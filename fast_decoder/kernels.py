@@ -167,15 +167,12 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,  # launched before the launch before it ends
-    EARLY_LOADS: tl.constexpr,
 ):
     """gates += WEIGHT row of the step before, and the cell; program (units, clips).
 
     A program holds all four gates of its units: its columns are i, f, g, o of one unit after
     another. It also adds up its units' part of the query.
     """
-    if not EARLY_LOADS:
-        _wait(EARLY)
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -204,8 +201,7 @@ def lstm_step(
         in_query = in_units[:, None] & (dim < QUERY)[None, :]
         query_weight = _buffer(table, QUERY_WEIGHT, DTYPE) + place_unit[:, None] * QUERY
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
-    if EARLY_LOADS:
-        _wait(EARLY)
+    _wait(EARLY)
     if not has_step:
         return
 
@@ -281,11 +277,8 @@ def attention_energies(
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
-    EARLY_LOADS: tl.constexpr,
 ):
     """v . tanh(processed_memory + query + location), -inf at padding; program (clip, symbols)."""
-    if not EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -301,8 +294,7 @@ def attention_energies(
     location_weight = _buffer(table, LOCATION_WEIGHT, DTYPE) + tap[:, None] * DIM + dim[None, :]
     in_location = (tap < 2 * KERNEL)[:, None] & has_dim[None, :]
     location_weight = tl.load(location_weight, in_location, 0.0)
-    if EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+    _wait(EARLY, LET_NEXT)
     if nothing:
         return
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
@@ -333,11 +325,8 @@ def attention_context(
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
-    EARLY_LOADS: tl.constexpr,
 ):
     """Alignment, context, and what step t + 1 looks back at; program (clip, columns)."""
-    if not EARLY_LOADS:
-        _wait(EARLY)
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -349,8 +338,7 @@ def attention_context(
     memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * (WIDTH - SIZE)
     memory = tl.load(memory + column[None, :], has_symbol[:, None] & in_context[None, :], 0.0)
     energies = _buffer(table, ENERGIES, DTYPE) + clip * symbols + n
-    if EARLY_LOADS:
-        _wait(EARLY)
+    _wait(EARLY)
     if nothing:
         return
     energy = tl.load(energies, has_symbol, float("-inf"))
@@ -389,14 +377,11 @@ def gradient_product(
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
-    EARLY_LOADS: tl.constexpr,
 ):
     """PARTIALS = gradients of the next step's gates times WEIGHT; program (columns, split, clips).
 
     At the last step there is no next one, and the parts are 0.
     """
-    if not EARLY_LOADS:
-        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -407,8 +392,7 @@ def gradient_product(
     dgates = _buffer(table, GATES, DTYPE) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
     weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
     partials = _buffer(table, PARTIALS, DTYPE)
-    if EARLY_LOADS:
-        _wait(EARLY)
+    _wait(EARLY)
     if not has_step:
         return
     total = tl.zeros((ROWS, COLUMNS), DTYPE)
@@ -439,7 +423,6 @@ def attention_gradient(
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
-    EARLY_LOADS: tl.constexpr,
 ):
     """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
 
@@ -447,8 +430,6 @@ def attention_gradient(
     dcontext . context + sum over n of alignment_n (what comes from elsewhere): so programs need
     not wait for each other.
     """
-    if not EARLY_LOADS:
-        _wait(EARLY)
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip, first = tl.program_id(0), tl.program_id(1) * SYMBOLS_BLOCK
@@ -476,8 +457,7 @@ def attention_gradient(
     memory = _buffer(table, MEMORY, DTYPE) + (clip * symbols + n[:, None]) * context_size
     in_memory = (n < num_symbols)[:, None] & (column < num_columns)[None, :]
     values = tl.load(memory + column[None, :], in_memory, 0.0)
-    if EARLY_LOADS:
-        _wait(EARLY)
+    _wait(EARLY)
     if nothing:
         return
 
@@ -527,15 +507,12 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
-    EARLY_LOADS: tl.constexpr,
 ):
     """The step's gates become their gradients; program (units, clips).
 
     Programs beyond the last unit, if there are any, take a clip each instead, and bring denergy
     through the windows to the alignments that they show.
     """
-    if not EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -543,8 +520,7 @@ def cell_gradient(
     if tl.program_id(0) >= unit_programs:
         clip = tl.program_id(1) * (tl.num_programs(0) - unit_programs)
         clip += tl.program_id(0) - unit_programs
-        if EARLY_LOADS:
-            _wait(EARLY, LET_NEXT)
+        _wait(EARLY, LET_NEXT)
         if QUERY > 0 and has_step and clip < batch:
             _through_windows(
                 table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
@@ -574,8 +550,7 @@ def cell_gradient(
         in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]
         weight = dim[:, :, None] * SIZE + unit[None, None, :]
         weight = tl.load(_buffer(table, QUERY_WEIGHT, DTYPE) + weight, in_weight, 0.0)
-    if EARLY_LOADS:
-        _wait(EARLY, LET_NEXT)
+    _wait(EARLY, LET_NEXT)
     if not has_step:
         return
     partials = _buffer(table, PARTIALS, DTYPE) + row[:, None] * INNER + unit[None, :]

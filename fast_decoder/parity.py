@@ -23,6 +23,23 @@ class Problem:
     dropout_masks: DropoutMasks
     seed: int  # of the loss
 
+    @classmethod
+    def random(
+        cls, decoder: torch.nn.Module, symbols: tuple[int, ...], steps: int, seed: int
+    ) -> "Problem":
+        """Clips of so many symbols and steps, with noise in float32, the same for a seed."""
+        generator, longest = torch.Generator().manual_seed(seed), max(symbols)
+        size = decoder.attention_layer.memory_layer.linear_layer.in_features
+        shape = len(symbols), decoder.n_mel_channels, steps * decoder.n_frames_per_step
+        return cls(
+            decoder,
+            torch.randn(len(symbols), longest, size, generator=generator),
+            torch.arange(longest) >= torch.tensor(symbols)[:, None],
+            torch.randn(shape, generator=generator),
+            decoder.draw_masks(steps, len(symbols), generator),
+            seed,
+        )
+
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
         """The same problem in another precision or on another device; its decoder moves along."""
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
@@ -76,8 +93,7 @@ def relative_errors(
 ) -> dict[str, float]:
     """max|a - b| / max|b| of every tensor b of `expected`, by name.
 
-    Infinite for a tensor of another shape, or with a value that is no finite number. No gradient
-    counts as one of zeros.
+    Infinite for a tensor of another shape, or that is not finite. No gradient counts as zeros.
     """
     errors = {}
     for name, wanted in expected.items():

@@ -1,26 +1,23 @@
-"""Are the kernels right on this GPU? Looked at once, before the first step of training.
+"""Are the kernels right on this GPU? Checked once, before the first training step.
 
-Outputs and gradients of the training decoder on two small batches, with the run's sizes and in its
-precision, are held against plain operations. They must be as near to the exact ones, made in
-float64, as the tests ask. If they are not, with early launches and without, training goes on in
-plain operations, with a warning that says what to report.
+Outputs and gradients of the training decoder on two small batches, with the run's sizes and
+precision, are compared with plain operations. They must be as close to the exact ones, computed in
+float64, as the tests require. If they are not, with early launches or without, training uses plain
+operations, with a warning that says what to report.
 
-The kernels run in a process of their own. One that hangs is stopped, and an address outside the
-GPU's memory, after which nothing on the GPU works in a process any more, ends that process alone.
-It takes the time to import torch and to compile the kernels, and then some two seconds. So each
-answer is kept in the user's cache folder, for the same GPU, driver, versions, sizes and precision.
+The kernels run in a separate process. One that hangs is stopped, and an illegal memory access,
+after which a process can no longer use the GPU, ends that process alone. It takes the time to
+import torch and compile the kernels, plus some two seconds. So each answer is cached for the same
+GPU, driver, versions, sizes and precision.
 """
 
-import ctypes
 import functools
 import hashlib
 import json
 import math
 import os
-import re
 import subprocess
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -38,42 +35,32 @@ from model import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
-SECONDS = 180  # that one process may take; compiling the kernels is most of them
+SECONDS = 180  # the limit of one process, which mostly compiles the kernels
 # Symbols of each clip. The second batch has the programs of large batches and of long texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
-# The largest error that is right, of each tensor's largest value: one of float32, or so many times
-# that of plain operations in the same precision.
+# Errors are relative to each tensor's largest value: at most the first, which is float32's, or so
+# many times that of plain operations in the same precision.
 LEAST_BOUND, TIMES_PLAIN = 1e-5, 2.5
-# What Decoder reads of the hyper-parameters.
-SIZES = (
-    "n_mel_channels",
-    "n_frames_per_step",
-    "prenet_dim",
-    "encoder_embedding_dim",
-    "attention_rnn_dim",
-    "decoder_rnn_dim",
-    "attention_dim",
-    "attention_location_n_filters",
-    "attention_location_kernel_size",
-    "attention_location_gradient",
-    "p_prenet_dropout",
-    "p_attention_dropout",
-    "p_decoder_dropout",
+SIZES = (  # what Decoder reads of the hyper-parameters
+    *("n_mel_channels", "n_frames_per_step", "prenet_dim", "encoder_embedding_dim"),
+    *("attention_rnn_dim", "decoder_rnn_dim", "attention_dim", "attention_location_n_filters"),
+    *("attention_location_kernel_size", "attention_location_gradient"),
+    *("p_prenet_dropout", "p_attention_dropout", "p_decoder_dropout"),
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-MOST_KEPT = 100  # answers
+MAX_CACHED = 100  # answers
 NO_PROCESS = "no process could be started"
 # And what CUDA says of a GPU that is full, or that only one process may use.
-NOT_TAKEN = (NO_PROCESS, "out of memory", "busy or unavailable")
+NOT_CHECKED = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Trial(NamedTuple):
-    """What came of the kernels with early or with late launches."""
+    """The outcome of the kernels with early or with late launches."""
 
     early: bool
     right: bool
-    text: str  # the tensor nearest to its bound or farthest beyond, or what broke
+    text: str  # the tensor with the largest error relative to its bound, or what failed
 
 
 class Answer(NamedTuple):
@@ -88,13 +75,13 @@ class Answer(NamedTuple):
 
     @property
     def late(self) -> bool:
-        """Whether early launches are not right, and late ones are tried for that reason."""
+        """Whether early launches are not right, so that late ones were tried."""
         return len(self.trials) > 1
 
     @property
-    def open(self) -> bool:
-        """Whether this says nothing of the kernels, for no other process could use the GPU."""
-        return not self.right and any(text in self.trials[-1].text for text in NOT_TAKEN)
+    def unknown(self) -> bool:
+        """Whether this says nothing of the kernels: no other process could use the GPU."""
+        return not self.right and any(text in self.trials[-1].text for text in NOT_CHECKED)
 
 
 def is_needed(device: torch.device) -> bool:
@@ -103,78 +90,73 @@ def is_needed(device: torch.device) -> bool:
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """What is kept of this GPU, or found now and kept.
+    """The cached answer for this GPU, else a new one, which is cached.
 
     Args:
         autocast: the precision of autocast, None without. TF32 is as torch's switch stands.
     """
     facts = facts_of(hparams, device, autocast)
-    for kept in read_answers():
-        if kept.facts == facts:
-            return kept
-    print(
-        "checking the decoder's kernels, once for each GPU, driver and version: up to a minute",
-        file=sys.stderr,
-        flush=True,
-    )
-    began, found = time.monotonic(), Answer(facts, [])
+    for cached in read_answers():
+        if cached.facts == facts:
+            return cached
+    say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
+    answer = Answer(facts, [])
     for early in (True, False) if facts["early launches"] else (False,):
-        found.trials.append(in_a_process(facts, str(device), early))
-        if found.right or found.open:
+        answer.trials.append(check_in_process(facts, str(device), early))
+        if answer.right or answer.unknown:
             break
-    print(f"checked in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-    if not found.open:
-        keep(found)
-    return found
+    if not answer.unknown:
+        cache(answer)
+    return answer
 
 
-def settle(found: Answer, warn: bool) -> tuple[Callable, str]:
-    """The training decoder after this answer, and how it runs, in a phrase.
+def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
+    """The training decoder to use after this answer, and how it runs, in a phrase.
 
     Args:
         warn: whether this process says what is wrong, if anything is.
     """
-    if warn and not (found.right and not found.late):
-        warnings.warn(warning(found), stacklevel=2)
-    if not found.right:
+    if warn and (answer.late or not answer.right):
+        warnings.warn(warning(answer), stacklevel=2)
+    if not answer.right:
         plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
         return plain, "plain operations, several times slower than its kernels: see the warning"
-    launched = "one after another, " if found.late else ""
-    if found.late:
+    if answer.late:
         graphs.EARLY_LAUNCHES = False
+    launched = "one after another, " if answer.late else ""
     return fast_decoder.teacher_forced, (
         f"Triton kernels in CUDA graphs, {launched}checked against plain operations: "
-        f"{found.trials[-1].text}"
+        f"{answer.trials[-1].text}"
     )
 
 
-def warning(found: Answer) -> str:
+def warning(answer: Answer) -> str:
     """What happened, what happens now, and what to report."""
-    now = "in plain operations, with the same results, but several times slower"
-    if found.open:
+    now = "uses plain operations: the same results, several times slower"
+    if answer.unknown:
         return (
-            f"the decoder's kernels could not be checked on this GPU. Training goes on {now}. "
+            f"the decoder's kernels could not be checked on this GPU, so training {now}. "
             "End what else uses the GPU, or let several processes use it (nvidia-smi "
-            f"--compute-mode=DEFAULT), and start again.\n    {found.trials[-1].text}"
+            f"--compute-mode=DEFAULT), and start again.\n    {answer.trials[-1].text}"
         )
-    if found.right:
-        now = "with each launch after the end of the one before it, somewhat slower"
-    lines = [f"    {name}: {value}" for name, value in found.facts.items()]
-    for early, right, text in found.trials:
+    if answer.right:
+        now = "launches each kernel after the one before has ended, somewhat slower"
+    lines = [
+        f"the decoder's kernels failed their check on this GPU, so training {now}.",
+        "Please report these lines to the recipe's maintainers:",
+        *(f"    {name}: {value}" for name, value in answer.facts.items()),
+    ]
+    for early, right, text in answer.trials:
         name = "early launches" if early else "late launches"
         lines.append(f"    {name}: {'right' if right else 'WRONG'}: {text}")
-    if found in read_answers():
-        lines.append(f"They are kept in {answers_file()}; delete that file to check again.")
-    return "\n".join(
-        [
-            f"the decoder's kernels failed their check on this GPU. Training goes on {now}.",
-            "Please report these lines to the recipe's maintainers:",
-            *lines,
-        ]
-    )
+    return "\n".join([*lines, f"To check again, delete {cache_file()}."])
 
 
-# ---------------------------------------------------------------------------- what was found
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------- the cache
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
@@ -192,29 +174,14 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """The GPU and its driver."""
+    """The GPU and its driver, of which some systems give only the newest CUDA that it supports."""
+    try:
+        driver = DRIVER_FILE.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        driver = f"CUDA {torch._C._cuda_getDriverVersion()}"
     major, minor = torch.cuda.get_device_capability(device)
-    return {
-        "GPU": torch.cuda.get_device_name(device),
-        "compute capability": f"{major}.{minor}",
-        "driver": driver_version(),
-    }
-
-
-def driver_version() -> str:
-    """Such as 550.54.15; where the system does not say, the newest CUDA that the driver knows."""
-    try:
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER_FILE.read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    if found:
-        return found[0]
-    number = ctypes.c_int()
-    try:
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
-    except OSError:
-        return "unknown"
-    return f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+    name = torch.cuda.get_device_name(device)
+    return {"GPU": name, "compute capability": f"{major}.{minor}", "driver": driver}
 
 
 @functools.cache
@@ -226,58 +193,44 @@ def fingerprint() -> str:
     return found.hexdigest()[:16]
 
 
-def answers_file() -> Path:
-    """Where answers are kept, whether or not there is such a file."""
+def cache_file() -> Path:
+    """Where answers are cached, whether or not there is such a file."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder) / "tacotron2-wasting-nothing" / "kernel_checks.json"
+    return Path(folder).absolute() / "tacotron2-wasting-nothing" / "kernel_checks.json"
 
 
 def read_answers() -> list[Answer]:
-    """What is kept; nothing where the file is missing or damaged."""
+    """What is cached; nothing where the file is missing or damaged."""
     try:
-        kept = json.loads(answers_file().read_text(encoding="utf-8"))
+        cached = json.loads(cache_file().read_text(encoding="utf-8"))
         return [
             Answer(dict(answer["facts"]), [Trial(*trial) for trial in answer["trials"]])
-            for answer in kept
+            for answer in cached
             if answer["trials"]
         ]
     except (OSError, ValueError, TypeError, KeyError):
         return []
 
 
-def keep(found: Answer) -> None:
-    """Add it to those that are kept; where that cannot be done, one line says so."""
-    path = answers_file()
+def cache(answer: Answer) -> None:
+    """Add the answer to the file; where that fails, one line says so."""
+    answers = [answer._asdict() for answer in (*read_answers(), answer)]
     try:
-        if not path.is_absolute():  # the user has no home folder, say
-            raise OSError(f"{path} is no absolute path")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        answers = [*read_answers(), found][-MOST_KEPT:]
-        write_json(path, [answer._asdict() for answer in answers])
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache_file(), answers[-MAX_CACHED:])
     except OSError as error:
-        print(
-            f"the kernels are checked at every start, for the answer cannot be kept: {error}; "
-            "name a folder to write to in XDG_CACHE_HOME",
-            file=sys.stderr,
-        )
+        say(f"the kernels' check cannot be cached ({error}): set XDG_CACHE_HOME to a folder for it")
 
 
-# ---------------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------------- the check itself
 
 
-def in_a_process(facts: dict, device: str, early: bool) -> Trial:
-    """`look` in a fresh process, however it ends."""
+def check_in_process(facts: dict, device: str, early: bool) -> Trial:
+    """`compare_all` in a fresh process, however it ends."""
     given = json.dumps({"facts": facts, "device": device, "early": early})
+    options = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
     try:
-        ended = subprocess.run(
-            COMMAND,
-            cwd=ROOT,
-            input=given,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=SECONDS,
-        )
+        ended = subprocess.run(COMMAND, cwd=ROOT, input=given, timeout=SECONDS, **options)
     except OSError as error:
         return Trial(early, False, f"{NO_PROCESS}: {error}")
     except subprocess.TimeoutExpired:
@@ -291,32 +244,25 @@ def in_a_process(facts: dict, device: str, early: bool) -> Trial:
 
 
 def main() -> None:
-    """Look at the kernels as standard input says; the last line of output is [right, text]."""
+    """Check the kernels as standard input says; the last line of output is [right, text]."""
     given = json.load(sys.stdin)
-    device = torch.device(given["device"])
+    device, facts = torch.device(given["device"]), given["facts"]
     if device.type == "cuda":
-        device = torch.device("cuda", device.index or 0)
-        torch.cuda.set_device(device)
-    facts = given["facts"]
+        torch.cuda.set_device(device.index or 0)
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = facts["TF32"]
     graphs.EARLY_LAUNCHES = given["early"]
-    print(json.dumps(look(facts, device)), flush=True)
+    print(json.dumps(compare_all(facts, device)), flush=True)
 
 
-def look(facts: dict, device: torch.device) -> tuple[bool, str]:
-    """Whether the kernels are right, and the tensor nearest to its bound or what broke."""
+def compare_all(facts: dict, device: torch.device) -> tuple[bool, str]:
+    """Whether the kernels are right, and the tensor with the largest error or what failed."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
+    problems = (make_problem(facts["sizes"], symbols) for symbols in BATCHES)
     try:
-        errors = [
-            found
-            for symbols in BATCHES
-            for found in compare(make_problem(facts["sizes"], symbols), device, autocast)
-        ]
+        errors = [error for problem in problems for error in compare(problem, device, autocast)]
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         return False, traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    # Where plain operations leave float16's range, there is nothing to compare with.
-    errors = [found for found in errors if math.isfinite(found[2])]
     name, error, bound = max(errors, key=lambda found: found[1] / found[2])
     return error <= bound, f"{name} has error {error:.1e} of {bound:.1e} allowed"
 
@@ -326,16 +272,7 @@ def make_problem(sizes: dict, symbols: tuple[int, ...]) -> Problem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         decoder = Decoder(HParams(**sizes)).train()
-        steps, longest = graphs.CHUNK + STEPS_AFTER_A_CHUNK, max(symbols)
-        frames = steps * decoder.n_frames_per_step
-        return Problem(
-            decoder,
-            torch.randn(len(symbols), longest, sizes["encoder_embedding_dim"]),
-            torch.arange(longest) >= torch.tensor(symbols)[:, None],
-            torch.randn(len(symbols), sizes["n_mel_channels"], frames),
-            decoder.draw_masks(steps, len(symbols)),
-            seed=0,
-        )
+    return Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
 
 
 def compare(
@@ -350,18 +287,13 @@ def compare(
     problem = problem.to(torch.float32, device)
     errors = relative_errors(problem.run(kernels, precision=autocast), exact)
     allowed = relative_errors(problem.run(plain, precision=autocast), exact)
-    return [
-        (name, error, max(LEAST_BOUND, TIMES_PLAIN * allowed[name]))
-        for name, error in errors.items()
-    ]
+    bounds = {name: max(LEAST_BOUND, TIMES_PLAIN * error) for name, error in allowed.items()}
+    # Where plain operations leave float16's range, there is nothing to compare with.
+    return [(n, error, bounds[n]) for n, error in errors.items() if math.isfinite(bounds[n])]
 
 
 def kernel_loops(*batch) -> graphs.Graphs:
-    """The kernels' graphs for a batch (`graphs.graphs_for`).
-
-    Raises:
-        RuntimeError: where training would use plain operations.
-    """
+    """The kernels' graphs for a batch; raises RuntimeError where there are none."""
     found = graphs.graphs_for(*batch)
     if isinstance(found, str):
         raise RuntimeError(f"no graphs could be made: {found}")

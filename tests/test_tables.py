@@ -24,7 +24,7 @@ def test_markdown_says_the_alignment_and_escapes_bars():
     lines = markdown_table(["a|b", "per\ncent"], [["x|y", "1.50"], ["z\nz", "2"]]).splitlines()
     assert ["".join(line.split()) for line in lines] == [
         r"|a\|b|percent|",
-        "|:-------|-----------:|",
+        "|:---|-------:|",
         r"|x\|y|1.50|",
         "|zz|2|",
     ]
