@@ -309,7 +309,7 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
         "palette": {name: style.colour for name, style in STYLES.items()},
         "markers": {name: style.marker for name, style in STYLES.items()},
         "dashes": {n: "" if s.dashes == "-" else s.dashes[1] for n, s in STYLES.items()},
-        "hue_order": list(STYLES),
+        "hue_order": list(STYLES)[::-1],  # RAND and SB, a point each, on top
         "style_order": list(STYLES),
     }
     figure = Figure(figsize=(11.5, 9.5), layout="constrained")
