@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -545,17 +545,24 @@ class TextMelCollate:
         )
 
 
-def synthetic_batch(batch_size: int, frames: int, symbols: int, hparams: HParams) -> Batch:
-    """A batch of silence, of so many clips of these lengths."""
-    r = hparams.n_frames_per_step
-    num_steps = -(-frames // r)
-    return Batch(
-        text=torch.ones(batch_size, symbols, dtype=torch.int64),
-        text_lengths=torch.full((batch_size,), symbols),
-        mel=torch.zeros(batch_size, hparams.n_mel_channels, num_steps * r),
-        gate=torch.zeros(batch_size, num_steps),
-        mel_lengths=torch.full((batch_size,), frames),
-    )
+def synthetic_batch(
+    mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
+) -> Batch:
+    """Noise in place of clips of these lengths, the same for the same seed.
+
+    Args:
+        mel_lengths: [B], in frames.
+        text_lengths: [B], in symbols.
+    """
+    generator, channels = torch.Generator().manual_seed(seed), hparams.n_mel_channels
+    items = [
+        (
+            torch.randint(1, hparams.n_symbols, (int(symbols),), generator=generator),
+            torch.randn(channels, int(frames), generator=generator) - 5,  # as loud as speech
+        )
+        for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
+    ]
+    return TextMelCollate(hparams.n_frames_per_step)(items)
 
 
 def end_with_parent() -> None:

@@ -332,7 +332,7 @@ def reductions_of(hparams: HParams) -> tuple[int, int]:
     try:
         processes = Processes(0, 2, device, ReductionClock(device))
         trainer = Trainer(hparams, device, processes)
-        part = MicroBatch(synthetic_batch(2, 2, 2, hparams), LossWeights(0.5, 0.5, 0.5))
+        part = MicroBatch(synthetic_batch([2, 2], [2, 2], hparams), LossWeights(0.5, 0.5, 0.5))
         for _ in range(2):  # DDP lays out its buckets anew after the first
             with counted_reductions() as reduced:
                 trainer.step([part], num_batches=2)

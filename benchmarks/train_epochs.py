@@ -239,8 +239,9 @@ def capture(trainer: Trainer, setting: TrainingSetting) -> None:
     costliest = {}
     for shape in sorted(setting.shapes.tolist(), key=lambda shape: shape[0] * shape[1]):
         costliest[bucket(shape[0], shape[2])] = shape
-    for shape in costliest.values():
-        trainer.compute_gradients(synthetic_batch(*shape, trainer.hparams).to(trainer.device))
+    for clips, frames, symbols in costliest.values():
+        batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
+        trainer.compute_gradients(batch.to(trainer.device))
         trainer.model.zero_grad(set_to_none=True)
     synchronize(trainer.device)
 

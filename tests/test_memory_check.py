@@ -328,7 +328,7 @@ def test_on_a_gpu_the_capacity_named_when_memory_runs_out_fits_and_trains():
         trainer = Trainer(hparams, device)
         assert check_memory(trainer, training, VALIDATION) <= 4e9
         count = hparams.batch_capacity // 870
-        losses = trainer.step([MicroBatch(synthetic_batch(count, 870, 150, hparams))])
+        losses = trainer.step([MicroBatch(synthetic_batch([870] * count, [150] * count, hparams))])
         losses.copied.synchronize()
         assert torch.isfinite(losses.values[0])
     finally:

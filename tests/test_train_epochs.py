@@ -169,7 +169,9 @@ def test_before_a_setting_is_timed_every_bucket_has_met_its_costliest_batch(monk
     (setting, *_) = train_epochs.make_settings(PAPER, ["bf16"], table())
     met, cleared = [], []
     monkeypatch.setattr(
-        train_epochs, "synthetic_batch", lambda *shape: SimpleNamespace(to=lambda device: shape[:3])
+        train_epochs,
+        "synthetic_batch",
+        lambda mel, text, _: SimpleNamespace(to=lambda device: (len(mel), mel[0], text[0])),
     )
     monkeypatch.setattr(train_epochs, "synchronize", lambda device: None)
     trainer = SimpleNamespace(

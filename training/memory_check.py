@@ -112,9 +112,10 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
 def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
     """Whether steps on batches of these shapes find the memory they need."""
     try:
-        for shape in shapes:
+        for clips, frames, symbols in shapes:
             trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
-            step(synthetic_batch(*shape, trainer.hparams).to(trainer.device))
+            batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
+            step(batch.to(trainer.device))
         return True
     except RuntimeError as error:
         if is_out_of_memory(error):

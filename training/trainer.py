@@ -237,7 +237,7 @@ class Trainer:
         for count, part in enumerate(parts, 1):  # noqa: B007
             yield part
         for _ in range(count, least):
-            yield MicroBatch(synthetic_batch(1, 1, 1, self.hparams), NO_WEIGHT, 0)
+            yield MicroBatch(synthetic_batch([1], [1], self.hparams), NO_WEIGHT, 0)
 
     def _until_failure(self, parts: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
         """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
