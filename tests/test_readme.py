@@ -17,10 +17,11 @@ import torch
 from helpers import run_program
 from torch.distributed.run import get_args_parser
 
-from analysis.strategies import DEFAULTS, strategy_table
+from analysis.survey import DEFAULTS
 from batching import REGISTRY
 from hparams import create_hparams
 from model import Tacotron2
+from scripts.compare_batching import strategy_table
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = {
@@ -28,14 +29,12 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCUMENTS["README.md"]
-# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), part by part by
-# test_scaling.py, or by test_decoder_kernels.py, which compiles the kernels once for all. The
+# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or by test_decoder_kernels.py, which compiles the kernels once for all. The
 # scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
 RUN_ELSEWHERE = {
     "make demo",
     "make test",
     "pip install -r requirements.txt",
-    "python benchmarks/scaling.py --measure --json measured.json",
     "python benchmarks/machine_code.py",
 }
 SCRIPT = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*((?:scripts/table2|benchmarks)/\w+\.sh)")
@@ -49,23 +48,16 @@ SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
     "scripts/compare_batching.py": "--epochs 1",
-    "benchmarks/planning.py": "--quick",
     "benchmarks/decoder.py": (
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
         f"--hparams {TINY}"
     ),
     "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
-    "benchmarks/loader.py": "--clips 10 --num-workers 0,1 --repeats 1 --rate 1e7",
-    "benchmarks/loss_curves.py": "--steps 2",
-    "benchmarks/scaling.py": f"--clips 20 --processes 1,2 --hparams {TINY},num_bins=5",
     "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
-    "benchmarks/step_cost.py": (
-        f"--repeats 1 --frames 5,20 --symbols 3,9 --batch-sizes 1,2,4 --hparams {TINY}"
-    ),
 }
 # The folder may be taken out of the project; these programs only compare it with the reference.
 HAS_FAST_DECODER = (ROOT / "fast_decoder" / "__init__.py").exists()
-FAST_DECODER_ONLY = ("benchmarks/decoder.py", "benchmarks/epoch.py", "benchmarks/loss_curves.py")
+FAST_DECODER_ONLY = ("benchmarks/decoder.py", "benchmarks/epoch.py")
 KEPT_AS_THEY_ARE = ("--resume", "--check")  # these take their settings from files
 
 
