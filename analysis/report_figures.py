@@ -13,9 +13,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from analysis import figures
 from analysis.figures import STYLES
 from analysis.runs import Runs
-from analysis.strategies import PARAMETERS
 from analysis.study import mixing, outcomes
-from analysis.survey import Surveyor
+from analysis.survey import PARAMETERS, Surveyor
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",

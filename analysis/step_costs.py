@@ -1,4 +1,4 @@
-"""Seconds and memory of a training step, estimated from the steps that benchmarks/epoch.py timed."""
+"""Seconds and memory of a training step, estimated from steps timed by benchmarks/epoch.py."""
 
 import json
 from collections.abc import Mapping

@@ -36,8 +36,7 @@ from analysis.report import (
     summarize,
 )
 from analysis.runs import BATCHING, Runs
-from analysis.strategies import PARAMETERS
-from analysis.survey import Surveyor
+from analysis.survey import PARAMETERS, Surveyor
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values

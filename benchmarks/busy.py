@@ -42,7 +42,7 @@ import numpy as np
 
 from analysis import fast_path
 from analysis.arguments import add_measuring_options, at_least_one, make_parser, whole_number
-from analysis.clips import make_corpus, synthetic_clips
+from analysis.lengths import make_corpus, synthetic_lengths
 from analysis.tables import markdown_table
 from analysis.training_steps import Session, Training, collect, idle_times, profiled, wall_time
 from clip_table import ClipTable
@@ -291,8 +291,9 @@ def main(arguments: list[str] | None = None) -> None:
             hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
             filelist, source = args.filelist, str(args.filelist)
             if filelist is None:
-                made_up = synthetic_clips(args.clips, hparams)
-                filelist, source = make_corpus(Path(folder), made_up, hparams), made_up.source
+                synthetic = synthetic_lengths(args.clips, hparams)
+                filelist = make_corpus(Path(folder), synthetic, hparams)
+                source = f"{args.clips:,} synthetic clips, lengths distributed as LJSpeech's"
             clips = read_filelist(filelist, hparams)
             trainer = Trainer(hparams, args.device)
             found = measure_training(trainer, clips, args)

@@ -13,8 +13,8 @@ batch_size longest clips and with each of --capacities, in padded frames; batche
 have as many clips as the capacity holds longest ones.
 
 The updates of each plan are ordered by length and cut into strata of equal size; two of each are
-drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise as long as their clips
-are timed, the plans in turns, so what else the machine does affects all alike. What follows ± is the
+drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise of their lengths are
+timed, the plans in turns, so what else the machine does affects all alike. What follows ± is the
 standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data is read. Under
 torchrun each process runs its own batches of every update.
 """
@@ -62,7 +62,7 @@ from training.machine import (
     reset_peak_memory,
     seconds_of,
 )
-from training.printing import print_nothing
+from training.process import print_nothing
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"

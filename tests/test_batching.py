@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 import batching
 import hparams
-from analysis import ljspeech
+from analysis.lengths import ljspeech_seconds
 from batching import (
     REGISTRY,
     STRATEGIES,
@@ -88,7 +88,7 @@ def lengths_like_speech(n=2000, seed=5):
     """n whole lengths from 88 to 808 frames, distributed as LJSpeech's at 80 frames a second."""
     shares = np.random.default_rng(seed).random(n)
     shares[-2:] = 0, 1
-    return (80 * ljspeech.seconds_at(shares)).astype(int)
+    return (80 * ljspeech_seconds(shares)).astype(int)
 
 
 # --- what holds for every strategy, fixed and dynamic, with batch randomization and without

@@ -29,8 +29,9 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCUMENTS["README.md"]
-# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or by test_decoder_kernels.py, which compiles the kernels once for all. The
-# scripts are run by test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
+# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or by
+# test_decoder_kernels.py, which compiles the kernels once for all. The scripts are run by
+# test_table2.py and test_gpu_report.py, tensorboard by a test of its own.
 RUN_ELSEWHERE = {
     "make demo",
     "make test",

@@ -12,7 +12,7 @@ from records import write_run
 from scipy.stats import spearmanr, t
 
 from analysis import published, report_pages
-from analysis.epoch_times import EPOCH_MINUTES_FILE
+from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.paired import holm
 from analysis.report_findings import BEST
 from analysis.report_measures import choose_loss_columns

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from surveys import survey
 
 from analysis.recommendation import recommend
-from analysis.strategies import PARAMETERS
 from analysis.survey import (
+    PARAMETERS,
     Surveyor,
     match_zero_padding,
     mean_survey,
