@@ -22,7 +22,7 @@ from pydantic import Field
 
 from analysis import published
 from analysis.checked_json import parse_json
-from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.survey import PARAMETERS, batching_name
 from batching import STRATEGIES
 from data_utils import LENGTHS_FILE, lines_refused
