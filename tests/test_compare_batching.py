@@ -330,7 +330,7 @@ def test_printed_errors_hold_on_large_corpora(monkeypatch):
     frames = np.random.default_rng(1).integers(80, 800, 2000)
     hparams = create_hparams("bucket_size=64,num_bins=20", base=HPARAMS)
     monkeypatch.setattr(program, "LARGE_CORPUS", len(frames))
-    quick = program.Effort.fitting(len(frames), None)
+    quick = program.effort_for(len(frames), None)
     assert (quick.epochs, quick.sweep_epochs, quick.per_octave) == (3, 1, 1)
     jobs = program.plan_jobs(len(frames), hparams, 1, [], quick.per_octave)
     found, _ = program.run_jobs(jobs, [Surveyor(frames)], quick)
