@@ -319,7 +319,7 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _group(runs: Sequence[Run], left_out: Sequence[str]) -> Runs:
     """Runs, the latest last, as rows: the paper's ten first and in its order. Of two runs with
     equal settings and seed the later one stays."""
-    rows = pd.DataFrame(map(settings_of, runs), index=[run.folder for run in runs])
+    rows = pd.DataFrame(map(settings_of, runs), [run.folder for run in runs], dtype=object)
     table = pd.DataFrame(
         {
             "seed": [r.hparams.seed for r in runs],
