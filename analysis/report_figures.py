@@ -92,6 +92,8 @@ def draw_losses(runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, s
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     colours, markers, dashes, filled = _looks(runs, labels)
+    if epochs.empty:  # no validation yet
+        return figure
     for axes, (loss, over) in zip(all_axes, panels, strict=True):
         sns.lineplot(
             epochs,

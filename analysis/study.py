@@ -45,9 +45,11 @@ class SeedModel:
     those without a value are left out."""
 
     def __init__(self, values: pd.DataFrame):
-        self.values = values.dropna()
+        self.values = values[values["value"] > 0]
         self.seeds = self.values.groupby("label")["seed"].agg(set)
-        design = pd.get_dummies(self.values[["label", "seed"]].astype(str), dtype=float)
+        batchings = pd.get_dummies(self.values["label"], dtype=float)
+        seeds = pd.get_dummies(self.values["seed"], drop_first=True, dtype=float)
+        design = pd.concat([batchings, seeds], axis=1)
         self.columns = design.columns
         self.fit = sm.OLS(np.log(self.values["value"]), design).fit() if len(design) else None
 
@@ -65,7 +67,7 @@ class SeedModel:
         runs = len(self.seeds.get(first, set()) & self.seeds.get(second, set()))
         if not runs:
             return NOTHING
-        contrast = 1.0 * (self.columns == f"label_{second}") - (self.columns == f"label_{first}")
+        contrast = 1.0 * (self.columns == second) - (self.columns == first)
         log_ratio, freedom = float(contrast @ self.fit.params), self.fit.df_resid
         error, p = math.hypot(least_error, shared_error) or math.nan, math.nan
         if freedom >= 1:
