@@ -13,9 +13,8 @@ from analysis import figures
 from analysis.figures import STYLES
 from analysis.report import Measured
 from analysis.runs import Runs
-from analysis.strategies import PARAMETERS
 from analysis.study import mixing, outcomes
-from analysis.survey import Surveyor
+from analysis.survey import PARAMETERS, Surveyor
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",
@@ -172,7 +171,7 @@ def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
     if any(float(mean.max()) > high for mean in curves):
         place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
         note = "higher losses of the first epochs are cut off"
-        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color=figures.GREY)
+        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color="0.35")
 
 
 def draw_mixing(measured: Measured) -> Figure:

@@ -20,8 +20,8 @@ import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
 from analysis import published
-from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
-from analysis.strategies import PARAMETERS, batching_name
+from analysis.survey import PARAMETERS, batching_name
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from data_utils import LENGTHS_FILE, lines_refused
 from errors import UserError
 from files import METRICS_FILE, numbered_lines

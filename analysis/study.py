@@ -26,8 +26,7 @@ from statsmodels.stats.multitest import multipletests
 from analysis import published
 from analysis.report import BEST, RANDOMIZED, Column, Measured, Table, published_falls
 from analysis.runs import BATCHING, Runs
-from analysis.strategies import PARAMETERS
-from analysis.survey import Surveyor
+from analysis.survey import PARAMETERS, Surveyor
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values

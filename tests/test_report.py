@@ -39,7 +39,6 @@ from analysis.study import (
     study_tables,
     verdict,
 )
-from analysis.tables import markdown_table, text_table
 
 STUDY = DATA / "study"
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
@@ -535,16 +534,3 @@ def test_what_cannot_be_reported_or_written_is_said(tmp_path):
         report.main([str(tmp_path), "-o", str(tmp_path / "file")])
     content = report.compose(read_runs([tmp_path]), "")  # runs without validations
     assert "SB → SB-BR: – (not measured" in report.render("report.md", **content)
-
-
-def test_text_and_markdown_tables_are_aligned():
-    rows = [["a|b", "1.5"], ["c", "12.25"]]
-    assert text_table(["name", "a\nnumber"], rows) == (
-        "           a\nname  number\na|b      1.5\nc      12.25"
-    )
-    assert markdown_table(["name", "number"], rows).splitlines() == [
-        "| name | number |",
-        "|:-----|-------:|",
-        "| a\\|b |    1.5 |",
-        "| c    |  12.25 |",
-    ]
