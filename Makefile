@@ -1,10 +1,10 @@
 # make demo: from nothing to a model that speaks. make test: what CI runs.
-# make say TEXT="4,072", make page: hear the demo's model.
+# make say TEXT="4,072", make page: listen to the demo's model.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
 DEMO_MODEL := demo/run/best.pt
-export TEXT  # in the environment, a shell takes it as it is
+export TEXT  # through the environment, so that the shell does not expand it
 
 .PHONY: demo test say page
 
@@ -14,7 +14,8 @@ demo: .venv/installed
 test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
-	# A process for each core, with one thread: the tests' models are too small to share out.
+	$(PYTHON) -m mypy
+	# A process for each core, with one thread: the tests' models are too small for more threads.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
 say: $(DEMO_MODEL) .venv/installed
@@ -24,10 +25,10 @@ page: $(DEMO_MODEL) .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) --numbers --hparams max_decoder_steps=150
 
 $(DEMO_MODEL):
-	@echo "$@: no such checkpoint; run make demo first, which trains it"; exit 1
+	@echo "$@: no such checkpoint; run make demo first"; exit 1
 
-# The stamp is written last, so an interrupted installation is taken up again.
-.venv/installed: requirements.txt requirements-dev.txt requirements-page.txt
+# The stamp is written last, so that an interrupted installation is repeated.
+.venv/installed: $(wildcard requirements*.txt)
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \

@@ -11,6 +11,8 @@ initialisation in C, it may be lost or become another error.
 A program whose output nobody reads any more (`| head`) ends as other tools do: quietly, with exit
 code 141. A full disk is one line.
 
+A package that is not installed is one line with the requirements file that lists it.
+
 A descriptor that the caller closed (`>&-`) leads to /dev/null. Left free, the next file opened
 would get its number, and text meant for the terminal would land in that file.
 """
@@ -62,7 +64,22 @@ def _uncaught(kind: type[BaseException], error: BaseException, traceback) -> Non
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         _say(f"{error}; make room")  # on the disk of a file, or of what is printed
         sys.exit(1)
+    if isinstance(error, ModuleNotFoundError) and (file := requirements_file(error.name or "")):
+        _say(f"{error.name} is not installed: pip install -r {file}")
+        sys.exit(1)
     sys.__excepthook__(kind, error, traceback)
+
+
+def requirements_file(module: str) -> str | None:
+    """The requirements file that lists the package of a module, if any does."""
+    package = module.partition(".")[0].replace("_", "-")
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for name in os.listdir(folder):
+        if name.startswith("requirements"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                if any(line.startswith(f"{package}==") for line in file):
+                    return name
+    return None
 
 
 def _has_no_reader(descriptor: int) -> bool:

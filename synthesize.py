@@ -32,7 +32,7 @@ from speaking import (
     write_speech,
 )
 from text.splitting import Ending
-from training.printing import print_without_failing
+from training.process import print_without_failing
 
 LONGEST_PAUSE = 60  # seconds
 

@@ -1,18 +1,18 @@
 """Train Tacotron 2 under any batching strategy.
 
     python train.py -o runs/ljspeech                                   # start
-    python train.py -o runs/ljspeech --resume                          # go on after a stop
+    python train.py -o runs/ljspeech --resume                          # resume after a stop
     python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
     python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
     tensorboard --logdir runs                                          # watch
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops; what cannot be printed
-stops nothing. All settings: hparams.py.
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. All settings are in
+hparams.py.
 
 This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
-it runs. The folder training/ holds its parts: the clips and their batches (batches.py), one update
-(trainer.py), finding, saving and restoring a run (resume.py), losses and sums (totals.py),
-validation (validation.py), and how training ends (stopping.py).
+it runs. The folder training/ holds its parts: the learning rate, gradient clipping and one update
+(trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), what is settled
+before the first step (setup.py), validation (validation.py), signals (process.py).
 """
 
 import environment
@@ -20,42 +20,36 @@ import environment
 import argparse
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from audio import mel_filters
-from data_utils import Batch, make_loader
+from data_utils import make_loader
 from errors import UserError
 from files import METRICS_FILE
-from hparams import describe
+from hparams import HParams, describe
 from progress import duration, progress_bar
-from training import checkpoint
-from training.agreement import (
-    find_checkpoint_together,
-    load_warm,
-    read_data,
-    take_output,
-    what_must_agree,
-)
-from training.batches import batching_costs
-from training.clips import indices_of
+from training import checkpoint, setup
 from training.distributed import Processes, SaidElsewhere, join
+from training.epoch import (
+    NoNextBatch,
+    Run,
+    count_step,
+    log_epoch,
+    micro_batches_of,
+    next_batches,
+    next_update,
+    read_pending,
+)
+from training.logging import DEFAULT_LOGS, OutputFolder
 from training.machine import largest_memory
 from training.memory_check import check_memory
-from training.output import OutputFolder
-from training.printing import print_nothing, print_without_failing
-from training.resume import finished, open_output, plan_number, restore, save
-from training.run import Run
-from training.skipping import epoch_stats, how_to_skip, skip_from_here
-from training.stopping import DEFAULT_LOGS, StopRequest, messages
-from training.totals import NoNextBatch, count_step, log_epoch, read_pending
+from training.process import StopRequest, messages, print_nothing, print_without_failing
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
-from training.updates import micro_batches_of, next_update
 from training.validation import log_validation, make_validation_loader, validate
+from version import __version__
 
 # ---------------------------------------------------------------------------- arguments
 
@@ -72,20 +66,20 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=DEFAULT_LOGS,
         help="TensorBoard events, inside the output folder",
     )
-    add("-c", "--checkpoint_path", type=Path, help="go on from this checkpoint")
+    add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
-    add("--resume", action="store_true", help="go on from the newest good checkpoint in -o, if any")
+    add("--resume", action="store_true", help="from the newest good checkpoint in -o, if any")
     add(
-        "--skip-clips",
-        default="",
-        metavar="ID,...",
-        help="with --resume: go on without these clips, named by their files without ending",
+        "--new-clips",
+        action="store_true",
+        help="with --resume: allow other clips than before; a half-way epoch begins anew",
     )
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
+    add("--version", action="version", version=__version__)
     add("--n_gpus", type=int, default=1, help="torchrun starts several processes")
     add("--rank", type=int, default=0, help="torchrun says it")
-    add("--group_name", default="", help="taken for compatibility, not used")
+    add("--group_name", default="", help="accepted for compatibility, not used")
     args = parser.parse_args(arguments)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
@@ -97,11 +91,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--warm_start takes weights from a checkpoint: name it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
+    if args.new_clips and not args.resume:
+        parser.error("--new-clips is for a run that is resumed: add --resume, or leave it out")
     output = args.output_directory.resolve()
     if not (output / args.log_directory).resolve().is_relative_to(output):
         parser.error(
             f"--log_directory {args.log_directory}: must lie inside the output folder, for a run "
-            "that goes on cuts the logs there back to its checkpoint"
+            "that is resumed cuts the logs there back to its checkpoint"
         )
     return args
 
@@ -110,81 +106,73 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Take the output folder, check everything, build the run. None: finished already.
-
-    Nothing is written before all is checked, in all processes.
-    """
-    output, run = processes.all_or_none(lambda: take_output(args, processes)), None
+    """Check everything and build the run, in all processes. None: it is finished already."""
+    output = processes.all_or_none(
+        lambda: OutputFolder(args.output_directory, args.log_directory, processes.is_first)
+    )
+    run = None
     try:
-        run = build_run(args, processes, output)
+        start = setup.find_start(
+            output,
+            args.checkpoint_path,
+            processes,
+            resume=args.resume,
+            warm_start=args.warm_start,
+        )
+        hparams = setup.settle_hparams(args.hparams, start, processes)
+        if setup.is_finished(start, hparams, output):
+            print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
+            return None
+        clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
+        run = build_run(output, start, hparams, clips, processes)
+        return run
     finally:
-        if run is None and output is not None:
+        if run is None:
             output.close()
-    return run
 
 
 def build_run(
-    args: argparse.Namespace, processes: Processes, output: OutputFolder | None
-) -> Run | None:
-    found = find_checkpoint_together(args, processes)
+    output: OutputFolder,
+    start: setup.Start,
+    hparams: HParams,
+    clips: setup.Clips,
+    processes: Processes,
+) -> Run:
+    """Nothing is written before `open_logs`, the last step."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = read_data(args, processes, found)
-    hparams = data.hparams
-    if finished(found, hparams, args.output_directory):
-        print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
-        return None
-    processes.refuse_differences(what_must_agree(data, found, device))
+    sampler = processes.all_or_none(lambda: setup.make_sampler(clips.training, hparams, processes))
+    setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
-    pin_memory = device.type == "cuda"
     if not hparams.load_mel_from_disk:
         mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
-    if data.weights is not None:
-        load_warm(trainer.model, data.weights, args.checkpoint_path, hparams)
+    pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
     run = Run(
-        hparams=hparams,
-        output_directory=args.output_directory,
         output=output,
-        training_clips=data.training_clips,
-        validation_clips=data.validation_clips,
-        corpus=data.corpus,
-        sampler=data.sampler,
-        loader=make_loader(
-            data.training_clips,
-            hparams,
-            pin_memory,
-            data.sampler,
-            persistent_workers=hparams.num_workers > 0,
-        ),
-        validation_loader=make_validation_loader(
-            data.validation_clips,
-            hparams,
-            pin_memory,
-            processes,
-            indices_of(data.validation_clips, data.left_out),
-        ),
+        training_clips=clips.training,
+        validation_clips=clips.validation,
+        corpus=clips.fingerprint,
+        sampler=sampler,
+        loader=make_loader(clips.training, hparams, pin_memory, sampler, persistent_workers=keep),
+        validation_loader=make_validation_loader(clips.validation, hparams, pin_memory, processes),
         trainer=trainer,
     )
-    if found is not None:
-        processes.all_or_none(lambda: restore(run, found))
-        skip_from_here(run, data.left_out)
+    processes.all_or_none(lambda: setup.start_from(run, start, clips))
     print(
         f"{len(run.training_clips):,} training clips, "
         f"{len(run.validation_clips):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
-    print(batching_costs(run.sampler, hparams))
+    print(setup.batching_costs(sampler, hparams))
     if device.type == "cuda":
         peaks = processes.gather(
-            processes.all_or_none(
-                lambda: check_memory(trainer, data.training_clips, data.validation_clips)
-            )
+            processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
         )
-        print(f"the costliest batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
-    processes.all_or_none(lambda: open_output(run, args, found))
+        print(f"the worst-case batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
+    processes.all_or_none(lambda: setup.open_logs(run, start, clips))
     return run
 
 
@@ -198,27 +186,25 @@ def train(run: Run, stop: StopRequest) -> None:
     while state.epoch <= hparams.epochs:
         clock = time.perf_counter()
         # Keeps the position of an epoch resumed half-way.
-        run.sampler.set_epoch(plan_number(state.epoch, hparams))
+        run.sampler.set_epoch(state.plan_number(hparams))
         state.prepare_seconds += time.perf_counter() - clock
 
         train_epoch(run, stop, clock)
 
         validated = None
         if state.epoch % hparams.epochs_per_validation == 0:
-            validated = validate(run, next_batches(run.validation_loader), stop)
+            validated = validate(run, stop)
             if validated is None:
-                save(run)
-                stop.leave(run)
+                save(run, stop)
 
-        log_epoch(run, epoch_stats(run))
+        log_epoch(run, setup.plan_stats(run.sampler, hparams))
         if validated is not None:
             log_validation(run, *validated)
 
-        state = run.state = state.next_epoch()
-        stop.agree(run)
+        state = run.state = state.at_start_of(state.epoch + 1)
+        run.must_stop = stop.anywhere(run.processes)
         if validated is not None or run.must_stop or state.epoch > hparams.epochs:
-            save(run)
-            stop.leave(run)
+            save(run, stop)
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
@@ -261,8 +247,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
                 read_pending(run)
                 state.seconds += time.perf_counter() - clock
-                save(run)
-                stop.leave(run)
+                save(run, stop)
                 clock = time.perf_counter()
             progress.update(update.end - before)
         read_pending(run)
@@ -282,33 +267,27 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     return f"{loss}{alignment}epoch {duration(left)} left, run {duration(whole)} left"
 
 
-def next_batches(loader: DataLoader) -> Iterator[Batch]:
-    """The loader's batches.
-
-    Raises:
-        NoNextBatch: from what was raised, if reading fails.
-    """
-    try:
-        yield from loader
-    except Exception as error:
-        raise NoNextBatch from error
+def save(run: Run, stop: StopRequest) -> None:
+    """Write a checkpoint, and end here if a process was asked to stop."""
+    run.save()
+    if run.must_stop:
+        stop.exit(run.processes, run.resume_command)
 
 
 def save_what_is_trained(run: Run, stopped: NoNextBatch) -> Exception:
     """Save after reading failed, here or in another process. Returns what is to be raised."""
     read_pending(run)
-    path = save(run)
+    path = run.save()
     print(f"everything until here is in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return SaidElsewhere("another process found no next batch, and says why")
+        return SaidElsewhere("another process could not read its next batch, and says why")
     if not isinstance(failure, UserError):
         return failure
     # A loader's process sends its traceback before the message, and the class's name with it.
     message = str(failure).strip().splitlines()[-1].removeprefix("errors.UserError: ")
     # The frames of the traceback would keep the loader's processes alive.
-    message += how_to_skip(message, (run.training_clips, run.validation_clips))
-    return UserError(f"no next batch: {message}")
+    return UserError(f"no next batch: {message}\n{setup.HOW_TO_CHANGE_CLIPS}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -318,12 +297,13 @@ def main(arguments: list[str] | None = None) -> None:
         processes = join(args.process_timeout)
         if not processes.is_first:
             print_nothing()
+        print(f"Tacotron 2 with length batching, version {__version__}")
         run = set_up(args, processes)
     if run is None:
         return
-    directory = args.output_directory
+    directory = run.output.path
     try:
-        with messages(run):
+        with messages(run.resume_command if processes.is_first else ""):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
             print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
             try:

@@ -4,13 +4,21 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from version import __version__
+
+if TYPE_CHECKING:  # programs that need no torch start without it
+    import torch
 
 
-def make_parser(description: str) -> argparse.ArgumentParser:
-    """A parser that prints a program's docstring as it stands."""
-    return argparse.ArgumentParser(
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that prints a program's docstring as it stands, with --version."""
+    parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +41,7 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int) -> None:
-    """--batch-size, --frames and --symbols of one made-up batch, with these defaults."""
+    """--batch-size, --frames and --symbols of one synthetic batch, with these defaults."""
     for name, default in (("batch-size", 16), ("frames", frames), ("symbols", symbols)):
         shown = "default: %(default)s"
         parser.add_argument(f"--{name}", type=at_least_one, default=default, help=shown)
@@ -70,8 +78,8 @@ def output_file(text: str) -> Path:
     return path
 
 
-def available_device(text: str):
-    """A torch.device that is there."""
+def available_device(text: str) -> "torch.device":
+    """A torch.device of this machine."""
     import torch
 
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis.clips import Clips, noise, noise_batch
-from analysis.intelligibility import read_findings
 from analysis.survey import batch_shapes
+from analysis.transcription import read_findings
 from data_utils import Batch
 from hparams import HParams
 from progress import progress_bar

@@ -1,27 +1,32 @@
-"""Figure 4 of a report: how the validation loss falls, over epochs and over wall-clock time."""
+"""The pictures of a report: the paper's Figures 1 to 4, and what a study adds."""
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+from analysis import figures
 from analysis.figures import STYLES
-from analysis.report_runs import FinishedRun, ReportRow
+from analysis.runs import Runs
 from analysis.strategies import PARAMETERS
+from analysis.study import mixing, outcomes
+from analysis.survey import Surveyor
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",
     "validation_loss_unpadded": "mean over real frames",
 }
-# The strategy gives the colour and the marker, what is done to the batches the dashes.
+# The strategy gives the colour and the marker; what is done to the batches, the dashes.
 DASHES = {
-    (False, False): (0, (1, 1.3)),
-    (False, True): (0, (5, 1.6)),
-    (True, False): (0, (6, 1.4, 1.2, 1.4)),
-    (True, True): "-",
+    ("False", "False"): (1, 1.3),
+    ("False", "True"): (5, 1.6),
+    ("True", "False"): (6, 1.4, 1.2, 1.4),
+    ("True", "True"): "",
 }
 SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
 WIDE = 3  # highest over lowest loss from which the axis is logarithmic
@@ -29,168 +34,189 @@ MARKERS = 9  # along a line
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
-def draw_validation_losses(rows: Sequence[ReportRow], *, over: str) -> Figure:
-    """Ge21 Figure 4: validation loss over "epochs", the "time" that the run took until then, or
-    "updates"; left with padding, as the paper has it, right without.
-    """
-    styles = [_style(rows, number) for number in range(len(rows))]
-    return _draw_panels(rows, styles, [(name, over, title) for name, title in LOSSES.items()])
+def draw_all(runs: Runs, values: pd.DataFrame, is_study: bool) -> dict[str, tuple[str, Figure]]:
+    """Every figure with its caption, by the name of its file."""
+    first = runs.first(runs.rows.index[0])
+    lengths, size = first.lengths, first.hparams.batch_size
+    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
+    for name in options:  # those that the rows with their strategy ran with
+        if (used := runs.rows[name].dropna()).size:
+            options[name] = getattr(runs.first(used.index[0]).hparams, name)
+    options["num_bins"] = min(options["num_bins"], len(lengths))
+    options["bucket_size"] = max(options["bucket_size"], size)
+    swept = {name: value for name, value in options.items() if name != "num_buckets"}
+    several = runs.rows["name"].duplicated(keep=False)
+    main = list(runs.rows.index)
+    if is_study:  # the follow-ups have a figure of their own
+        main = list(runs.representatives().values())
+    found = {
+        "figure_1_padded_batches": (
+            "Figure 1: 48 clips of the corpus in batches of 8 (LRF 0.15), as the paper draws them.",
+            figures.draw_padded_batches(lengths, dynamic=False),
+        ),
+        "figure_2_parameter_sweeps": (
+            "Figure 2: the parameters of SSB, BKT and ATS against ZPR and ABL, and the lengths of "
+            "the batches at the value used.",
+            figures.draw_parameter_sweeps(Surveyor(lengths), size, **swept),
+        ),
+        "figure_3_padded_batches_dynamic": (
+            "Figure 3: the clips of Figure 1 in batches of dynamic size.",
+            figures.draw_padded_batches(lengths, dynamic=True),
+        ),
+        "figure_4_loss_over_epochs": (
+            "Figure 4: validation loss over epochs; bands are one standard error.",
+            draw_losses(runs, main, [(loss, "epoch") for loss in LOSSES]),
+        ),
+        "figure_4_loss_over_time": (
+            "Figure 4, over training time.",
+            draw_losses(runs, main, [(loss, "hours") for loss in LOSSES]),
+        ),
+        "length_against_position": (
+            "Length against position in the epoch for every strategy (Doetsch et al., Figure 1), "
+            "with fixed sizes.",
+            figures.draw_length_against_position(lengths, size, **options),
+        ),
+    }
+    if is_study:
+        found["loss_over_updates"] = (
+            "Validation loss over updates of the weights; bands are one standard error.",
+            draw_losses(runs, main, [(loss, "updates") for loss in LOSSES]),
+        )
+        if several.any():
+            panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
+            found["follow_ups"] = (
+                "Batchings that were trained with several settings; bands are one standard error.",
+                draw_losses(runs, list(runs.rows.index[several]), panels),
+            )
+        found["mixing_and_learning"] = (
+            "Novelty and spread of the batches against what was learnt, a point for each "
+            "experiment; filled: dynamic sizes.",
+            draw_mixing(runs, values),
+        )
+    return found
 
 
-def draw_follow_ups(rows: Sequence[ReportRow]) -> Figure:
-    """Batchings that were trained with several settings: unpadded loss over epochs, time and
-    updates. A line a row, those of one name in shades of its colour."""
-    styles = []
-    for number, row in enumerate(rows):
-        same_name = [other.label for other in rows if other.name == row.name]
-        nth = same_name.index(row.label)
-        style = _style(rows, number)
-        colour = _lighter(style["color"], 0.7 * nth / max(1, len(same_name) - 1))
-        filled = row.runs[0].hparams.dynamic_batch_size
-        own = {"color": colour, "markerfacecolor": colour if filled else "white"}
-        styles.append(style | own | {"marker": FOLLOW_UP_MARKERS[nth % len(FOLLOW_UP_MARKERS)]})
-    loss = "validation_loss_unpadded"
-    panels = [(loss, over, LOSSES[loss]) for over in ("epochs", "time", "updates")]
-    return _draw_panels(rows, styles, panels)
-
-
-def _draw_panels(
-    rows: Sequence[ReportRow], styles: Sequence[dict], panels: Sequence[tuple[str, str, str]]
+def draw_losses(
+    runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, str]]
 ) -> Figure:
-    """Panels of (loss, what it is drawn over, title) side by side.
+    """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side.
 
-    A line a row: the mean of its seeds, in a band of one standard error. The first epochs' losses
-    dwarf all others, so the axis ends where the highest line is after 30 % of the epochs; what
-    lies above is cut off, as the picture says.
+    A line for each label: the mean of its seeds, in a band of one standard error. The losses of
+    the first epochs dwarf all others, so the axis ends where the highest line is after 30 % of the
+    epochs; what lies above is cut off, as the picture says.
     """
+    epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=list(LOSSES))
+    shared = epochs.groupby(["label", "epoch"])
+    shown = shared[[*LOSSES, "hours", "updates"]].mean().reset_index()
+    longest = shown["hours"].max()
+    unit, factor = ("hours", 1.0) if longest >= 1 else ("minutes", 60.0)
+    # Seeds differ in time, so that a line is drawn over the mean of their times.
+    for name, scale in (("hours", factor), ("updates", 1.0)):
+        epochs[name] = shared[name].transform("mean") * scale
+    titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (name, over, title) in zip(all_axes, panels, strict=True):
-        curves = [_curve(row, name, over=over) for row in rows]
-        longest = max((x[-1] for x, _, _ in curves if x.size), default=0)
-        unit, factor = ("hours", 1.0) if longest >= 1 else ("minutes", 60.0)
-        for number, (row, style, curve) in enumerate(zip(rows, styles, curves, strict=True)):
-            x, mean, error = curve
-            every = max(1, len(x) // MARKERS)
-            markevery = (number * every // 10 % every, every)  # lines close together take turns
-            x = x * factor if over == "time" else x
-            if error is not None:
-                axes.fill_between(
-                    x, mean - error, mean + error, color=style["color"], alpha=0.18, linewidth=0
-                )
-            axes.plot(x, mean, label=row.label, markevery=markevery, **style)
-        cut = _limit(axes, curves)
-        axes.set_title(title, fontsize=12, loc="left")
-        labels = {"time": f"training time ({unit})", "epochs": "epoch", "updates": "updates"}
-        axes.set_xlabel(labels[over])
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=over != "time"))
+    colours, markers, dashes, filled = _looks(runs, labels)
+    for axes, (loss, over) in zip(all_axes, panels, strict=True):
+        sns.lineplot(
+            epochs,
+            x=over,
+            y=loss,
+            hue="label",
+            style="label",
+            hue_order=labels,
+            style_order=labels,
+            palette=colours,
+            markers=markers,
+            dashes=dashes,
+            errorbar="se",
+            markeredgewidth=1,
+            linewidth=1.4,
+            ax=axes,
+        )
+        lines = [*axes.lines[: len(labels)], *axes.get_legend().get_lines()]
+        every = max(1, epochs["epoch"].nunique() // MARKERS)
+        for place, line in enumerate(lines):
+            colour = line.get_color()
+            line.set_markeredgecolor(colour)
+            line.set_markerfacecolor(colour if filled[labels[place % len(labels)]] else "white")
+            line.set_markevery((place * every // 10 % every, every))  # close lines take turns
+        handles, names = axes.get_legend_handles_labels()
+        axes.get_legend().remove()
+        axes.set_title(LOSSES[loss], fontsize=12, loc="left")
+        axes.set(xlabel=titles[over], ylabel="")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=over != "hours"))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        if cut:
-            axes.text(
-                0.995,
-                0.985,
-                "higher losses of the first epochs are cut off",
-                transform=axes.transAxes,
-                ha="right",
-                va="top",
-                fontsize=8.5,
-                color="#555555",
-            )
+        _limit(axes, [curve[loss].to_numpy() for _, curve in shown.groupby("label")])
     all_axes[0].set_ylabel("validation loss")
-    handles, labels = all_axes[0].get_legend_handles_labels()
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=4.5
-    )
+    options = {"ncols": columns, "frameon": False, "handlelength": 4.5}
+    figure.legend(handles, names, loc="outside lower center", **options)
     return figure
 
 
-def _lighter(colour: str, share: float) -> tuple[float, ...]:
-    """`colour`, that share of the way to white."""
-    return tuple(value + share * (1 - value) for value in to_rgb(colour))
+def _looks(runs: Runs, labels: Sequence[str]) -> tuple[dict, dict, dict, dict]:
+    """Colour, marker, dashes and whether markers are filled, of every label; rows of one name in
+    shades of its colour."""
+    rows = runs.rows.loc[labels]
+    colours, markers, dashes, filled = {}, {}, {}, {}
+    for name, same_name in rows.groupby("name"):
+        for place, (label, row) in enumerate(same_name.iterrows()):
+            style = STYLES[row["batching_strategy"]]
+            lighter = 0.7 * place / max(1, len(same_name) - 1)
+            colours[label] = tuple(v + lighter * (1 - v) for v in to_rgb(style.colour))
+            markers[label] = style.marker if not place else FOLLOW_UP_MARKERS[place % 7]
+            is_mixed = "True" if row["batching_strategy"] == "random" else row["batch_randomization"]
+            dashes[label] = DASHES[row["dynamic_batch_size"], is_mixed]
+            filled[label] = row["dynamic_batch_size"] == "True"
+    return colours, markers, dashes, filled
 
 
-def _curve(row: ReportRow, name: str, *, over: str):
-    """Epochs (hours, updates), mean loss and its standard error (None for one seed), alike.
-
-    Seeds have their validations in common, unless one was resumed with other settings: then the
-    epochs that all have are shown.
-    """
-    tables = [{v.epoch: getattr(v, name) for v in run.metrics.validations} for run in row.runs]
-    epochs = sorted(set.intersection(*(set(table) for table in tables)))
-    losses = np.array([[table[epoch] for epoch in epochs] for table in tables])
-    x = np.array(epochs, dtype=float)
-    if over != "epochs":
-        spent = hours_spent if over == "time" else updates_made
-        x = np.mean([spent(run)[np.array(epochs, dtype=int) - 1] for run in row.runs], axis=0)
-    error = None
-    if len(row.runs) > 1:
-        error = losses.std(axis=0, ddof=1) / np.sqrt(len(row.runs))
-    return x, losses.mean(axis=0), error
-
-
-def hours_spent(run: FinishedRun) -> np.ndarray:
-    """Hours of training until the end of every epoch, [epochs]; as timed in turns, if they were."""
-    return np.cumsum(run.minutes_of_epochs) / 60
-
-
-def updates_made(run: FinishedRun) -> np.ndarray:
-    """Updates of the weights until the end of every epoch, [epochs]."""
-    return np.cumsum([epoch.num_batches for epoch in run.metrics.epochs])
-
-
-def _style(rows: Sequence[ReportRow], number: int) -> dict:
-    row = rows[number]
-    hparams = row.runs[0].hparams
-    style = STYLES[hparams.batching_strategy]
-    fixed_order = (hparams.dynamic_batch_size, hparams.batch_randomization)
-    if hparams.batching_strategy == "random":
-        fixed_order = (hparams.dynamic_batch_size, True)  # its batches are in random order
-    dashes = DASHES[fixed_order]
-    before = [other.name for other in rows[:number]].count(row.name)
-    if before:  # another row of this name, with other settings
-        dashes = (0, (9, 1.5, *(1.2, 1.5) * (before + 1)))
-    return {
-        "color": style.colour,
-        "marker": style.marker,
-        "markersize": 5.5,
-        "markerfacecolor": style.colour if hparams.dynamic_batch_size else "white",
-        "linestyle": dashes,
-        "linewidth": 1.4,
-    }
-
-
-def _limit(axes, curves) -> bool:
-    """Let the vertical axis end above what follows the first epochs; say if that cuts lines off."""
-    settled = [mean[int(SHOWN_FROM * len(mean)) :] for _, mean, _ in curves if mean.size]
+def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
+    """End the vertical axis above what follows the first epochs, and say if that cuts lines off."""
+    settled = [mean[int(SHOWN_FROM * len(mean)) :] for mean in curves]
     if not settled:
-        return False
-    high = max(float(mean.max()) for mean in settled)
-    low = min(float(mean.min()) for mean in settled)
+        return
+    high, low = max(float(x.max()) for x in settled), min(float(x.min()) for x in settled)
     if low > 0 and high / low > WIDE:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
         low, high = low / 1.08, high * 1.15
     else:
         room = 0.06 * (high - low) or 0.1 * high
         low, high = low - room, high + 2 * room
     axes.set_ylim(low, high)
-    return any(float(mean.max()) > high for _, mean, _ in curves if mean.size)
+    if any(float(mean.max()) > high for mean in curves):
+        place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+        note = "higher losses of the first epochs are cut off"
+        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color=figures.GREY)
 
 
-def figure_lengths(rows: Sequence[ReportRow]) -> tuple[np.ndarray, dict]:
-    """The lengths that Figures 1 to 3 are drawn from, and plan_epoch's options for them.
-
-    Those of the first row; the parameters are those that the rows with their strategy ran with.
-    """
-    first = rows[0].runs[0]
-    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
-    for row, name in itertools.product(reversed(rows), options):
-        if name in row.settings:
-            options[name] = row.settings[name]
-    options["num_bins"] = min(options["num_bins"], len(first.lengths))
-    options["bucket_size"] = max(options["bucket_size"], first.hparams.batch_size)
-    return first.lengths, options
+def draw_mixing(runs: Runs, values: pd.DataFrame) -> Figure:
+    """Loss at equal updates and word error rate against novelty and spread, a point a row."""
+    mixed = mixing(runs)
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    panels = figure.subplots(2, 2)
+    colours, markers, _, filled = _looks(runs, list(mixed.index))
+    for line, (outcome, found) in zip(panels, outcomes(runs, values).items(), strict=True):
+        for axes, measure in zip(line, mixed, strict=True):
+            for label, point in found.dropna(subset="ours").iterrows():
+                axes.errorbar(
+                    mixed[measure][label],
+                    point["ours"],
+                    yerr=point["standard_error"],
+                    marker=markers[label],
+                    color=colours[label],
+                    markerfacecolor=colours[label] if filled[label] else "white",
+                    linestyle="none",
+                    label=label,
+                )
+            axes.set(xlabel=measure, ylabel=outcome)
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure

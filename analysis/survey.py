@@ -1,18 +1,19 @@
-"""What a batching costs and how it mixes the clips: the numbers, from lengths alone.
+"""What a batching costs and how it mixes the clips, computed from lengths alone.
 
-Used by compare_batching.py and by figures.py. Lengths are frames throughout. Sources (Ge21,
-Doetsch17, Gonzalez23) are those of batching.py.
+Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are those of batching.py.
 """
 
+import bisect
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
-from analysis.strategies import DEFAULTS, PARAMETERS
+from analysis.step_costs import StepCosts
 from batching import (
     REGISTRY,
     EpochPlan,
@@ -24,15 +25,41 @@ from batching import (
     plan_epoch,
 )
 
+PARAMETERS = {name: s.parameter.name for name, s in REGISTRY.items() if s.parameter}
+DEFAULTS = {
+    name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
+}
 MOST_VALUES_NEAR = 40  # tried where padding passes a target
 MOST_THREADS = 4  # that survey at the same time; each holds some hundred bytes a clip
+
+# ---------------------------------------------------------------------------- names
+
+
+def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
+    """The papers' name, "SSB-DBS-BR". RAND never gets -BR: its batches are in random order."""
+    name = REGISTRY[strategy].short_name
+    if dynamic_batch_size:
+        name += "-DBS"
+    if batch_randomization and strategy != "random":
+        name += "-BR"
+    return name
+
+
+def value_in_words(strategy: str, value: float) -> str:
+    """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
+    return REGISTRY[strategy].parameter.value_text.format(number_text(value))
+
+
+def number_text(value: float) -> str:
+    return f"{value:g}" if abs(value) < 1000 else f"{value:,.0f}"
+
 
 # ---------------------------------------------------------------------------- one batching
 
 
 @dataclass(frozen=True)
 class Survey:
-    """One batching of one corpus: means over epochs; of what is largest, the largest.
+    """One batching of one corpus: means over epochs, and maxima of what is named LARGEST.
 
     Rates are fractions. Not-a-number where the corpus is too small to tell (no two clips share a
     batch, or all are of one length). The padding's fields are those of batching.PaddingStats.
@@ -53,9 +80,9 @@ class Survey:
     largest_batch_size: int
     largest_batch_frames: int
     spread: float  # 0: as sorted, 1: as random, see `relative_spread`
-    novelty: float  # of the pairs that share a batch, the share that did not the epoch before
+    novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
     seconds_per_epoch: float | None = None  # predicted, with costs
-    peak_bytes: float | None = None  # predicted, with costs that know memory
+    peak_bytes: float | None = None  # predicted, with costs that include memory
     # Of the means named in WITH_ERROR, over epochs or draws of clips.
     standard_errors: dict[str, float] = field(default_factory=dict)
 
@@ -72,20 +99,19 @@ class Survey:
         return math.isnan(self.novelty) or self.novelty >= min_novelty
 
 
-SETTINGS = ("strategy", "batch_size", "dynamic_batch_size", "batch_capacity", "value")
+MEASURED = tuple(f.name for f in fields(Survey))[5:-1]
 LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
 WITH_ERROR = ("zero_padding_rate", "average_batch_length", "decoder_steps", "novelty")
 
 
 class Surveyor:
-    """Makes surveys of one corpus, each of them once; several threads may ask for different ones.
+    """Makes surveys of one corpus, each of them once; threads may ask for different ones at once.
 
     Args:
         lengths: frames of every clip.
         seed: of the plans.
         frames_per_step: of the decoder, n_frames_per_step.
-        costs: a step_costs.StepCosts; with `symbols`, every clip's number of them, it predicts
-            the time of an epoch and its peak memory.
+        costs: predict the time of an epoch and its peak memory.
 
     Raises:
         BatchingError: if a length is not a positive number.
@@ -97,14 +123,12 @@ class Surveyor:
         *,
         seed: int = 0,
         frames_per_step: int = 1,
-        costs=None,
-        symbols: np.ndarray | None = None,
+        costs: StepCosts | None = None,
     ):
         check_lengths(lengths)
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
-        self.seed, self.frames_per_step = seed, frames_per_step
-        self.costs, self.symbols = costs, symbols
+        self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
         self._ranks = length_ranks(self.lengths)
         self._sorted_spreads: dict[tuple, float] = {}
         self._made: dict[tuple, Survey] = {}
@@ -127,43 +151,31 @@ class Surveyor:
         Raises:
             BatchingError: as `plan_epoch`.
         """
-        name = PARAMETERS.get(strategy)
         # The parameters of other strategies change nothing.
-        used = {
-            k: v
-            for k, v in options.items()
-            if v is not None and (k not in PARAMETERS.values() or k == name)
-        }
+        others = set(PARAMETERS.values()) - {PARAMETERS.get(strategy)}
+        used = {k: v for k, v in options.items() if v is not None and k not in others}
         key = (batch_size, strategy, epochs, *sorted(used.items()))
         if key not in self._made:
-            orders = {"known_orders": known_orders}
-            self._made[key] = self._survey(batch_size, strategy, epochs, used | orders)
+            used["known_orders"] = known_orders
+            self._made[key] = self._survey(batch_size, strategy, epochs, used)
         return self._made[key]
 
     def _survey(self, batch_size: int, strategy: str, epochs: int, options: dict) -> Survey:
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity") or default_capacity
+        plans = [self._plan(batch_size, strategy, 0, options)]
+        first = asdict(padding_stats(self.lengths, plans[0], self.frames_per_step))
         sorted_spread = self._sorted_spread(batch_size, options)
-        rows, before = [], self._plan(batch_size, strategy, 0, options)
+        rows = []
         for epoch in range(1, epochs + 1):
-            plan = self._plan(batch_size, strategy, epoch, options)
-            row = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
+            plans = [plans[-1], self._plan(batch_size, strategy, epoch, options)]
+            row = asdict(padding_stats(self.lengths, plans[1], self.frames_per_step))
             del row["padded_frames"]
             clips_used = row["average_batch_length"] * len(self.lengths)
             row["capacity_used"] = clips_used / (row["num_batches"] * capacity)
-            row |= self._mixing(plan, before, sorted_spread)
-            if self.costs is not None:
-                row |= predict(self.costs, self.lengths, self.symbols, plan)
-            rows.append(row)
-            earlier, before = before, plan
-        found = _combined(rows)
-        if epochs == 1:  # the plan before it tells how much one epoch differs from another
-            other = asdict(padding_stats(self.lengths, earlier, self.frames_per_step))
-            found["standard_errors"] = {
-                name: abs(rows[0][name] - other[name]) / math.sqrt(2)
-                for name in WITH_ERROR
-                if name in other
-            }
+            rows.append(row | self._mixing(*plans, sorted_spread) | self._predicted(plans[1]))
+        # With one epoch, the epoch before it shows how much one differs from another.
+        found = _combined(rows, [first] if epochs == 1 else [])
         name = PARAMETERS.get(strategy)
         return Survey(
             strategy=strategy,
@@ -187,22 +199,29 @@ class Surveyor:
             self._sorted_spreads[key] = pair_spread(self._ranks, plan)
         return self._sorted_spreads[key]
 
-    def _mixing(self, plan: EpochPlan, before: EpochPlan, sorted_spread: float) -> dict:
+    def _mixing(self, before: EpochPlan, plan: EpochPlan, sorted_spread: float) -> dict:
         """Novelty and spread of a plan."""
-        alone = len(plan) == len(self.lengths)
-        alike = alone or self._ranks.mean_distance == 0
+        if len(plan) == len(self.lengths):  # every clip is alone in its batch
+            return {"novelty": math.nan, "spread": math.nan}
+        spread = math.nan
+        if self._ranks.mean_distance:
+            spread = relative_spread(pair_spread(self._ranks, plan), sorted_spread)
+        return {"novelty": pair_novelty(plan, before), "spread": spread}
+
+    def _predicted(self, plan: EpochPlan) -> dict:
+        """Seconds of the plan's training steps, and the most memory that one takes."""
+        if self.costs is None:
+            return {"seconds_per_epoch": None, "peak_bytes": None}
+        sizes, longest = plan.sizes, np.maximum.reduceat(self.lengths[plan.order], plan.starts)
+        knows_memory = self.costs.bytes_per_term is not None
         return {
-            "novelty": math.nan if alone else pair_novelty(plan, before),
-            "spread": (
-                math.nan
-                if alike
-                else relative_spread(pair_spread(self._ranks, plan), sorted_spread)
-            ),
+            "seconds_per_epoch": float(self.costs.seconds(sizes, longest).sum()),
+            "peak_bytes": float(self.costs.bytes(sizes, longest).max()) if knows_memory else None,
         }
 
 
 def in_threads(function: Callable, items: Sequence) -> Iterator:
-    """`function` of every item, in their order; several at once, for numpy leaves room for that."""
+    """`function` of every item, in their order; several at once, since numpy releases the GIL."""
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
         yield from pool.map(function, items)
 
@@ -218,36 +237,14 @@ def relative_spread(spread: float, sorted_spread: float) -> float:
     return (spread - sorted_spread) / (1 - sorted_spread) if sorted_spread < 1 - 1e-9 else math.nan
 
 
-def predict(costs, lengths: np.ndarray, symbols: np.ndarray, plan: EpochPlan) -> dict:
-    """Seconds of the plan's training steps, and the most memory that one takes."""
-    shapes = batch_shapes(plan, lengths, symbols)
-    knows_memory = costs.bytes_per_term is not None
-    return {
-        "seconds_per_epoch": float(np.sum(costs.seconds(*shapes))),
-        "peak_bytes": float(np.max(costs.bytes(*shapes))) if knows_memory else None,
-    }
-
-
-def batch_shapes(
-    batches: Sequence[np.ndarray], frames: np.ndarray, symbols: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Clips, longest clip in frames and longest text in symbols of every batch, [batches] each."""
-    plan = EpochPlan.from_batches(batches)
-    longest = (np.maximum.reduceat(each[plan.order], plan.starts) for each in (frames, symbols))
-    return plan.sizes, *longest
-
-
 def mean_survey(surveys: Sequence[Survey]) -> Survey:
     """The same batching on several draws of clips, as one; the settings are the first one's."""
-    if len(surveys) == 1:
-        return surveys[0]
-    settings = {name: getattr(surveys[0], name) for name in SETTINGS}
-    others = (*SETTINGS, "standard_errors")
-    rows = [{k: v for k, v in asdict(draw).items() if k not in others} for draw in surveys]
-    return Survey(**settings, **_combined(rows))
+    rows = [{name: getattr(draw, name) for name in MEASURED} for draw in surveys]
+    return replace(surveys[0], **_combined(rows)) if len(surveys) > 1 else surveys[0]
 
 
-def _combined(rows: Sequence[dict]) -> dict:
+def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict:
+    """Means or maxima over `rows`, and standard errors, which know the spread of `also` too."""
     combined, errors = {}, {}
     for name in rows[0]:
         values = [row[name] for row in rows]
@@ -255,16 +252,10 @@ def _combined(rows: Sequence[dict]) -> dict:
             combined[name] = None
         else:
             combined[name] = max(values) if name in LARGEST else float(np.mean(values))
-        if name in WITH_ERROR and len(rows) > 1:
-            errors[name] = float(np.std(values, ddof=1)) / math.sqrt(len(rows))
+        known = [row[name] for row in (*rows, *also) if name in row]
+        if name in WITH_ERROR and len(known) > 1:
+            errors[name] = float(np.std(known, ddof=1)) / math.sqrt(len(rows))
     return combined | {"standard_errors": errors}
-
-
-def survey_row(found: Survey) -> dict:
-    """A row of a CSV file: every field but the errors, and the name of the parameter."""
-    values = asdict(found)
-    del values["standard_errors"]
-    return {"strategy": values.pop("strategy"), "parameter": found.parameter or ""} | values
 
 
 # ---------------------------------------------------------------------------- sweeps
@@ -307,9 +298,6 @@ def sweep(
     ]
 
 
-# ---------------------------------------------------------------------------- equal padding
-
-
 def match_zero_padding(
     draws: Sequence[np.ndarray], batch_size: int, strategy: str, target: float, *, epochs: int = 5
 ) -> tuple[int, float] | None:
@@ -322,27 +310,20 @@ def match_zero_padding(
     where even the least pads more.
     """
     num_clips = len(draws[0])
+    values = range(1, -(-num_clips // batch_size) + 1)
     if REGISTRY[strategy].parameter.holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
-    else:
-        values = range(1, -(-num_clips // batch_size) + 1)
     known: dict[int, float] = {}
 
     def rate(place: int) -> float:
         if place not in known:
             options = {PARAMETERS[strategy]: values[place]}
-            known[place] = float(
-                np.mean(
-                    [
-                        padding_stats(
-                            x,
-                            plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options),
-                        ).zero_padding_rate
-                        for seed, x in enumerate(draws)
-                        for epoch in range(1, epochs + 1)
-                    ]
-                )
-            )
+            rates = []
+            for seed, x in enumerate(draws):
+                for epoch in range(1, epochs + 1):
+                    plan = plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options)
+                    rates.append(padding_stats(x, plan).zero_padding_rate)
+            known[place] = float(np.mean(rates))
         return known[place]
 
     place = first_that(len(values), lambda i: rate(i) > target)
@@ -358,12 +339,5 @@ def match_zero_padding(
 
 
 def first_that(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of 0 ... count - 1 for which a condition holds that then goes on holding."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    """The first of 0 ... count - 1 for which a condition holds that from there on always holds."""
+    return bisect.bisect_left(range(count), True, key=holds)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from clip_table import ClipTable
 from data_utils import Batch, make_loader
-from training.batches import make_sampler
+from training.setup import make_sampler
 from training.machine import synchronize
 from training.trainer import MicroBatch, Trainer
 

@@ -44,7 +44,7 @@ from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
-from training.batches import batching_in_words, make_sampler, plan_stats
+from training.setup import batching_in_words, make_sampler, plan_stats
 from training.machine import machine, measured_on
 
 PROGRAM = "loader.py"

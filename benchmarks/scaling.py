@@ -78,7 +78,7 @@ from progress import progress_bar
 from training.distributed import Processes, ReductionClock, join
 from training.machine import describe_environment, measured_on, seconds_of, synchronize
 from training.trainer import LossWeights, MicroBatch, Trainer
-from training.updates import Update, next_update
+from training.epoch import Update, next_update
 
 PROGRAM = "scaling.py"
 SMALL_MODEL = f"@{ROOT / 'scripts' / 'small_model.txt'}"

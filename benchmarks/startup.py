@@ -38,8 +38,8 @@ from errors import UserError
 from files import write_json
 from hparams import HParams
 from progress import progress_bar
-from training.batches import batching_costs, make_sampler
-from training.clips import read_clips
+from training.setup import batching_costs, make_sampler
+from training.setup import read_clips
 from training.machine import measured_on
 from training.validation import make_validation_loader
 

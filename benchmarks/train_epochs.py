@@ -68,7 +68,7 @@ from data_utils import read_filelist, synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
-from training.batches import make_sampler, plan_stats
+from training.setup import make_sampler, plan_stats
 from training.machine import (
     is_out_of_memory,
     measured_on,

@@ -5,63 +5,65 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
     python scripts/compare_batching.py --strategies                       # what there is to compare
 
-Reads a filelist (path|text|seconds; the sound files are not opened), a CSV of lengths (header
-id,samples or id,frames), or the table that preparing or training left beside a filelist
-(NAME.clips, soonest read; its frames are those of training). Compares every strategy with fixed and
-dynamic batch sizes: padding, steps, and how well it mixes the clips. Writes tables and pictures;
---recommend names the cheapest batching that mixes enough, as overrides for train.py.
-benchmarks/step_cost.py makes COSTS.json.
+Reads a filelist (path|text|seconds; the audio files are not opened), a CSV of lengths (header
+id,samples or id,frames), or the table NAME.clips beside a filelist (fastest; its frames are those
+of training). Compares every strategy with fixed and dynamic batch sizes: padding, steps, and how
+well it mixes the clips. Writes tables and pictures; --recommend names the cheapest batching that
+mixes enough, as overrides for train.py. benchmarks/epoch.py --json measures COSTS.json.
 
-Everything is computed from plans of the whole corpus, for padding does not scale with its size:
-a sorted corpus of a million clips pads almost nothing. So time grows with the number of clips: on
-two cores some 10 s for 10,000 clips, and less than 2 minutes for a million, with --recommend. From
-100,000 clips on fewer epochs are planned, for one is a large sample by itself. The standard errors
-of the means are printed.
+Everything is computed from plans of the whole corpus: padding does not scale with its size. On two
+cores 10,000 clips take some 10 s, a million less than 2 minutes, with --recommend. From 100,000
+clips on fewer epochs are planned, since one is a large sample by itself. The standard errors of the
+means are printed.
 """
 
 import project_root
 
 import argparse
-import csv
 import datetime
-import io
+import itertools
 import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from analysis import figures, published
+try:
+    import pandas as pd
+
+    from analysis import figures
+except ImportError as missing:
+    sys.exit(f"compare_batching: {missing}; pip install -r requirements-report.txt")
+
+from analysis import published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
-from analysis.lengths import ClipLengths, count_symbols, read_lengths
-from analysis.ljspeech import SYMBOLS_PER_SECOND
+from analysis.lengths import CorpusLengths, read_lengths
 from analysis.recommendation import (
     as_hparams,
     batching_overrides,
     described,
-    extrapolation,
     overrides,
     reasons,
     recommend,
     what_is_not_met,
 )
-from analysis.step_costs import StepCosts, read_costs
-from analysis.strategies import PARAMETERS, batching_name, strategy_table
+from analysis.step_costs import HOW_TO_MEASURE, StepCosts, read_costs
 from analysis.survey import (
+    DEFAULTS,
+    PARAMETERS,
     Survey,
     Surveyor,
+    batching_name,
     in_threads,
     match_zero_padding,
     mean_survey,
     parameter_values,
-    survey_row,
 )
-from analysis.tables import markdown_table, text_table
 from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import refuse_no_folder, write_atomically
@@ -71,67 +73,30 @@ from progress import progress_bar
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
-RELATIVE_ERRORS = ("average_batch_length", "decoder_steps")  # shown in % of the mean
 LARGE_CORPUS = 100_000  # clips from which an epoch is steady enough for the sweeps
-HOW_TO_MEASURE = "measure them with: python benchmarks/step_cost.py -o COSTS.json"
-
-
-# ---------------------------------------------------------------------------- the corpus
-
-
-def with_symbols(clips: ClipLengths, hparams: HParams) -> tuple[ClipLengths, str]:
-    """The clips with their numbers of symbols, and a sentence where they are a guess."""
-    if clips.symbols is not None:
-        return clips, ""
-    if clips.texts is not None:
-        return replace(clips, symbols=count_symbols(clips.texts, hparams)), ""
-    seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
-    note = (
-        f"A CSV of lengths has no texts: {SYMBOLS_PER_SECOND} symbols a second are assumed, "
-        "LJSpeech's mean."
-    )
-    return replace(clips, symbols=np.ceil(SYMBOLS_PER_SECOND * seconds).astype(int)), note
-
-
-def capacities_in_frames(
-    seconds: Sequence[float], clips: ClipLengths, hparams: HParams
-) -> tuple[dict[float, int], list[str]]:
-    """(seconds -> frames for those that hold the longest clip, sentences about the others)."""
-    longest = int(clips.frames.argmax())
-    per_frame = hparams.hop_length / hparams.sampling_rate
-    frames = {value: int(value / per_frame) for value in seconds}
-    refused = [f"{value:g} s" for value in seconds if frames[value] < clips.frames[longest]]
-    notes = []
-    if refused:
-        notes.append(
-            f"Refused: batches of {', '.join(refused)} ({clips.ids[longest]} alone has "
-            f"{clips.frames[longest] * per_frame:.2f} s, and speech for synthesis cannot be cut)."
-        )
-    return {s: count for s, count in frames.items() if count >= clips.frames[longest]}, notes
-
-
-def same_as_random(hparams: HParams, clips: int) -> list[str]:
-    """Sentences about parameters that make a strategy the same as RAND on so few clips."""
-    batches = -(-clips // hparams.batch_size)
-    notes = []
-    if hparams.bucket_size >= clips > 1:
-        notes.append(f"bucket_size={hparams.bucket_size}: all clips in one bucket, so BKT is RAND")
-    if clips >= hparams.num_bins >= batches > 1:
-        notes.append(f"num_bins={hparams.num_bins} for {batches} batches, so ATS is RAND")
-    hint = "; --match-zpr semi_sorted finds values that suit these clips"
-    return [note + hint for note in notes]
-
-
-# ---------------------------------------------------------------------------- surveying
-
-
-def common_options(hparams: HParams, dynamic: bool) -> dict:
-    """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
-    options = {name: getattr(hparams, name) for name in set(PARAMETERS.values())}
-    options["dynamic_batch_size"] = dynamic
-    if dynamic:
-        options["batch_capacity"] = hparams.batch_capacity
-    return options
+# Of the table: the field of a survey, what it is multiplied by, and decimals.
+COLUMNS = {
+    "ZPR %": ("zero_padding_rate", 100, 2),
+    "ABL": ("average_batch_length", 1, 1),
+    "batches": ("num_batches", 1, 0),
+    "steps": ("decoder_steps", 1, 0),
+    "pad. %": ("padded_fraction", 100, 2),
+    "/orig. %": ("padded_to_original_rate", 100, 2),
+    "used %": ("capacity_used", 100, 1),
+    "clips": ("largest_batch_size", 1, 0),
+    "frames": ("largest_batch_frames", 1, 0),
+    "spread": ("spread", 1, 3),
+    "novelty": ("novelty", 1, 4),
+    "min": ("seconds_per_epoch", 1 / 60, 2),
+    "GB": ("peak_bytes", 1e-9, 2),
+}
+LEGEND = """\
+ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); steps: of the decoder,
+one after another, the sum of the batches' lengths over n_frames_per_step; pad.: padding over all
+that is computed; /orig.: padding over the corpus (Gonzalez et al.); used: of the capacity, batch
+size x longest clip or batch_capacity; clips, frames: in the largest batch; spread: how far apart in
+length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of clips that share a
+batch, the fraction that did not in the epoch before; min, GB: predicted minutes and peak memory."""
 
 
 class Effort(NamedTuple):
@@ -151,42 +116,7 @@ class Effort(NamedTuple):
         return cls(epochs or 3, 1, 1, 1)
 
 
-def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
-    """How far the mean of any of these surveys may lie from that of very many epochs: four times
-    the largest standard error, for few epochs know theirs but roughly. Relative where it says so
-    in RELATIVE_ERRORS."""
-    largest: dict[str, float] = {}
-    for found in surveys:
-        for name, error in found.standard_errors.items():
-            scale = getattr(found, name) if name in RELATIVE_ERRORS else 1
-            if not math.isnan(error):
-                largest[name] = max(largest.get(name, 0.0), 4 * error / scale)
-    return largest
-
-
-def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
-    """How far the figures lie from those of very many epochs."""
-
-    def within(surveys: Sequence[Survey]) -> str:
-        errors = {name: f"{100 * error:.2g}" for name, error in largest_errors(surveys).items()}
-        shown = [
-            f"ZPR {errors['zero_padding_rate']} points",
-            f"ABL {errors['average_batch_length']} %",
-            f"decoder steps {errors['decoder_steps']} %",
-        ]
-        if "novelty" in errors:
-            shown.append(f"novelty {errors['novelty']} points")
-        return ", ".join(shown)
-
-    lines = [f"these means lie within 4 standard errors: {within(tables['comparison'])}"]
-    if effort.per_octave == 1:
-        sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
-        lines.append(
-            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
-            f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
-            f"within {within(sweeps)}"
-        )
-    return lines
+# ---------------------------------------------------------------------------- surveying
 
 
 class Job(NamedTuple):
@@ -195,8 +125,15 @@ class Job(NamedTuple):
     table: str
     strategy: str
     batch_size: int
-    options: dict
+    options: dict  # of plan_epoch
     draws: int = 1
+
+
+def common_options(hparams: HParams, dynamic: bool) -> dict:
+    """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
+    options = {name: getattr(hparams, name) for name in set(PARAMETERS.values())}
+    capacity = {"batch_capacity": hparams.batch_capacity} if dynamic else {}
+    return options | {"dynamic_batch_size": dynamic} | capacity
 
 
 def plan_jobs(
@@ -204,20 +141,18 @@ def plan_jobs(
 ) -> list[Job]:
     """Every batching that goes into the tables and pictures."""
     jobs, size = [], hparams.batch_size
+    fixed, dynamic = common_options(hparams, False), common_options(hparams, True)
     for strategy in STRATEGIES:
         name = PARAMETERS.get(strategy)
-        for dynamic in (False, True):
-            options = common_options(hparams, dynamic)
+        for options in (fixed, dynamic):
             jobs.append(Job("comparison", strategy, size, options, draws))
             include = [options[name]] if name else []
             for value in parameter_values(strategy, clips, size, per_octave, include):
                 varied = options | ({name: value} if name else {})
                 jobs.append(Job("parameter", strategy, size, varied))
-        options = common_options(hparams, dynamic=False)
-        jobs += [Job("batch_size", strategy, few, options) for few in BATCH_SIZES]
-        options = common_options(hparams, dynamic=True)
+        jobs += [Job("batch_size", strategy, few, fixed) for few in BATCH_SIZES]
         jobs += [
-            Job("capacity", strategy, size, options | {"batch_capacity": capacity})
+            Job("capacity", strategy, size, dynamic | {"batch_capacity": capacity})
             for capacity in capacities
         ]
     return jobs
@@ -230,21 +165,24 @@ def run_jobs(
 
     `surveyors` are those of the draws of clips.
     """
-    # One thread surveys all batchings that share the order of the clips, and finds it once.
-    groups: dict[tuple, list[Job]] = {}
-    for job in jobs:
-        value = job.options.get(PARAMETERS.get(job.strategy))
-        groups.setdefault((job.strategy, value), []).append(job)
+
+    def order_of(job: Job) -> tuple:  # of the clips; one thread finds it for all its batchings
+        return STRATEGIES.index(job.strategy), job.options.get(PARAMETERS.get(job.strategy), 0)
+
+    def run(group: Sequence[Job]) -> list[tuple[Job, Survey | BatchingError]]:
+        orders = [{} for _ in surveyors]
+        return [(job, _survey(job, surveyors, orders, effort)) for job in group]
+
+    groups = [list(g) for _, g in itertools.groupby(sorted(jobs, key=order_of), key=order_of)]
+    found = {}
     with progress_bar("surveying", len(jobs), " batchings") as bar:
-        found = in_threads(lambda group: _run_group(group, surveyors, effort), groups.values())
-        results = {}
-        for group, surveys in zip(groups.values(), found, strict=True):
-            results |= zip(map(id, group), surveys, strict=True)
-            bar.update(len(group))
+        for results in in_threads(run, groups):
+            found |= {id(job): result for job, result in results}
+            bar.update(len(results))
     tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
     impossible = []
     for job in jobs:
-        result = results[id(job)]
+        result = found[id(job)]
         if isinstance(result, Survey):
             tables[job.table].append(result)
         elif job.table == "comparison":
@@ -253,101 +191,129 @@ def run_jobs(
     return tables, impossible
 
 
-def _run_group(
-    group: Sequence[Job], surveyors: Sequence[Surveyor], effort: Effort
-) -> list[Survey | BatchingError]:
-    orders = [{} for _ in surveyors]
-    results = []
-    for job in group:
-        epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
-        try:
-            draws = [
-                surveyor.survey(
-                    job.batch_size, job.strategy, epochs=epochs, known_orders=known, **job.options
-                )
-                for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
-            ]
-            results.append(mean_survey(draws))
-        except BatchingError as error:  # a corpus too small for the parameter
-            results.append(error)
-    return results
+def _survey(job: Job, surveyors: Sequence, orders: list[dict], effort: Effort):
+    epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
+    try:
+        draws = [
+            surveyor.survey(
+                job.batch_size, job.strategy, epochs=epochs, known_orders=known, **job.options
+            )
+            for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
+        ]
+        return mean_survey(draws)
+    except BatchingError as error:  # a corpus too small for the parameter
+        return error
+
+
+def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
+    """How far the mean of any of these surveys may lie from that of very many epochs: four times
+    the largest standard error, for few epochs know theirs but roughly. In %, of the mean where it
+    is no rate."""
+    errors = pd.DataFrame([found.standard_errors for found in surveys])
+    for name in ("average_batch_length", "decoder_steps"):
+        errors[name] /= [getattr(found, name) for found in surveys]
+    return (400 * errors.max()).dropna().to_dict()
+
+
+def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
+    """How far the figures lie from those of very many epochs."""
+
+    def within(surveys: Sequence[Survey]) -> str:
+        words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
+        words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
+        return ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
+
+    lines = [f"these means lie within 4 standard errors: {within(tables['comparison'])}"]
+    if effort.per_octave == 1:
+        sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
+        lines.append(
+            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
+            f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
+            f"within {within(sweeps)}"
+        )
+    return lines
 
 
 # ---------------------------------------------------------------------------- tables
 
 
-class TextTable(NamedTuple):
-    titles: list[str]
-    rows: list[list[str]]
+def frame_of(surveys: Sequence[Survey], **more) -> pd.DataFrame:
+    """A row for each survey: its fields, after the columns `more`."""
+    rows = pd.DataFrame([asdict(found) for found in surveys]).drop(columns="standard_errors")
+    rows.insert(1, "parameter", [found.parameter or "" for found in surveys])
+    for name, value in more.items():
+        rows.insert(0, name, value)
+    return rows
 
 
-def _fixed(value: float | None, digits: int) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+def named(surveys: Sequence[Survey]) -> list[str]:
+    return [batching_name(found.strategy, found.dynamic_batch_size, False) for found in surveys]
 
 
-COLUMNS: dict[str, Callable[[Survey], str]] = {
-    "batching": lambda s: batching_name(s.strategy, s.dynamic_batch_size, False),
-    "ZPR\n%": lambda s: _fixed(100 * s.zero_padding_rate, 2),
-    "ABL": lambda s: _fixed(s.average_batch_length, 1),
-    "batches": lambda s: _fixed(s.num_batches, 0),
-    "decoder\nsteps": lambda s: _fixed(s.decoder_steps, 0),
-    "pad.\n%": lambda s: _fixed(100 * s.padded_fraction, 2),
-    "pad./\norig. %": lambda s: _fixed(100 * s.padded_to_original_rate, 2),
-    "used\n%": lambda s: _fixed(100 * s.capacity_used, 1),
-    "most\nclips": lambda s: f"{s.largest_batch_size:,}",
-    "most\nframes": lambda s: f"{s.largest_batch_frames:,.0f}",
-    "spread": lambda s: _fixed(s.spread, 3),
-    "novelty": lambda s: _fixed(s.novelty, 4),
-}
-COST_COLUMNS: dict[str, Callable[[Survey], str]] = {
-    "min/\nepoch": lambda s: _fixed(s.seconds_per_epoch / 60, 2),
-    "peak\nGB": lambda s: _fixed(s.peak_bytes and s.peak_bytes / 1e9, 2),
-}
-LEGEND = """\
-ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); decoder steps: those
-that the decoder makes one by one, the sum of the batches' lengths over n_frames_per_step; pad.:
-padding over all that is computed; pad./orig.: padding over the corpus (Gonzalez et al.); used: of
-the capacity, batch size x longest clip or batch_capacity; most: in the largest batch; spread: how
-far apart in length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of clips
-that share a batch, the share that did not in the epoch before."""
+def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
+    return column.map(lambda v: "–" if pd.isna(v) else f"{v:{sign},.{digits}f}")
 
 
-def comparison_table(surveys: Sequence[Survey]) -> TextTable:
-    columns = COLUMNS | (COST_COLUMNS if surveys[0].seconds_per_epoch is not None else {})
-    return TextTable(list(columns), [[cell(s) for cell in columns.values()] for s in surveys])
+def comparison_table(surveys: Sequence[Survey]) -> pd.DataFrame:
+    rows = frame_of(surveys)
+    cells = {"batching": named(surveys)}
+    for title, (name, factor, digits) in COLUMNS.items():
+        if not rows[name].isna().all() or name in ("spread", "novelty"):
+            cells[title] = numbers(rows[name].astype(float) * factor, digits)
+    return pd.DataFrame(cells)
 
 
-def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> TextTable | None:
+def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> pd.DataFrame | None:
     """Ours beside the paper's, where clips and settings are the paper's; else None."""
+    names = ["batch_size", "hop_time", "batch_capacity", *published.SETTINGS]
     names = ["batch_size", "hop_time", "batch_capacity"]
     names += ["local_randomization_factor", "bucket_size", "num_bins"]
     as_published = all(getattr(hparams, name) == published.SETTINGS[name] for name in names)
     if clips != published.TRAINING_CLIPS or not as_published:
         return None
-    rows = []
-    for ours in surveys:
-        name = batching_name(ours.strategy, ours.dynamic_batch_size, False)
-        theirs = published.TABLE_2.get(name) or published.TABLE_2.get(f"{name}-BR")
-        if theirs:
-            rows.append([name])
-            for wanted, found in (
-                (theirs.zero_padding_rate, 100 * ours.zero_padding_rate),
-                (theirs.average_batch_length, ours.average_batch_length),
-            ):
-                rows[-1] += [f"{wanted:.2f}", f"{found:.2f}", f"{found - wanted:+.2f}"]
-    titles = ["batching", "ZPR %\npublished", "ours", "difference"]
-    return TextTable([*titles, "ABL\npublished", "ours", "difference"], rows)
+    theirs = [published.TABLE_2.get(n) or published.TABLE_2.get(f"{n}-BR") for n in named(surveys)]
+    rows = frame_of(surveys).assign(batching=named(surveys))
+    cells = {"batching": rows.batching}
+    for title, name, factor in (
+        ("ZPR %", "zero_padding_rate", 100),
+        ("ABL", "average_batch_length", 1),
+    ):
+        wanted = pd.Series([row and getattr(row, name) for row in theirs], dtype=float)
+        cells[f"{title} published"] = numbers(wanted, 2)
+        cells[f"{title} ours"] = numbers(factor * rows[name], 2)
+        cells[f"{title} difference"] = numbers(factor * rows[name] - wanted, 2, "+")
+    return pd.DataFrame(cells)[[row is not None for row in theirs]]
 
 
-def padding_by_size(surveys: Sequence[Survey], size: Callable, labels: dict) -> TextTable:
+def padding_by_size(surveys: Sequence[Survey], sizes: Sequence, labels: Sequence) -> pd.DataFrame:
     """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
-    found = {(s.strategy, size(s)): _fixed(100 * s.padded_to_original_rate, 2) for s in surveys}
+    rates = pd.Series([100 * found.padded_to_original_rate for found in surveys])
+    rows = pd.DataFrame({"batching": named(surveys), "size": sizes, "rate": numbers(rates, 2)})
+    table = rows.pivot(index="batching", columns="size", values="rate")
+    return table.reindex(dict.fromkeys(rows.batching)).set_axis(labels, axis=1).reset_index()
+
+
+def shown(table: pd.DataFrame, layout: str = "plain") -> str:
+    """As text, or as Markdown with the layout "pipe"."""
+    alignment = ["left"] + ["right"] * (len(table.columns) - 1)
+    options = {"index": False, "disable_numparse": True, "colalign": alignment}
+    return table.fillna("–").to_markdown(tablefmt=layout, **options)
+
+
+def strategy_table() -> str:
+    """Markdown: every strategy, its parameter with the default, and what larger values do."""
     rows = [
-        [batching_name(strategy, surveys[0].dynamic_batch_size, False)]
-        + [found.get((strategy, label), "–") for label in labels]
-        for strategy in STRATEGIES
+        {
+            "`batching_strategy`": f"`{s.name}`",
+            "short": s.short_name,
+            "source": s.source,
+            "the clips' order": s.meaning,
+            "parameter": s.parameter and f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`",
+            "larger values": s.larger_values,
+        }
+        for s in REGISTRY.values()
     ]
-    return TextTable(["batching", *labels.values()], rows)
+    return pd.DataFrame(rows).fillna("").to_markdown(index=False)
 
 
 # ---------------------------------------------------------------------------- recommending
@@ -376,8 +342,11 @@ def recommended(
         return [f"Nothing to recommend: {what_is_not_met(result)}"]
     best = result.ranked[0]
     lines = [f"Recommended: {described(best)}", *reasons(result, surveys, limit)]
-    if surveyor.costs is not None:
-        lines += extrapolation(best, surveyor.costs)
+    if surveyor.costs and best.largest_batch_frames > 1.05 * surveyor.costs.largest_frames:
+        lines.append(
+            f"warning: steps were measured up to {surveyor.costs.largest_frames:,} frames a batch; "
+            "the costs of larger ones are extrapolated"
+        )
     usual = next(found for found in surveys if found.strategy == "random")
     if best.num_batches < 0.5 * usual.num_batches:
         lines.append(
@@ -389,7 +358,7 @@ def recommended(
         *lines,
         f"to train with your own settings, add to them: {batching_overrides(chosen)}",
         f"to train with those compared here, batch_size={hparams.batch_size} and frames of "
-        f"{1000 * hparams.hop_length / hparams.sampling_rate:.2f} ms, from sound files:",
+        f"{1000 * hparams.hop_length / hparams.sampling_rate:.2f} ms, from audio files:",
         f"train.py --hparams {overrides(chosen)}",
     ]
 
@@ -397,26 +366,26 @@ def recommended(
 def equal_padding(
     strategy: str,
     surveys: Sequence[Survey],
-    draws: Sequence[ClipLengths],
+    draws: Sequence[CorpusLengths],
     hparams: HParams,
     effort: Effort,
 ) -> list[str]:
     """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
-    wanted = next((s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size), None)
-    if wanted is None:
+    wanted = [s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size]
+    if not wanted:
         return [f"--match-zpr {strategy}: not possible on this corpus"]
-    target = wanted.zero_padding_rate
+    target, frames = wanted[0].zero_padding_rate, [clips.frames for clips in draws]
     lines = [f"Nearest ZPR below {batching_name(strategy, False, False)}'s, {100 * target:.2f} %:"]
-    frames = [clips.frames for clips in draws]
     for other in ("bucket", "alternated_sort"):
         name = f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}"
         found = match_zero_padding(
             frames, hparams.batch_size, other, target, epochs=effort.search_epochs
         )
-        if found:
-            lines.append(f"{name}={found[0]}: {100 * found[1]:.2f} %")
-        else:
-            lines.append(f"{name}: even the smallest value pads more")
+        lines.append(
+            f"{name}={found[0]}: {100 * found[1]:.2f} %"
+            if found
+            else f"{name}: even the smallest value pads more"
+        )
     return lines
 
 
@@ -434,9 +403,8 @@ class PrintStrategies(argparse.Action):
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "lengths", type=Path, help="a filelist, its NAME.clips, or a CSV of id,samples or id,frames"
-    )
+    shown = "a filelist, its NAME.clips, or a CSV of id,samples or id,frames"
+    add("lengths", type=Path, help=shown)
     add("--strategies", action=PrintStrategies, nargs=0, help="print all strategies, and end")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
@@ -446,7 +414,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     seconds = {"type": positive_list, "default": [], "metavar": "16,32,64,128"}
     add("--seconds", help="dynamic sizes with these capacities as well", **seconds)
     add("--match-zpr", choices=STRATEGIES, help="find BKT and ATS with the nearest ZPR below")
-    add("--cost", type=Path, help="COSTS.json, for predicted minutes and memory")
+    add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
     add("--min-novelty", type=share, help="--recommend: at least so much, from 0 to 1")
     add("--max-memory", type=positive, help="--recommend: at most so many GB (10^9 bytes)")
@@ -458,10 +426,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def prepare(args) -> tuple[ClipLengths, HParams, StepCosts | None, list[str]]:
+def prepare(args) -> tuple[CorpusLengths, HParams, StepCosts | None, list[str]]:
     """The whole corpus, settings, costs and notes on them; UserError for what is wrong."""
     hparams = create_hparams(args.hparams, base=create_hparams(PAPER_SETTING))
-    costs = read_costs(args.cost) if args.cost else None
+    refuse_no_folder(args.out, "-o")
+    costs = read_costs(args.cost, hparams) if args.cost else None
     clips = read_lengths(args.lengths, hparams)
     longest = int(clips.frames.argmax())
     if hparams.batch_capacity is not None and hparams.batch_capacity < clips.frames[longest]:
@@ -471,29 +440,53 @@ def prepare(args) -> tuple[ClipLengths, HParams, StepCosts | None, list[str]]:
         )
     if args.clips and args.clips > len(clips):
         raise UserError(f"--clips {args.clips}: {args.lengths} has {len(clips)} clips")
-    if costs is None:
-        return clips, hparams, None, []
-    if args.max_memory is not None and costs.bytes_per_term is None:
-        raise UserError(f"--max-memory: no memory was measured for {args.cost}")
-    clips, note = with_symbols(clips, hparams)
-    notes = [f"Costs: {costs.description}.", *([note] if note else [])]
-    differing = costs.differing(asdict(hparams))
-    if differing:
-        notes.append("Warning: the costs are of other training steps: " + "; ".join(differing))
+    notes = []
+    if costs is not None:
+        if args.max_memory is not None and costs.bytes_per_term is None:
+            raise UserError(f"--max-memory: no memory was measured for {args.cost}")
+        notes.append(f"Costs: {costs.description}")
+        if differing := costs.differing(hparams):
+            notes.append("Warning: they are of other training steps: " + "; ".join(differing))
+    args.out.mkdir(parents=True, exist_ok=True)
     return clips, hparams, costs, notes
+
+
+def capacities_in_frames(
+    seconds: Sequence[float], clips: CorpusLengths, hparams: HParams
+) -> tuple[dict[float, int], list[str]]:
+    """(seconds -> frames for those that hold the longest clip, sentences about the others)."""
+    longest = int(clips.frames.argmax())
+    per_frame = hparams.hop_length / hparams.sampling_rate
+    frames = {value: int(value / per_frame) for value in seconds}
+    refused = [f"{value:g} s" for value in seconds if frames[value] < clips.frames[longest]]
+    notes = []
+    if refused:
+        notes.append(
+            f"Refused: batches of {', '.join(refused)} ({clips.ids[longest]} alone has "
+            f"{clips.frames[longest] * per_frame:.2f} s, and speech for synthesis cannot be cut)."
+        )
+    return {s: count for s, count in frames.items() if count >= clips.frames[longest]}, notes
+
+
+def same_as_random(hparams: HParams, clips: int) -> list[str]:
+    """Sentences about parameters that make a strategy the same as RAND on so few clips."""
+    batches = -(-clips // hparams.batch_size)
+    notes = []
+    if hparams.bucket_size >= clips > 1:
+        notes.append(f"bucket_size={hparams.bucket_size}: all clips in one bucket, so BKT is RAND")
+    if clips >= hparams.num_bins >= batches > 1:
+        notes.append(f"num_bins={hparams.num_bins} for {batches} batches, so ATS is RAND")
+    hint = "; --match-zpr semi_sorted finds values that suit these clips"
+    return [note + hint for note in notes]
 
 
 def heading(args, frames: np.ndarray, hparams: HParams, epochs: int) -> list[str]:
     milliseconds = 1000 * hparams.hop_length / hparams.sampling_rate
     hours = frames.sum() * milliseconds / 3.6e6
-    source = f"{args.lengths}"
-    if args.clips:
-        source += (
-            f", {args.draws} random draws: their means in the first table, else the first draw"
-        )
+    draws = f", {args.draws} random draws: their means in the first table, else the first draw"
     capacity = hparams.batch_capacity or hparams.batch_size * int(frames.max())
     return [
-        source,
+        f"{args.lengths}{draws if args.clips else ''}",
         f"{len(frames):,} clip{'s' if len(frames) > 1 else ''}, {hours:.2f} hours, "
         f"{frames.min()} to {frames.max()} frames of {milliseconds:.2f} ms "
         f"(hop {hparams.hop_length} samples)",
@@ -504,35 +497,31 @@ def heading(args, frames: np.ndarray, hparams: HParams, epochs: int) -> list[str
 
 def make_sections(
     tables: dict[str, list[Survey]], hparams: HParams, frames: np.ndarray, capacities: dict
-) -> list[tuple[str, TextTable, str]]:
-    """(title, table, note) of everything that is shown as a table."""
-    sections = [("", comparison_table(tables["comparison"]), LEGEND)]
-    beside = published_table(tables["comparison"], hparams, len(frames))
-    if beside:
-        sections.append(("Beside the published figures (LJSpeech, Ge et al., Table 2)", beside, ""))
+) -> dict[str, pd.DataFrame]:
+    """By title, everything that is shown as a table."""
+    compared = tables["comparison"]
+    sections = {"Every strategy, fixed and dynamic sizes": comparison_table(compared)}
+    beside = published_table(compared, hparams, len(frames))
+    if beside is not None:
+        sections["Beside the published figures (LJSpeech, Ge et al., Table 2)"] = beside
     unit = "padding in % of the corpus, as in Gonzalez et al., Table 1"
-    labels = {size: f"{size}" for size in BATCH_SIZES}
-    table = padding_by_size(tables["batch_size"], lambda s: s.batch_size, labels)
-    sections.append((f"Fixed sizes of 1 to 8 clips: {unit}", table, ""))
+    sizes = [found.batch_size for found in tables["batch_size"]]
+    table = padding_by_size(tables["batch_size"], sizes, BATCH_SIZES)
+    sections[f"Fixed sizes of 1 to 8 clips: {unit}"] = table
     if capacities:
         default = hparams.batch_size * int(frames.max())
-        labels = {count: f"{seconds:g} s" for seconds, count in capacities.items()}
-        table = padding_by_size(tables["capacity"], lambda s: s.batch_capacity or default, labels)
-        sections.append((f"Dynamic sizes of so many seconds: {unit}", table, ""))
+        sizes = [found.batch_capacity or default for found in tables["capacity"]]
+        labels = [f"{s:g} s" for s in sorted(capacities)]
+        table = padding_by_size(tables["capacity"], sizes, labels)
+        sections[f"Dynamic sizes of so many seconds: {unit}"] = table
     return sections
 
 
 def draw_all(
-    out: Path, surveyor: Surveyor, hparams: HParams, tables: dict, effort: Effort
+    out: Path, surveyor: Surveyor, hparams: HParams, found: Sequence[Survey], effort: Effort
 ) -> list[Path]:
-    curves: dict[tuple[str, bool], list[Survey]] = {}
-    marked = {}
-    for found in tables["parameter"]:
-        key = found.strategy, found.dynamic_batch_size
-        curves.setdefault(key, []).append(found)
-        if found.parameter and found.value == getattr(hparams, found.parameter):
-            marked[key] = found
     size, frames = hparams.batch_size, surveyor.lengths
+    in_use = [s.parameter is not None and s.value == getattr(hparams, s.parameter) for s in found]
     sweeps = figures.draw_parameter_sweeps(
         surveyor,
         size,
@@ -545,40 +534,21 @@ def draw_all(
     options = common_options(hparams, dynamic=False)
     drawn = {
         "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
-        "padding_against_randomness": figures.draw_padding_against_randomness(curves, marked),
+        "padding_against_randomness": figures.draw_padding_against_randomness(
+            frame_of(found, in_use=in_use)
+        ),
         "parameter_sweeps": sweeps,
         "length_against_position": figures.draw_length_against_position(frames, size, **options),
     }
     return [p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)]
 
 
-def show(lines, sections, closing) -> None:
-    print(*lines, sep="\n")
-    for title, table, note in sections:
-        print(f"\n{title}\n" if title else "")
-        print(text_table(*table))
-        if note:
-            print(f"\n{note}")
-    if closing:
-        print("", *closing, sep="\n")
-
-
-def csv_text(surveys: Sequence[tuple[dict, Survey]]) -> str:
-    """A CSV of the surveys, each row begun by the cells beside it."""
-    file = io.StringIO()
-    rows = [more | survey_row(found) for more, found in surveys]
-    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
-
-
 def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path]) -> list[Path]:
     made = f"{datetime.date.today()}: python {shlex.join(sys.argv)}"
     parts = ["# Batchings compared", "\n".join(f"- {line}" for line in [made, *lines])]
-    for title, table, note in sections:
-        parts += [f"## {title or 'Every strategy, fixed and dynamic sizes'}"]
-        parts += [markdown_table(*table), note]
+    for title, table in sections.items():
+        parts += [f"## {title}", shown(table, "pipe")]
+    parts.insert(4, LEGEND)
     if closing:
         parts += ["## Found", "\n".join(f"- {line.strip()}" for line in closing)]
     parts += [
@@ -586,11 +556,11 @@ def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path])
         for path in pictures
         if path.suffix == ".svg"
     ]
-    sweeps = [({"varied": n}, s) for n in tables if n != "comparison" for s in tables[n]]
+    sweeps = [frame_of(tables[n], varied=n) for n in tables if n != "comparison" and tables[n]]
     texts = {
-        "comparison.md": "\n\n".join(part for part in parts if part) + "\n",
-        "comparison.csv": csv_text([({}, found) for found in tables["comparison"]]),
-        "sweeps.csv": csv_text(sweeps),
+        "comparison.md": "\n\n".join(parts) + "\n",
+        "comparison.csv": frame_of(tables["comparison"]).to_csv(index=False),
+        "sweeps.csv": pd.concat(sweeps).to_csv(index=False),
     }
     for name, text in texts.items():
         write_atomically(out / name, lambda file, text=text: file.write_text(text, "utf-8"))
@@ -601,9 +571,7 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     args = parse(arguments)
     try:
-        refuse_no_folder(args.out, "-o")
         clips, hparams, costs, notes = prepare(args)
-        args.out.mkdir(parents=True, exist_ok=True)
     except (UserError, OSError) as error:
         sys.exit(f"compare_batching: {error}")
     draws = [clips]
@@ -613,34 +581,30 @@ def main(arguments: list[str] | None = None) -> None:
     clips = draws[0]
     effort = Effort.fitting(len(clips), args.epochs)
     known = {"frames_per_step": hparams.n_frames_per_step, "costs": costs}
-    surveyors = [
-        Surveyor(draw.frames, seed=seed, symbols=draw.symbols, **known)
-        for seed, draw in enumerate(draws)
-    ]
+    surveyors = [Surveyor(draw.frames, seed=seed, **known) for seed, draw in enumerate(draws)]
     capacities, refused = capacities_in_frames(args.seconds, clips, hparams)
-    frames_held = list(capacities.values())
-    jobs = plan_jobs(len(clips), hparams, len(draws), frames_held, effort.per_octave)
+    held = list(capacities.values())
+    jobs = plan_jobs(len(clips), hparams, len(draws), held, effort.per_octave)
     tables, impossible = run_jobs(jobs, surveyors, effort)
-    notes += [*refused, *same_as_random(hparams, len(clips)), *impossible]
     surveys = tables["comparison"]
     sections = make_sections(tables, hparams, clips.frames, capacities)
-    lines = (
-        heading(args, clips.frames, hparams, effort.epochs)
-        + error_sentences(tables, effort)
-        + notes
-    )
+    lines = [*heading(args, clips.frames, hparams, effort.epochs), *error_sentences(tables, effort)]
+    lines += [*notes, *refused, *same_as_random(hparams, len(clips)), *impossible]
     closing = []
     if args.match_zpr:
         closing += equal_padding(args.match_zpr, surveys, draws, hparams, effort)
     if args.recommend:
         closing += recommended(args, surveyors[0], surveys, hparams, effort.search_epochs)
-    show(lines, sections, closing)
+    print(*lines, sep="\n")
+    for number, (title, table) in enumerate(sections.items()):
+        print(f"\n{title}\n\n{shown(table)}" + ("" if number else f"\n\n{LEGEND}"))
+    print(*([""] if closing else []), *closing, sep="\n")
     try:
-        pictures = draw_all(args.out, surveyors[0], hparams, tables, effort)
+        pictures = draw_all(args.out, surveyors[0], hparams, tables["parameter"], effort)
         written = write_all(args.out, lines, sections, closing, tables, pictures)
     except OSError as error:
         sys.exit(
-            f"compare_batching: {args.out} cannot be written: {error}; make room, or choose "
+            f"compare_batching: {args.out} cannot be written: {error}; free some space, or choose "
             "another folder with -o"
         )
     print("\nwritten:", *written, sep="\n  ")

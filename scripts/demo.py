@@ -23,9 +23,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.arguments import make_parser
-from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.metrics import EpochRecord, RunMetrics, read_metrics
 from analysis.tables import text_table
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 

@@ -3,9 +3,9 @@
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/listen.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
-The checkpoint speaks the texts of the recordings, which its training must not have seen, and
-pocketsphinx takes them down. The file holds the word error rate, those of the recordings and of the
-recordings after mel and Griffin-Lim, and what was heard. --speech keeps the sounds.
+The checkpoint speaks the texts of the recordings, which it must not have been trained on, and
+pocketsphinx transcribes them. The file holds the word error rate, the reference rates of the
+recordings and of the recordings after mel and Griffin-Lim, and the transcripts.
 """
 
 import project_root
@@ -15,25 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from analysis.arguments import make_parser, output_file
-from analysis.listening import evaluate
+from analysis.transcription import evaluate
 from errors import UserError
 from files import write_json
-from hparams import hparams_from_dict
-from training.checkpoint import load_checkpoint
-
-
-def listen(checkpoint: Path, recordings: Path, speech: Path | None, out: Path) -> str:
-    """Evaluate the checkpoint, write `out`, and say what was found."""
-    saved = load_checkpoint(checkpoint)
-    hparams = hparams_from_dict(saved.get("hparams", {}))
-    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1  # 0 where the checkpoint does not say
-    found = evaluate(checkpoint, epochs, recordings, speech, hparams)
-    write_json(out, asdict(found))
-    return (
-        f"word error rate of {found.texts} texts: {found.word_error_rate:.3f}; recordings "
-        f"{found.recordings:.3f}, after mel and Griffin-Lim "
-        f"{found.recordings_after_griffin_lim:.3f}"
-    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -44,11 +28,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     args = parser.parse_args(arguments)
     try:
-        print(listen(args.checkpoint, args.recordings, args.speech, args.out))
-    except KeyboardInterrupt:
-        sys.exit("listen.py: stopped; nothing was written")
+        found = evaluate(args.checkpoint, args.recordings, args.speech)
+        write_json(args.out, asdict(found))
     except (UserError, OSError) as error:
         sys.exit(f"listen.py: {error}")
+    print(
+        f"word error rate of {found.texts} texts: {found.word_error_rate:.3f}; recordings "
+        f"{found.recordings:.3f}, after mel and Griffin-Lim "
+        f"{found.recordings_after_griffin_lim:.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,40 +1,41 @@
-"""A page to listen on: text in; sound, alignment and mel out, of several checkpoints side by side.
+"""A page to listen on: type a text, hear and see what one or several checkpoints make of it.
 
     python scripts/page.py --checkpoint runs/ljspeech/best.pt
     python scripts/page.py --checkpoint runs/table2              every run of it, by name and seed
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
     make page                                                    the demo's model
 
-It needs Gradio (pip install -r requirements-page.txt). All checkpoints are read at the start and
-stay in memory, some 110 MB for each full-size model. Ctrl-C ends the page.
-
-Only this machine can open it, unless --host says otherwise. Of what Gradio offers, Gate lets
-through what the page needs: it reads no file but the results of this page, takes no upload, and
-fetches nothing from anywhere.
+It needs requirements-page.txt. All checkpoints are loaded at the start, some 110 MB of memory for a
+full-size model. Only this machine can open the page, unless --host says otherwise.
 """
 
-import project_root
+from project_root import ROOT
 
-import argparse
+import asyncio
 import html
 import ipaddress
-import json
-import logging
-import os
 import re
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from analysis.arguments import at_least_one, make_parser, whole_number
 from corpus.dropped_symbols import dropped_symbols
@@ -52,35 +53,37 @@ from speaking import (
 )
 from training.checkpoint import BEST
 
+TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
 MOST_SYMBOLS = 1000  # of a text, about a minute of speech
-MOST_SPEAKERS = 4  # side by side
-MOST_WAITING = 20  # texts; they are spoken one after another
-KEPT_ANSWERS = 100  # the newest; older files are deleted
+MOST_WAITING = 20  # requests; one is synthesized at a time
+KEPT_RESULTS = 100  # the newest; files of older ones are deleted
 LARGEST_REQUEST = 2**16  # bytes
-TITLE = "Listen"
+HEADERS = {  # the browser loads nothing from elsewhere, and no other site shows what is here
+    "content-security-policy": "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 
-# ---------------------------------------------------------------------------- checkpoints
-
-
-def checkpoints_of(paths: list[Path]) -> dict[str, Path]:
-    """Files to load by the names that the page has for them.
+def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
+    """Checkpoint files by the names that the page shows.
 
     A file stands for itself, a run's folder for its best.pt, and a folder of runs, as
-    scripts/table2 leaves it, for the best.pt of each.
+    scripts/table2 writes it, for the best.pt of each.
 
     Raises:
-        UserError: listing the paths that hold no checkpoint.
+        UserError: listing the folders that hold no checkpoint.
     """
     found, problems = [], []
-    for path in paths:
-        if not path.is_dir():  # a missing file too, of which the reader says so
-            run = _run_name(path.absolute().parent)
-            found.append((run if path.name == BEST else f"{run}/{path.name}", path))
+    for path in map(Path.absolute, paths):
+        runs = path.glob(f"*/seed_*/{BEST}")
+        if not path.is_dir():  # load_speaker reports a missing file
+            found.append(path)
         elif (path / BEST).exists():
-            found.append((_run_name(path.absolute()), path / BEST))
-        elif runs := sorted(path.absolute().glob(f"*/seed_*/{BEST}"), key=_run_order):
-            found += [(_run_name(run.parent), run) for run in runs]
+            found.append(path / BEST)
+        elif by_seed := sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2])):
+            found += by_seed
         else:
             problems.append(
                 f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
@@ -88,422 +91,178 @@ def checkpoints_of(paths: list[Path]) -> dict[str, Path]:
             )
     if problems:
         raise UserError("\n".join(problems))
-    names = [name for name, _ in found]
-    return {str(path) if names.count(name) > 1 else name: path for name, path in found}
+    names = [_name(path) for path in found]
+    return {
+        str(path) if names.count(name) > 1 else name: path
+        for name, path in zip(names, found, strict=True)
+    }
 
 
-def _run_order(best: Path) -> tuple[str, int, str]:
-    seed = best.parent.name.removeprefix("seed_")
-    return best.parent.parent.name, int(seed) if seed.isdecimal() else 0, seed
-
-
-def _run_name(run: Path) -> str:
-    """A run's folder, but "rand, seed 0" for rand/seed_0."""
-    if run.name.startswith("seed_"):
-        return f"{run.parent.name}, {run.name.replace('_', ' ')}"
-    return run.name
-
-
-def load_speakers(paths: dict[str, Path], overrides: str) -> dict[str, Speaker]:
-    """The models by name; UserError lists all that cannot be loaded, a line each."""
-    speakers, problems = {}, []
-    for name, path in paths.items():
-        try:
-            speakers[name] = load_speaker(path, overrides)
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("\n".join(dict.fromkeys(problems)))
-    return speakers
+def _name(path: Path) -> str:
+    """`ljspeech` for ljspeech/best.pt, `rand, seed 0` for rand/seed_0/best.pt."""
+    run = path.parent.name
+    if run.startswith("seed_"):
+        run = f"{path.parent.parent.name}, {run.replace('_', ' ')}"
+    return run if path.name == BEST else f"{run}/{path.name}"
 
 
 # ---------------------------------------------------------------------------- speaking
 
 
-@dataclass(frozen=True)
-class Result:
-    """What the page shows of a checkpoint."""
+class Inputs(BaseModel):
+    """What a request holds."""
 
-    name: str
-    notes: list[str]  # how long, in how many parts
-    warnings: list[str]
-    wav: Path
-    alignment: Path  # pictures
-    mel: Path
+    text: str
+    checkpoint: str  # its name on the page
 
 
+@dataclass
 class Reader:
-    """Speaks texts into files, in a folder for each answer; no two have the same name."""
+    """Synthesizes texts into files, in a folder for each."""
 
-    def __init__(
-        self,
-        speakers: dict[str, Speaker],
-        folder: Path,
-        *,
-        numbers: bool = False,
-        max_symbols: int | None = None,
-    ):
-        self.speakers, self.folder = speakers, folder
-        self.answers = 0
-        self.numbers, self.max_symbols = numbers, max_symbols
+    speakers: dict[str, Speaker]
+    folder: Path
+    numbers: bool = False  # the models only know spoken numbers
+    max_symbols: int | None = None  # longer texts are split
+    results: int = 0
 
-    def read(self, text: str, names: list[str]) -> Iterator[Result]:
-        """The results of a text, spoken by one of the named checkpoints after another.
+    def read(self, inputs: Inputs) -> dict[str, str | list[str]]:
+        """What the page shows: notes, warnings, and the addresses of a sound and two pictures.
 
         Raises:
-            UserError: if there is nothing to speak, too much, or nobody to speak it.
+            UserError: if the text is empty, too long or not known to the model, or the checkpoint
+                is not one of this page.
         """
-        text = " ".join(text.split())
+        text = " ".join(inputs.text.split())
         if not text:
             raise UserError("There is no text yet: type one first.")
-        if not 1 <= len(names) <= MOST_SPEAKERS:
-            raise UserError(f"{len(names)} checkpoints are chosen: choose 1 to {MOST_SPEAKERS}.")
-        sentence = sentence_of(text) if self.numbers else text
-        sequences = [self._sequence(sentence, self.speakers[name]) for name in names]
-        self.answers += 1
-        shutil.rmtree(self.folder / str(self.answers - KEPT_ANSWERS), ignore_errors=True)
-        folder = self.folder / str(self.answers)
-        folder.mkdir()
-        for number, (name, sequence) in enumerate(zip(names, sequences, strict=True), 1):
-            result = self._speak(name, sequence, folder / f"{number}-{file_name(name)}")
-            dropped = dropped_symbols(sentence, tuple(self.speakers[name].hparams.text_cleaners))
-            if dropped:
-                shown = ", ".join(map(repr, dropped))
-                result.warnings.insert(0, f"no symbol of the model stands for {shown}: left out")
-            yield result
-
-    def _sequence(self, text: str, speaker: Speaker) -> list[int]:
-        sequence = sequence_to_speak(text, speaker.hparams)
+        if inputs.checkpoint not in self.speakers:
+            raise UserError("No such checkpoint on this page: choose one of the list.")
+        text = sentence_of(text) if self.numbers else text
+        speaker = self.speakers[inputs.checkpoint]
+        hparams = speaker.hparams
+        sequence = sequence_to_speak(text, hparams)
         if len(sequence) > MOST_SYMBOLS:
             raise UserError(
                 f"The text is too long: {len(sequence):,} symbols after cleaning, and this page "
-                f"speaks at most {MOST_SYMBOLS:,}. Leave some out, or use synthesize.py."
+                f"accepts at most {MOST_SYMBOLS:,}. Shorten it, or use synthesize.py."
             )
-        return sequence
-
-    def _speak(self, name: str, sequence: list[int], base: Path) -> Result:
-        speaker = self.speakers[name]
         speech = speak_text(speaker, sequence, max_symbols=self.max_symbols)
-        notes = [f"{write_speech(base, speech, speaker.hparams):.2f} s of sound"]
+        self.results += 1
+        shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
+        name = re.sub("[^0-9A-Za-z]+", "-", inputs.checkpoint).strip("-")  # that a browser saves
+        base, address = self.folder / str(self.results) / name, f"results/{self.results}/{name}"
+        base.parent.mkdir()
+        notes = [f"{write_speech(base, speech, hparams):.2f} s of sound"]
         if len(speech.parts) > 1:
             notes.append(describe_parts(speech.parts, self.max_symbols, speaker.longest_text))
-        mel, picture = base.with_name(f"{base.name}-mel.png"), draw_mel(speech.mel.numpy())
-        write_atomically(mel, lambda file: picture.savefig(file, format="png"))
-        wav, alignment = base.with_suffix(".wav"), base.with_suffix(".png")
-        return Result(name, notes, list(speech.warnings), wav, alignment, mel)
-
-
-def file_name(name: str) -> str:
-    """The letters and digits of a name, for a file that a browser saves."""
-    return re.sub("[^0-9A-Za-z]+", "-", name).strip("-")
-
-
-# ---------------------------------------------------------------------------- the page
-
-
-def as_html(lines: list[str], kind: str) -> str:
-    return "".join(f'<p class="{kind}">{html.escape(line)}</p>' for line in lines)
-
-
-STYLE = """
-.warning, .problem { border-left: 4px solid #D55E00; padding: 2px 10px; margin: 4px 0; }
-.note { margin: 4px 0; }
-.name { font-weight: bold; margin: 4px 0; }
-"""
-
-
-def build_page(reader: Reader):
-    """The Gradio page of a reader: gradio.Blocks, with the endpoint /speak."""
-    import gradio as gr
-
-    names, side_by_side = list(reader.speakers), min(len(reader.speakers), MOST_SPEAKERS)
-
-    hidden = [gr.update(visible=False), *[None] * 4]
-    # They have titles. Gradio's default buttons include one that shares on the net.
-    picture = {"show_label": False, "interactive": False, "buttons": ["download", "fullscreen"]}
-
-    def shown(result: Result) -> list:
-        words = as_html([result.name] if side_by_side > 1 else [], "name")
-        words += as_html(result.notes, "note") + as_html(result.warnings, "warning")
-        files = [str(path) for path in (result.wav, result.alignment, result.mel)]
-        return [gr.update(visible=True), words, *files]
-
-    def speak(text: str, chosen: list[str]) -> Iterator[list]:
-        columns = [hidden] * side_by_side
-        try:
-            message = gr.update(value=as_html(["speaking ..."], "note"), visible=True)
-            yield [message, *chain(*columns)]
-            for place, result in enumerate(reader.read(text, chosen)):
-                columns[place] = shown(result)
-                yield [message, *chain(*columns)]
-            message = gr.update(value="", visible=False)
-        except UserError as error:
-            message = gr.update(value=as_html([str(error)], "problem"), visible=True)
-        yield [message, *chain(*columns)]
-
-    with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
-        with gr.Row():
-            text = gr.Textbox(label="text", lines=2, max_lines=6, scale=3, autofocus=True)
-            chosen = gr.Dropdown(
-                names,
-                value=names[:2],
-                label=f"checkpoints, up to {MOST_SPEAKERS}",
-                multiselect=True,
-                max_choices=MOST_SPEAKERS,
-                visible=len(names) > 1,
-                scale=2,
-            )
-        button = gr.Button("Speak", variant="primary")
-        outputs = [gr.HTML()]  # a message
-        with gr.Row():
-            for _ in range(side_by_side):
-                with gr.Column(visible=False) as column:
-                    outputs += [
-                        column,
-                        gr.HTML(),
-                        gr.Audio(label="sound", interactive=False, buttons=["download"]),
-                        gr.Image(label="alignment", **picture),
-                        gr.Image(label="mel", **picture),
-                    ]
-        gr.on([button.click, text.submit], speak, [text, chosen], outputs, api_name="speak")
-    return page.queue(max_size=MOST_WAITING, default_concurrency_limit=1)
+        picture = draw_mel(speech.mel.numpy())
+        write_atomically(
+            base.with_name(f"{name}-mel.png"), lambda file: picture.savefig(file, format="png")
+        )
+        warnings = list(speech.warnings)
+        if dropped := dropped_symbols(text, tuple(hparams.text_cleaners)):
+            shown = ", ".join(map(repr, dropped))
+            warnings.insert(0, f"left out, for the model has no symbol for it: {shown}")
+        files = {"sound": f"{address}.wav", "alignment": f"{address}.png"}
+        return {"notes": notes, "warnings": warnings, **files, "mel": f"{address}-mel.png"}
 
 
 # ---------------------------------------------------------------------------- the server
 
-# What a browser fetches of this page, and what an HTTP client needs to ask for speech.
-READ = re.compile(
-    r"/|/(?:assets|static|svelte)/.+|/(?:config|theme\.css|favicon\.ico|manifest\.json)"
-    r"|/gradio_api/(?:info|app_id|startup-events|queue/(?:data|status)|heartbeat/\w+"
-    r"|call/speak/\w+)/?"
-)
-WRITTEN = re.compile(r"/gradio_api/(?:queue/join|call/speak|cancel|reset)/?")
-FILE = re.compile(r"/gradio_api/file=(.+)", re.DOTALL)
-HEADERS = [
-    # The browser loads nothing from elsewhere either.
-    (
-        b"content-security-policy",
-        b"default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
 
+def make_app(reader: Reader, host: str) -> Starlette:
+    """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
 
-class Gate:
-    """An ASGI application that lets through to another what the page needs, and nothing else.
-
-    Gradio also takes uploads, fetches addresses for those who ask, and opens a file that an input
-    names as if it had been uploaded; here inputs are texts alone, and files are results alone.
-    A page of elsewhere may not ask in a browser's name, under any host name.
+    Args:
+        host: the address that the server listens at. At a loopback address other host names are
+            refused, which keeps out pages of other sites that resolve their name to it.
     """
+    turn, waiting = asyncio.Lock(), 0
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
+    page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)
 
-    def __init__(self, app, results: Path, host: str):
-        self.app, self.results = app, results.resolve()
-        self.local_only = is_local(host)
+    async def show(request: Request) -> Response:
+        return HTMLResponse(page)
 
-    async def __call__(self, scope, receive, send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        refusal, body = self.refusal(scope), b""
-        if refusal is None and scope["method"] == "POST":
-            body = await read_body(receive)
-            refusal = refusal_of_body(body)
-        if refusal is not None:
-            await send({"type": "http.response.start", "status": 403, "headers": HEADERS})
-            await send({"type": "http.response.body", "body": refusal.encode()})
-            return
-        waiting = [{"type": "http.request", "body": body}] if scope["method"] == "POST" else []
-
-        async def receive_again():
-            return waiting.pop() if waiting else await receive()
-
-        async def send_with_headers(message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS]
-            await send(message)
-
-        await self.app(scope, receive_again, send_with_headers)
-
-    def refusal(self, scope) -> str | None:
-        """Why a request is refused, by its address and headers; None if it is not."""
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "")
-        if self.local_only and not is_local(urlsplit(f"//{host}").hostname or ""):
-            return f"{host}: this page is at 127.0.0.1"
-        if urlsplit(headers.get(b"origin", f"//{host}")).netloc != host:
-            return "asked by a page of elsewhere"
-        path = scope["path"]
-        if scope["method"] == "POST":
-            return None if WRITTEN.fullmatch(path) else "not a part of this page"
-        if scope["method"] not in ("GET", "HEAD"):
-            return "only read and asked to speak"
-        if name := FILE.fullmatch(path):
-            return None if self.is_result(name[1]) else "this page serves its own results alone"
-        return None if READ.fullmatch(path) and ".." not in path else "not a part of this page"
-
-    def is_result(self, name: str) -> bool:
+    async def speak(request: Request) -> Response:
+        nonlocal waiting
+        own = request.headers.get("host", "")
+        if urlsplit(request.headers.get("origin", f"//{own}")).netloc != own:
+            return JSONResponse({"problem": "requested by a page of another site"}, 403)
+        if waiting >= MOST_WAITING:
+            return JSONResponse({"problem": "Too many texts are waiting: try again later."}, 503)
+        waiting += 1
         try:
-            path = Path(name).resolve()
-            return Path(name).is_absolute() and path.is_relative_to(self.results) and path.is_file()
-        except (OSError, ValueError, RuntimeError):  # a name too long, a zero byte, a loop of links
-            return False
+            inputs = Inputs.model_validate_json(await request.body())
+            async with turn:
+                return JSONResponse(await run_in_threadpool(reader.read, inputs))
+        except ValidationError:
+            return JSONResponse({"problem": "expected a text and the name of a checkpoint"}, 400)
+        except UserError as error:
+            return JSONResponse({"problem": str(error)}, 422)
+        finally:
+            waiting -= 1
 
+    async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        response.headers.update(HEADERS)
+        return response
 
-def is_local(host: str) -> bool:
-    """Whether a host name stands for this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def read_body(receive) -> bytes:
-    """The body of a request, as far as it is not much too large."""
-    body, more = b"", True
-    while more and len(body) <= LARGEST_REQUEST:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    return body
-
-
-def refusal_of_body(body: bytes) -> str | None:
-    """Why the body of a request is refused: the page's inputs are texts, and lists of texts."""
-    if len(body) > LARGEST_REQUEST:
-        return f"the text is too long: this page takes at most {LARGEST_REQUEST:,} bytes"
-    try:
-        inputs = (json.loads(body) if body else {}).get("data", [])
-        if type(inputs) is not list:
-            raise TypeError
-        texts = [text for value in inputs for text in (value if type(value) is list else [value])]
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return "not a request of this page"
-    if not all(isinstance(text, str) for text in texts):
-        return "not a request of this page: a text and names of checkpoints are expected"
-    return None
+    local = ipaddress.ip_address(host).is_loopback
+    hosts = ["localhost", "127.0.0.1", "[::1]", host] if local else ["*"]
+    return Starlette(
+        routes=[
+            Route("/", show),
+            Route("/speak", speak, methods=["POST"]),
+            Mount("/results", StaticFiles(directory=reader.folder)),
+        ],
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=add_headers),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
+            Middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST),
+        ],
+    )
 
 
 def open_socket(host: str, port: int) -> socket.socket:
     """A socket that listens; UserError if another program has the port or the host is unknown."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
-    except PermissionError:
-        problem = "permission denied; choose a --port from 1024 up"
-    except socket.gaierror:
-        problem = "no such host; choose another --host, 127.0.0.1 say"
-    except OverflowError:
-        problem = "no such port; choose a --port from 0 to 65535"
-    except OSError as error:
-        problem = f"{os.strerror(error.errno)}; choose another --port (or --host)"
-    raise UserError(f"{host}:{port}: {problem}")
-
-
-@contextmanager
-def served(reader: Reader, listening: socket.socket, results: Path) -> Iterator[str]:
-    """The address of a reader's page, which is there for as long as the context is."""
-    os.environ |= {  # read when Gradio is imported, or a page is built
-        "GRADIO_ANALYTICS_ENABLED": "False",
-        "GRADIO_TEMP_DIR": str(results),
-        "HF_HUB_OFFLINE": "1",
-    }
-    import fastapi
-    import gradio as gr
-    import uvicorn
-
-    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])
-    app = gr.mount_gradio_app(
-        fastapi.FastAPI(),
-        build_page(reader),
-        path="/",
-        theme=theme,
-        css=STYLE,
-        footer_links=[],
-        run_history=False,
-        ssr_mode=False,
-        pwa=False,
-        mcp_server=False,
-        enable_monitoring=False,
-    )
-    host, port = listening.getsockname()[:2]
-    config = uvicorn.Config(Gate(app, results, host), log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(
-        target=server.run, args=([listening],), name="the page's server", daemon=True
-    )
-    thread.start()
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{port}"
-    finally:
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers that are cut off
-        server.should_exit = server.force_exit = True  # browsers keep connections open
-        thread.join(10)
-
-
-def wait_for_ctrl_c() -> None:
-    threading.Event().wait()
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="C",
-        help="a checkpoint, a run's folder, or a folder of runs",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
-    parser.add_argument(
-        "--port",
-        type=whole_number(0),
-        default=7860,
-        help="default: %(default)s; 0: any that is free",
-    )
-    parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
-    parser.add_argument(
-        "--max-symbols",
-        type=at_least_one,
-        metavar="N",
-        help="speak longer texts in parts; default: the longest training text",
-    )
-    parser.add_argument(
-        "--numbers",
-        action="store_true",
-        help="the models speak numbers alone, as the demo's does: other texts are refused",
-    )
-    return parser.parse_args(arguments)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"{host}:{port}: {error}; choose another --host or --port") from None
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parse_arguments(arguments)
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    shown = "a checkpoint, a run's folder, or a folder of runs"
+    add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
+    add("--host", default="127.0.0.1", help="default: %(default)s")
+    add("--port", type=whole_number(0), default=7860, help="default: %(default)s; 0: any free one")
+    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    shown = "synthesize longer texts in parts; default: the longest training text"
+    add("--max-symbols", type=at_least_one, metavar="N", help=shown)
+    add("--numbers", action="store_true", help="accept numbers only, for the demo's model")
+    args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
     try:
-        if find_spec("gradio") is None:
-            raise UserError("Gradio is not installed: pip install -r requirements-page.txt")
-        paths = checkpoints_of(args.checkpoint)
+        paths = find_checkpoints(args.checkpoint)
         with (
             open_socket(args.host, args.port) as listening,
             tempfile.TemporaryDirectory(prefix="page-") as folder,
         ):
-            speakers = load_speakers(paths, args.hparams)
-            reader = Reader(
-                speakers,
-                Path(folder),
-                numbers=args.numbers,
-                max_symbols=args.max_symbols,
-            )
-            with served(reader, listening, Path(folder)) as address:
-                if not is_local(args.host):
-                    print(f"--host {args.host}: whoever can reach this machine can use the page")
-                print(f"listen at {address} (Ctrl-C ends it)", flush=True)
-                wait_for_ctrl_c()
+            speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+            reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
+            host, port = listening.getsockname()[:2]
+            app = make_app(reader, host)
+            if not ipaddress.ip_address(host).is_loopback:
+                print(f"--host {args.host}: whoever can reach this machine can use the page")
+            host = f"[{host}]" if ":" in host else host
+            print(f"listen at http://{host}:{port} (Ctrl-C ends it)", flush=True)
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Server(config).run([listening])
     except (UserError, OSError) as error:
         sys.exit(f"page.py: {error}")
 

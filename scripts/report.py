@@ -4,242 +4,164 @@
 
 Each RUN_DIR is the output folder of train.py, or a folder in which such folders lie at any depth.
 Writes report.md, report.html (one file that links to nothing), report.csv (every number of the
-tables) and the figures. Runs that are alike but for their seed become one row, mean ± standard
+tables) and the figures. Runs that differ in nothing but their seed become one row, mean ± standard
 error. What is broken or unfinished is named and left out.
 """
 
 from project_root import ROOT
 
+import base64
+import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from analysis import figures, published
 from analysis.arguments import make_parser
-from analysis.report_figures import draw_follow_ups, draw_validation_losses, figure_lengths
-from analysis.report_findings import paper_findings, randomization_sentence
-from analysis.report_measures import (
-    LossColumns,
-    by_name,
-    choose_loss_columns,
-    error_of_timing,
-    minutes_decimals,
-    our_results,
-)
-from analysis.report_pages import inline_drawing, render, to_csv
-from analysis.report_runs import (
-    FinishedRun,
-    ReportRow,
-    collect_rows,
-    comparison_warnings,
-    deviations,
-    follow_ups,
-    representatives,
-)
-from analysis.report_study import is_study, study_findings, study_tables
-from analysis.report_study_figures import draw_mixing_and_learning
-from analysis.report_tables import make_tables
-from analysis.survey import Surveyor
-from data_utils import LENGTHS_FILE
+from analysis.tables import markdown_table
+from errors import UserError
 from files import write_atomically
 
-TITLE = "Ten batchings of Tacotron 2: ours beside the paper's"
+try:
+    import jinja2
+
+    from analysis import published
+    from analysis.figures import write_figure
+    from analysis.report import Table, choose_losses, measure, paper_tables, tidy
+    from analysis.report_figures import draw_all
+    from analysis.runs import Runs, comparison_warnings, deviations, facts, read_runs
+    from analysis.study import TESTED, Finding, findings, study_tables
+except ImportError as error:
+    sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
+
 TEMPLATES = ROOT / "scripts" / "templates"
-FIGURES = {
-    "figure_1_padded_batches": "Figure 1: 48 clips of the corpus in batches of 8 (LRF 0.15), as "
-    "the paper draws them.",
-    "figure_2_parameter_sweeps": "Figure 2: the parameters of SSB, BKT and ATS against ZPR and "
-    "ABL, and the lengths of the batches at the value used.",
-    "figure_3_padded_batches_dynamic": "Figure 3: the clips of Figure 1 in batches of dynamic "
-    "size.",
-    "figure_4_loss_over_epochs": "Figure 4: validation loss over epochs; bands are one standard "
-    "error.",
-    "figure_4_loss_over_time": "Figure 4, over training time: what a user gains.",
-    "length_against_position": "Length against place in the epoch for every strategy (Doetsch et "
-    "al., Figure 1), with fixed sizes.",
-}
-TEST = (
-    "Changes are paired by seed, and fitted to the runs of all batchings: log value = batching + "
-    "seed + chance. A claim is confirmed or contradicted where the change is beyond chance: "
-    "two-sided t-test at 5 %, adjusted by Holm's method over the pairs of the claim. Minutes of an "
-    "epoch are of steps timed in turns where time_epochs.py did so, else the runs' own; to their "
-    "standard error that of the timing is added, or it is no smaller than that of the median of a "
-    "run's epochs, so that what else the machine did decides nothing. Three to five seeds see only "
-    "large effects: what is undecided may still be true."
-)
-STUDY_FIGURES = {
-    "loss_over_updates": "Validation loss over updates of the weights; bands are one standard "
-    "error.",
-    "follow_ups": "Batchings that were trained with several settings; bands are one standard "
-    "error.",
-    "mixing_and_learning": "Novelty and spread of the batches against what was learnt, an "
-    "experiment a point; filled: dynamic sizes.",
-}
+LARGEST_INLINE_SVG = 1_000_000  # characters; a larger picture goes into the page as PNG
 
 
-def figures_of(rows: list[ReportRow]) -> dict[str, str]:
-    """The captions of the report's figures, by their files' names."""
-    captions = FIGURES | (STUDY_FIGURES if is_study(rows) else {})
-    if not follow_ups(rows):
-        captions.pop("follow_ups", None)
-    return captions
-
-
-def compose(rows: list[ReportRow], left_out: list[str], command: str, date: datetime) -> dict:
+def compose(runs: Runs, command: str) -> dict:
     """What the templates show, by the names that they use."""
-    losses = choose_loss_columns(rows)
-    results = our_results(rows, losses)
-    named = by_name(rows, results)
-    unlike = deviations(rows)
+    losses = choose_losses(runs)
+    values = measure(runs, losses)
+    is_study = any(run.transcription for run in runs.found.values())
+    unlike = deviations(runs)
     introduction = (
         "The settings, the model, the number of epochs and the number of clips are the paper's: "
-        "this is a reproduction of it, on other hardware and with a split of its own, for the "
-        "paper does not publish its split."
+        "this is a reproduction of it, on other hardware and with its own split, because the paper "
+        "does not publish one."
     )
-    study = is_study(rows)
-    if study:
+    if is_study:
         introduction = (
             "A study of learning with a small model and a synthetic voice that speaks numbers: "
             "what is found here need not hold for LJSpeech and the full-size model."
         )
-    lacking = [name for name in published.TABLE_2 if name not in named]
-    if lacking:
-        left_out = [*left_out, "no finished run of " + ", ".join(lacking)]
+    lacking = [name for name in published.TABLE_2 if name not in set(runs.rows["name"])]
+    left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
     notices = {
         "This is not a reproduction of the paper:": unlike,
-        "Left out or lacking:": left_out,
-        "The runs are not all alike, so their rows compare only with care:": comparison_warnings(
-            rows
-        ),
+        "Left out or missing:": left_out,
+        "The runs are not all alike, so compare their rows with care:": comparison_warnings(runs),
     }
-    return {
-        "title": TITLE,
-        "introduction": "" if unlike and not study else introduction,
-        "notices": [(heading, items) for heading, items in notices.items() if items],
-        "facts": _facts(rows, command, date),
-        "caution": _caution(rows, losses, study),
-        "findings": study_findings(rows, losses) if study else paper_findings(named),
-        "tables": make_tables(rows, losses) + (study_tables(rows, losses) if study else []),
-        "conclusions": {
-            "batch_randomization": randomization_sentence(named, minutes_decimals(results.values()))
-        },
-        "lengths_source": "Figures 1 to 3 and the last are drawn from "
-        f"{rows[0].runs[0].directory / LENGTHS_FILE}.",
-        "figures": figures_of(rows),
-    }
-
-
-def _facts(rows: list[ReportRow], command: str, date: datetime) -> list[tuple[str, str]]:
-    runs = [run for row in rows for run in row.runs]
-
-    def every(describe: Callable[[FinishedRun], object]) -> str:
-        return "; ".join(dict.fromkeys(str(describe(run)) for run in runs))
-
-    def corpus(run: FinishedRun) -> str:
-        c, h = run.record.corpus, run.hparams
-        hours = c.training_frames * h.hop_length / h.sampling_rate / 3600
-        return (
-            f"{c.training_clips:,} clips ({hours:.2f} hours) for training, "
-            f"{c.validation_clips:,} for validation; fingerprint {c.fingerprint[:16]}"
-        )
-
-    def machine(run: FinishedRun) -> str:
-        m = run.record.machine
-        return (
-            f"{m.get('processor')}, cores: {m.get('cores')}, threads: {m.get('threads')}, "
-            f"{m.get('system')}"
-        )
-
-    def versions(run: FinishedRun) -> str:
-        return ", ".join(f"{name} {v}" for name, v in run.record.versions.items() if v)
-
-    times = sorted(run.record.time.astimezone() for run in runs)
-    return [
-        ("report made", f"{date:%Y-%m-%d %H:%M %z}"),
-        ("made again by", command),
-        (
-            "runs",
-            f"{len(runs)} in {len(rows)} rows, begun or resumed {times[0]:%Y-%m-%d %H:%M} to "
-            f"{times[-1]:%Y-%m-%d %H:%M %z}",
-        ),
-        ("seeds", ", ".join(map(str, sorted({run.hparams.seed for run in runs})))),
-        ("epochs", every(lambda run: len(run.metrics.epochs))),
-        ("corpus", every(corpus)),
-        ("trained on", every(lambda run: run.record.machine.get("device"))),
-        ("machine", every(machine)),
-        ("versions", every(versions)),
-        ("commit", every(lambda run: run.record.commit or "unknown")),
-        ("the paper", "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32"),
-    ]
-
-
-def _caution(rows: list[ReportRow], losses: LossColumns, study: bool) -> str:
-    sentences = [
+    caution = (
         "Minutes are of this machine and the paper's of a GTX 1080, so compare differences, not "
-        "minutes."
-    ]
-    if not any(map(error_of_timing, rows)):
-        sentences.append("What else the machine did meanwhile is in them too.")
+        "minutes. "
+    )
     if not losses.as_published:
-        sentences.append("Our VL3 is that of the runs' late third, not of the paper's epoch 220.")
-    if study:
-        sentences.append(TEST)
-        return " ".join(sentences)
-    seeds = [len(row.runs) for row in rows]
-    if min(seeds) == 1:
-        sentences.append(
-            "Where a row has one seed, a difference of losses may be noise: no one can tell from "
-            "it how much two runs of the same batching differ."
-        )
-    if max(seeds) > 1:
-        sentences.append("A change of less than two standard errors is called undecided.")
-    return " ".join(sentences)
+        caution += "Our VL3 is that of the runs' late third, not of the paper's epoch 220. "
+    return {
+        "introduction": "" if unlike and not is_study else introduction,
+        "notices": [(heading, items) for heading, items in notices.items() if items],
+        "facts": {
+            "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
+            "made again by": command,
+            **facts(runs),
+            "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
+        },
+        "caution": caution + TESTED,
+        "findings": findings(runs, values),
+        "tables": paper_tables(runs, values, losses)
+        + (study_tables(runs, values) if is_study else []),
+        "lengths_source": "Figures 1 to 3 and length against position are drawn from the clips of "
+        f"{next(iter(runs.found))}.",
+        "figures": draw_all(runs, values, is_study),
+    }
 
 
-def draw_figures(rows: list[ReportRow], out: Path) -> list[Path]:
-    """Every figure as .svg and .png; gives the files' paths."""
-    lengths, options = figure_lengths(rows)
-    batch_size = rows[0].runs[0].hparams.batch_size
-    sweep = {name: value for name, value in options.items() if name != "num_buckets"}
-    curves = rows
-    if is_study(rows):  # its follow-ups have a figure of their own
-        curves = list(representatives(rows).values())
-    drawn = [
-        figures.draw_padded_batches(lengths, dynamic=False),
-        figures.draw_parameter_sweeps(Surveyor(lengths), batch_size, **sweep),
-        figures.draw_padded_batches(lengths, dynamic=True),
-        draw_validation_losses(curves, over="epochs"),
-        draw_validation_losses(curves, over="time"),
-        figures.draw_length_against_position(lengths, batch_size, **options),
+def escape_markdown(text: object) -> str:
+    """`text` in a line of Markdown that shows it as it stands."""
+    return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
+
+
+def table_in_markdown(table: Table) -> str:
+    titles = list(table.headings)
+    for column in table.columns:
+        sides = [] if column.published is None else column.sides
+        titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
+    rows = [
+        [
+            f"{escape_markdown(cell.text)} {cell.error}".strip()
+            + (f"<sup>{cell.note}</sup>" if cell.note else "")
+            for cell in line
+        ]
+        for line in table.shown()[0]
     ]
-    if is_study(rows):
-        drawn.append(draw_validation_losses(curves, over="updates"))
-        if several := follow_ups(rows):
-            drawn.append(draw_follow_ups(several))
-        drawn.append(draw_mixing_and_learning(rows))
-    return [
-        path
-        for stem, figure in zip(figures_of(rows), drawn, strict=True)
-        for path in figures.write_figure(figure, out / stem)
+    return markdown_table([escape_markdown(x) for x in titles], rows, len(table.headings))
+
+
+def findings_in_markdown(found: Sequence[Finding]) -> str:
+    rows = [
+        [
+            escape_markdown(finding.claim),
+            *("<br>".join(map(escape_markdown, x)) for x in (finding.published, finding.ours)),
+            f"**{escape_markdown(finding.verdict)}**",
+        ]
+        for finding in found
     ]
+    return markdown_table(["the paper finds", "published", "ours", "verdict"], rows, 4)
 
 
-def write_report(rows: list[ReportRow], left_out: list[str], command: str, out: Path) -> list[Path]:
+def render(template: str, **content: object) -> str:
+    """A page from a Jinja2 template. One named .html escapes all that it shows."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=jinja2.select_autoescape(["html"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters = (escape_markdown, table_in_markdown, findings_in_markdown)
+    pages.filters |= {function.__name__: function for function in filters}
+    return pages.get_template(template).render(content)
+
+
+def inline_picture(path_without_suffix: Path) -> str:
+    """A figure as HTML: its SVG, or its PNG where the SVG is large. The SVG loses its prologue and
+    addresses, and every id in it gets the file's name in front."""
+    name = path_without_suffix.name
+    svg = path_without_suffix.with_name(name + ".svg").read_text(encoding="utf-8")
+    if len(svg) > LARGEST_INLINE_SVG:
+        png = path_without_suffix.with_name(name + ".png").read_bytes()
+        return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
+def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
     """Fill the folder `out`; gives the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    pictures = draw_figures(rows, out)
-    content = compose(rows, left_out, command, datetime.now().astimezone())
-    drawings = {stem: inline_drawing(out / stem) for stem in figures_of(rows)}
-    texts = {
-        "report.md": render(TEMPLATES / "report.md", **content),
-        "report.csv": to_csv(content["tables"]),
-        "report.html": render(TEMPLATES / "report.html", **content, drawings=drawings),
+    content = compose(runs, command)
+    drawn = content["figures"].items()
+    pictures = [path for stem, (_, figure) in drawn for path in write_figure(figure, out / stem)]
+    pages = {
+        "report.md": render("report.md", **content),
+        "report.csv": tidy(content["tables"]).to_csv(index=False),
+        "report.html": render("report.html", **content, picture=lambda x: inline_picture(out / x)),
     }
-    for name, text in texts.items():
+    for name, text in pages.items():
         write_atomically(out / name, lambda file, t=text: file.write_text(t, encoding="utf-8"))
-    return [*(out / name for name in texts), *pictures]
+    return [*(out / name for name in pages), *pictures]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -247,19 +169,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
     args = parser.parse_args(arguments)
-    rows, left_out = collect_rows(args.runs)
-    for problem in left_out:
-        print(f"left out: {problem}", file=sys.stderr)
-    if not rows:
-        sys.exit("report: no finished run to report on; what was found is named above")
-    given = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "scripts/report.py", *map(str, given)])
-    count = sum(len(row.runs) for row in rows)
-    print(f"{count} runs in {len(rows)} rows; drawing the figures", flush=True)
+    command = shlex.join(["python", "scripts/report.py", *map(str, arguments or sys.argv[1:])])
     try:
-        written = write_report(rows, left_out, command, args.out)
+        runs = read_runs(args.runs)
+        for problem in runs.left_out:
+            print(f"left out: {problem}", file=sys.stderr)
+        print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+        written = write_report(runs, command, args.out)
+    except UserError as error:
+        sys.exit(f"report.py: {error}")
     except OSError as error:
-        sys.exit(f"report: {args.out} cannot be written: {error}; free the place or choose -o")
+        sys.exit(f"report.py: {args.out} cannot be written: {error}; make room or choose -o")
     for path in written:
         print(f"wrote {path}")
 

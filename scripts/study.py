@@ -35,12 +35,11 @@ from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
 from analysis.epoch_times import EPOCH_MINUTES_FILE
-from analysis.intelligibility import INTELLIGIBILITY_FILE, read_intelligibility
 from analysis.lengths import read_lengths
-from analysis.listening import measure_ceiling
 from analysis.recommendation import as_hparams, batching_overrides, recommend
 from analysis.strategies import PARAMETERS
 from analysis.survey import Surveyor, match_zero_padding
+from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
@@ -305,10 +304,10 @@ def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be spoken")
-    ceiling = measure_ceiling(out / "unseen", hparams)
+    reference = measure_reference(out / "unseen", hparams)
     print(
-        f"word error rate of the recordings {ceiling.recordings:.3f}, after mel and Griffin-Lim "
-        f"{ceiling.after_griffin_lim:.3f}"
+        f"word error rate of the recordings {reference.recordings:.3f}, after mel and Griffin-Lim "
+        f"{reference.after_griffin_lim:.3f}"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams
-from training.batches import batching_costs, batching_in_words, make_sampler
+from training.setup import batching_costs, batching_in_words, make_sampler
 
 CLIPS = ClipTable.of(
     "list.txt", ((i, Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}")) for i in range(5))

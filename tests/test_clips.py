@@ -16,7 +16,7 @@ import data_utils
 from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
-from training.clips import read_clips
+from training.setup import read_clips
 from training.distributed import Processes, SaidElsewhere
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from helpers import metrics, run_program
 
-from analysis.intelligibility import Intelligibility, read_intelligibility
+from analysis.transcription import Intelligibility, read_intelligibility
 from files import write_json
 from scripts import demo
 

@@ -126,6 +126,16 @@ def test_other_errors_keep_their_traceback(tmp_path):
     assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
+def test_a_missing_package_names_its_requirements_file(tmp_path):
+    path = program(tmp_path, "import some_package.part")
+    (tmp_path / "requirements-report.txt").write_text("other==1\nsome-package==2.0\n")
+    failed = ended([path])
+    assert failed.returncode == 1
+    assert failed.stderr == (
+        "program.py: some_package is not installed: pip install -r requirements-report.txt\n"
+    )
+
+
 PRINTING = "print('x' * {length})\nprint('went on', file=__import__('sys').stderr)"
 
 

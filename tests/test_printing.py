@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from hparams import create_hparams
 from model import Tacotron2
-from training.printing import UnfailingFile
+from training.process import UnfailingFile
 from training.trainer import Trainer
 
 SETTINGS = {"epochs": 3, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}

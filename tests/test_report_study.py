@@ -13,7 +13,6 @@ from scipy.stats import spearmanr, t
 
 from analysis import published, report_pages
 from analysis.epoch_times import EPOCH_MINUTES_FILE
-from analysis.intelligibility import INTELLIGIBILITY_FILE
 from analysis.paired import holm
 from analysis.report_findings import BEST
 from analysis.report_measures import choose_loss_columns
@@ -31,6 +30,7 @@ from analysis.report_study import (
 )
 from analysis.report_study_figures import draw_mixing_and_learning
 from analysis.report_tables import make_tables
+from analysis.transcription import INTELLIGIBILITY_FILE
 
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
 JITTER = (0.0, 0.01, 0.025)  # of a seed

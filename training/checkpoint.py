@@ -1,12 +1,14 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to resume as if it had never stopped.
 
 A checkpoint is one file with the keys of NVIDIA's recipe (`iteration`, `state_dict`, `optimizer`,
-`learning_rate`) and the rest of the loop's state, which resume.py puts together. It is written
-atomically and read without running code from it.
+`learning_rate`) and the rest of the run's state. It is written atomically and read without running
+code from it. Every part is checked before anything is used: an optimizer state of other shapes,
+for one, makes fused Adam write outside its memory.
 """
 
 import contextlib
 import errno
+import importlib.util
 import io
 import math
 import os
@@ -14,20 +16,30 @@ import re
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 
+from batching import BatchingError, LengthBatchSampler
 from errors import UserError
 from files import unused_name, write_atomically
-from training.checkpoint_schema import problems_of
+from hparams import HParams, hparams_from_dict
 from training.machine import is_out_of_memory
+from training.trainer import Trainer
+from version import __version__
+
+CAN_CHECK = importlib.util.find_spec("pydantic") is not None  # GPU machines may be without
+if CAN_CHECK:
+    from pydantic import Field, TypeAdapter, ValidationError
 
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"
 READ_AT_ONCE = 2**20  # bytes
+MOST_SHOWN = 5  # problems of a part
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
 
 
 class DamagedCheckpoint(UserError):
@@ -38,10 +50,291 @@ class Checkpoint(NamedTuple):
     """A checkpoint that was read."""
 
     path: Path
-    state: dict
+    state: dict[str, Any]
 
 
-def save_checkpoint(directory: Path, state: dict, keep: int) -> Path:
+# ---------------------------------------------------------------------------- what it holds
+
+
+def _limited(**limits: Any) -> Any:
+    """Limits of a value, for pydantic; whole numbers must be ints and fractions finite."""
+    return Field(strict=True, **limits) if CAN_CHECK else None
+
+
+MOST = 2**53  # larger counts are not exact as floats
+Count = Annotated[int, _limited(ge=0, le=MOST)]
+CountFrom1 = Annotated[int, _limited(ge=1, le=MOST)]
+Amount = Annotated[float, _limited(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, _limited(max_length=1000)]
+EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does not have
+
+
+@dataclass
+class LoopState:
+    """Where the training loop stands. Sums are over the current epoch."""
+
+    iteration: Count = 0  # updates of the whole run
+    epoch: CountFrom1 = 1  # the current epoch
+    batches_trained: Count = 0  # position in the epoch's plan, by all processes
+    clips: Count = 0
+    frames: Count = 0  # real ones
+    loss_sum: Amount = 0.0  # over clips
+    loss_unpadded_sum: Amount = 0.0  # over real frames
+    guided_attention_sum: Amount = 0.0  # over real frames, as long as the loss has a weight
+    guided_attention_frames: Count = 0  # those frames
+    gradient_norm_sum: Amount = 0.0  # over updates that were made
+    updates: Count = 0
+    skipped_updates: Count = 0
+    seconds: Amount = 0.0  # planning, waiting for data and training
+    prepare_seconds: Amount = 0.0
+    data_wait_seconds: Amount = 0.0
+    process_wait_seconds: Amount = 0.0  # of this process, for gradients of others
+    imbalance_sum: Amount = 0.0  # over updates, of Update.imbalance
+    peak_memory_bytes: Count = 0  # of the device, in training
+    skips_running: Count = 0  # updates skipped since the last one made
+    best_validation_loss: Annotated[float, _limited(ge=0)] = math.inf  # unpadded
+    best_iteration: Annotated[int, _limited(ge=-1, le=MOST)] = -1
+    alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
+
+    __pydantic_config__ = EXACTLY
+
+    def at_start_of(self, epoch: int) -> "LoopState":
+        """The state before the first batch of an epoch, this one or the next."""
+        return LoopState(
+            iteration=self.iteration,
+            epoch=epoch,
+            skips_running=self.skips_running,
+            best_validation_loss=self.best_validation_loss,
+            best_iteration=self.best_iteration,
+            alignment_warned=self.alignment_warned,
+        )
+
+    def plan_number(self, hparams: HParams) -> int:
+        """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
+        return self.epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+
+
+@dataclass
+class SamplerState:
+    """What `LengthBatchSampler.state_dict` gives."""
+
+    epoch: Count
+    batches_trained: Count
+    num_batches: Count
+    plan_checksum: Count
+
+    __pydantic_config__ = EXACTLY
+
+
+@dataclass
+class ScalerState:
+    """What `torch.amp.GradScaler.state_dict` gives."""
+
+    scale: Annotated[float, _limited(gt=0, allow_inf_nan=False)]
+    growth_factor: Annotated[float, _limited(gt=1, allow_inf_nan=False)]
+    backoff_factor: Annotated[float, _limited(gt=0, lt=1)]
+    growth_interval: CountFrom1
+    _growth_tracker: Count
+
+    __pydantic_config__ = EXACTLY
+
+
+@dataclass
+class PlainParts:
+    """The parts of a run's checkpoint that are neither tensors nor settings."""
+
+    version: Text  # of this recipe
+    iteration: Count
+    learning_rate: Amount
+    scaler: ScalerState | None  # None but for fp16
+    loop: LoopState
+    sampler: SamplerState | None  # None between epochs
+    corpus: Text  # fingerprint of the clips
+    longest_text: CountFrom1  # of the training clips, in symbols
+    logs: dict[str, Count]  # bytes of each log file, by its path from the output folder
+    metrics_checksum: Count  # CRC-32 of metrics.jsonl
+
+
+PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
+
+
+# ---------------------------------------------------------------------------- checks
+
+
+def problems_of(state: dict[str, Any]) -> list[str]:
+    """What is wrong with the parts that are there, a line each that begins with the part's name.
+
+    The optimizer is checked against a model, by `restore`. Of a checkpoint of another recipe, which
+    has neither settings nor a loop, the weights alone are looked at.
+    """
+    weights = _shown_of("state_dict", _weight_problems(state["state_dict"]))
+    if not _is_ours(state):
+        return weights
+    unknown = [f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS]
+    problems = [*unknown, *weights, *_settings_problems(state)]
+    if CAN_CHECK:
+        for part, kind in get_type_hints(PlainParts, include_extras=True).items():
+            if part in state:
+                problems += _shown_of(part, _plain_problems(kind, state[part]))
+    return problems or _contradictions(state)
+
+
+def _is_ours(state: dict[str, Any]) -> bool:
+    return "hparams" in state or "loop" in state
+
+
+def _shown_of(part: str, problems: list[str]) -> list[str]:
+    more = [f"{part}: ... and {len(problems) - MOST_SHOWN} more"]
+    shown = [f"{part}: {problem}" for problem in problems[:MOST_SHOWN]]
+    return shown + (more if len(problems) > MOST_SHOWN else [])
+
+
+def _plain_problems(kind: Any, value: Any) -> list[str]:
+    problems = []
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        for found in error.errors(include_url=False, include_context=False):
+            place = "".join(f"{name}: " for name in found["loc"])
+            problems.append(f"{place}{found['msg']}, not {_brief(found['input'])}")
+    if kind is LoopState and isinstance(value, dict):  # its fields have defaults
+        problems += [f"{f.name}: missing" for f in fields(LoopState) if f.name not in value]
+    return problems
+
+
+def _settings_problems(state: dict[str, Any]) -> list[str]:
+    saved = state.get("hparams")
+    if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
+        return ["hparams: missing, or not values by name"]  # never the defaults instead
+    known = {field.name for field in fields(HParams)}
+    if unknown := [name for name in saved if name not in known]:
+        return [f"hparams: {', '.join(unknown)}: unknown to version {__version__}"]
+    try:
+        hparams_from_dict(saved)
+    except UserError as error:
+        lines = str(error).splitlines()
+        return ["hparams: " + "; ".join(line.strip() for line in lines[1:] or lines)]
+    return []
+
+
+def _contradictions(state: dict[str, Any]) -> list[str]:
+    """Between parts that are each well formed."""
+    loop, sampler = state.get("loop"), state.get("sampler")
+    if not isinstance(loop, dict):
+        return []
+    problems, trained = [], loop["batches_trained"]
+    if loop["iteration"] != state.get("iteration", loop["iteration"]):
+        problems.append(f"loop: iteration {loop['iteration']}, but iteration {state['iteration']}")
+    if sampler is None and "sampler" in state and trained:
+        problems.append(f"sampler: none, but loop has trained {trained} batches of an epoch")
+    if sampler and not trained == sampler["batches_trained"] <= sampler["num_batches"]:
+        problems.append(
+            f"sampler: {sampler['batches_trained']} of {sampler['num_batches']} batches trained, "
+            f"loop has {trained}"
+        )
+    return problems
+
+
+def _weight_problems(weights: Any) -> list[str]:
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        return [f"{_brief(weights)}, expected tensors by name"]
+    found = ((name, _tensor_problem(tensor)) for name, tensor in weights.items())
+    return [f"{name}: {problem}" for name, problem in found if problem]
+
+
+def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
+    """How a saved state differs from what Adam needs for its parameters."""
+    parameters = optimizer.param_groups[0]["params"]
+    state = saved.get("state") if isinstance(saved, dict) else None
+    if not isinstance(state, dict):
+        return ["no state of parameters"]
+    if state and state.keys() != set(range(len(parameters))):
+        return [f"state of {len(state)} parameters, expected the model's {len(parameters)}"]
+    problems = []
+    for number, entry in state.items():
+        if not isinstance(entry, dict) or entry.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+            problems.append(f"parameter {number}: expected step, exp_avg and exp_avg_sq")
+            continue
+        for name, tensor in entry.items():
+            shape = [] if name == "step" else list(parameters[number].shape)
+            problem = _tensor_problem(tensor)
+            if not problem and (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
+                problem = f"{_brief(tensor)}, expected torch.float32 of shape {shape}"
+            if not problem and not tensor.is_contiguous():
+                problem = "not contiguous in memory"
+            if not problem and name != "exp_avg" and bool((tensor < 0).any()):
+                problem = "negative values"
+            if problem:
+                problems.append(f"{name} of parameter {number}: {problem}")
+    return problems
+
+
+def _tensor_problem(value: Any) -> str | None:
+    """Why a value is no tensor of plain numbers, all of them finite."""
+    if not isinstance(value, torch.Tensor):
+        return f"{_brief(value)}, expected a tensor"
+    if value.dtype not in DTYPES:
+        return f"{value.dtype}, expected numbers that a model is made of"
+    if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
+        return "a sparse, nested or empty tensor, expected a plain one"
+    # A finite sum has finite terms; adding up takes a fraction of looking at each.
+    if not math.isfinite(value.sum()) and not value.isfinite().all():
+        return "NaN or infinite values"
+    return None
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a {value.dtype} tensor of shape {list(value.shape)}"
+    is_plain = isinstance(value, (float, str, type(None))) or (
+        isinstance(value, int) and abs(value) < 10**100
+    )
+    text = repr(value) if is_plain else f"a value of type {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def parts_refused(path: Path, problems: list[str]) -> UserError:
+    """One message about the parts of a checkpoint that are not what they have to be."""
+    if len(problems) == 1:
+        return UserError(f"{path}: {problems[0]}")
+    return UserError(f"{path}: {len(problems)} problems:\n  " + "\n  ".join(problems))
+
+
+# ---------------------------------------------------------------------------- save
+
+
+def save(
+    directory: Path,
+    trainer: Trainer,
+    sampler: LengthBatchSampler,
+    loop: LoopState,
+    **more: Any,
+) -> Path:
+    """Write a checkpoint of this moment, and mark it if it is the best so far.
+
+    Args:
+        more: the other parts of PlainParts: corpus, longest_text, logs, metrics_checksum.
+    """
+    state = {
+        "version": __version__,
+        "iteration": loop.iteration,
+        "state_dict": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "learning_rate": trainer.optimizer.param_groups[0]["lr"],
+        "scaler": trainer.scaler.state_dict() or None,
+        "hparams": asdict(trainer.hparams),
+        "loop": asdict(loop),
+        # Between epochs the sampler still holds the plan of the last one: the next begins at 0.
+        "sampler": sampler.state_dict(loop.batches_trained) if loop.batches_trained else None,
+        **more,
+    }
+    path = write_checkpoint(directory, state, trainer.hparams.keep_checkpoints)
+    if loop.best_iteration == loop.iteration:
+        mark_best(directory, path)
+    return path
+
+
+def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest.
 
     Raises:
@@ -89,6 +382,35 @@ def mark_best(directory: Path, path: Path) -> None:
         write_atomically(directory / BEST, link)
 
 
+def mark_if_best(found: Checkpoint) -> None:
+    """A run may be killed between writing its best checkpoint and marking it."""
+    if found.state["loop"]["best_iteration"] == found.state["iteration"]:
+        mark_best(found.path.parent, found.path)
+
+
+def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
+    """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
+
+    A run that resumes from an earlier one must not find them at its next --resume, and nothing is
+    deleted. Returns the new names.
+
+    Raises:
+        UserError: if `best.pt` cannot be read; nothing is then renamed.
+    """
+    newer = [path for number, path in list_checkpoints(directory) if number > iteration]
+    best = directory / BEST
+    if best.exists():
+        try:
+            best_iteration = load_checkpoint(best)["iteration"]
+        except DamagedCheckpoint:
+            best_iteration = math.inf
+        newer += [best] if best_iteration > iteration else []
+    return [path.rename(unused_name(path.with_name(path.name + ".superseded"))) for path in newer]
+
+
+# ---------------------------------------------------------------------------- load and restore
+
+
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     """(iteration, path) of the checkpoints in a folder, oldest first; none where there is none.
 
@@ -103,12 +425,37 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), directory / match[0]) for match in matches if match)
 
 
-def load_checkpoint(path: str | Path) -> dict:
+def load_newest(directory: Path) -> Checkpoint | None:
+    """The newest checkpoint of a run that is not damaged, `best.pt` when all others are.
+
+    Prints a warning for each that is. None where there is no checkpoint at all.
+
+    Raises:
+        UserError: if all are damaged, or one cannot be read or has parts that are refused: whether
+            it is the newest good one is then not known.
+    """
+    best = [directory / BEST] if (directory / BEST).exists() else []
+    damaged = []
+    for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
+        try:
+            found = Checkpoint(path, load_checkpoint(path))
+        except DamagedCheckpoint as error:
+            damaged.append(str(error))
+            continue
+        for message in damaged:
+            print(f"warning: skipped {message}")
+        return found
+    if damaged:
+        raise DamagedCheckpoint("\n  ".join(["no good checkpoint is left:", *damaged]))
+    return None
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint on the CPU, this recipe's or the reference's; the one reader of checkpoints.
 
-    Its bytes are compared with the CRC-32 that the zip holds of them, and every part with
-    checkpoint_schema.py. Of a full-size checkpoint (338 MB) that takes 0.2 s and 0.5 s on two CPU
-    cores, beside 0.2 s to load it.
+    Its bytes are compared with the CRC-32 that the zip holds of them, and its parts with what they
+    may be. Of a full-size checkpoint (338 MB) that takes 0.2 s and 0.5 s on two CPU cores, beside
+    0.2 s to load it.
 
     Raises:
         DamagedCheckpoint: if the file is there and can be read, but is not what was written.
@@ -134,16 +481,9 @@ def load_checkpoint(path: str | Path) -> dict:
 
 def _unreadable(path: Path, reason: str) -> UserError:
     return UserError(
-        f"{path}: cannot be read ({reason}). That does not say that it is damaged: nothing was "
-        "touched; let it be readable and try again"
+        f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing was "
+        "touched; make it readable and try again"
     )
-
-
-def parts_refused(path: Path, problems: list[str]) -> UserError:
-    """One message about the parts of a checkpoint that are not what they have to be."""
-    if len(problems) == 1:
-        return UserError(f"{path}: {problems[0]}")
-    return UserError(f"{path}: {len(problems)} problems:\n  " + "\n  ".join(problems))
 
 
 class ReadingFile(io.FileIO):
@@ -151,7 +491,7 @@ class ReadingFile(io.FileIO):
 
     failure: OSError | None = None
 
-    def readinto(self, buffer) -> int | None:
+    def readinto(self, buffer: Any) -> int | None:
         try:
             return super().readinto(buffer)
         except OSError as error:
@@ -171,14 +511,12 @@ def _load(path: Path, file: io.BufferedReader) -> object:
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
-        if file.raw.failure is not None:
+        if isinstance(file.raw, ReadingFile) and file.raw.failure is not None:
             raise file.raw.failure from None
         # A damaged file may ask for a position before its start, which is EINVAL.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        if isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and is_out_of_memory(error)
-        ):
+        if is_out_of_memory(error):
             raise MemoryError(_first_line(error)) from None
         raise DamagedCheckpoint(
             f"{path}: damaged, or no checkpoint ({type(error).__name__}: "
@@ -201,53 +539,62 @@ def _check_content(file: io.BufferedReader) -> None:
                     pass
 
 
-def load_newest(directory: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint of a run that is not damaged, `best.pt` when all others are.
-
-    `warn` is called with a message for each that is. None where there is no checkpoint at all.
-
-    Raises:
-        UserError: if all are damaged, or one cannot be read or has parts that are refused: whether
-            it is the newest good one is then not known.
-    """
-    best = [directory / BEST] if (directory / BEST).exists() else []
-    damaged = []
-    for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
-        try:
-            found = Checkpoint(path, load_checkpoint(path))
-        except DamagedCheckpoint as error:
-            damaged.append(str(error))
-            continue
-        for message in damaged:
-            warn(f"skipped {message}")
-        return found
-    if damaged:
-        raise DamagedCheckpoint("\n  ".join(["no good checkpoint is left:", *damaged]))
-    return None
+def check_complete(found: Checkpoint) -> None:
+    """Refuse a checkpoint that lacks a part which a run needs to resume."""
+    missing = sorted(PARTS - found.state.keys())
+    if not missing:
+        return
+    advice = "start from its weights with -c and --warm_start, and an output folder of its own"
+    if not _is_ours(found.state):
+        raise UserError(
+            f"{found.path} holds weights of another recipe, not the state of a run: {advice}"
+        )
+    problems = ", ".join(f"{part}: missing" for part in missing)
+    raise UserError(f"{found.path}: {problems}; a run cannot resume from it: {advice}")
 
 
-def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
-    """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
+def restore(
+    found: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
+) -> LoopState:
+    """Put a checkpoint's state into a new trainer and sampler. Returns where the run stands.
 
-    A run that goes on from an earlier one must not find them at its next --resume, and nothing is
-    deleted. Returns the new names.
+    Args:
+        new_clips: the clips are not those of the checkpoint: its epoch begins anew.
 
     Raises:
-        UserError: if `best.pt` cannot be read; nothing is then renamed.
+        UserError: if it is of another model, or of other batches inside an epoch.
     """
-    newer = [path for number, path in list_checkpoints(directory) if number > iteration]
-    best = directory / BEST
-    if best.exists():
+    path, saved = found
+    load_weights(trainer.model, saved, path)
+    if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
+        raise parts_refused(path, _shown_of("optimizer", problems))
+    trainer.optimizer.load_state_dict(  # the other settings of Adam are those of this command
+        trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
+    )
+    trainer.optimizer.param_groups[0]["lr"] = saved["learning_rate"]
+    if saved["scaler"]:
+        trainer.scaler.load_state_dict(saved["scaler"])
+    loop = LoopState(**saved["loop"])
+    if new_clips:
+        return loop.at_start_of(loop.epoch)
+    if saved["sampler"] is not None:
+        if saved["sampler"]["epoch"] != loop.plan_number(trainer.hparams):
+            raise UserError(
+                f"{path}: prepare_trainset_per_epoch cannot change inside epoch {loop.epoch}, "
+                "which was left half-way: set it as it was, until the epoch ends"
+            )
         try:
-            best_iteration = load_checkpoint(best)["iteration"]
-        except DamagedCheckpoint:
-            best_iteration = math.inf
-        newer += [best] if best_iteration > iteration else []
-    return [path.rename(unused_name(path.with_name(path.name + ".superseded"))) for path in newer]
+            sampler.load_state_dict(saved["sampler"])
+        except BatchingError as error:
+            raise UserError(f"{path}: {error}") from None
+    return loop
 
 
 def load_weights(
-    model: torch.nn.Module, state: dict, path: str | Path, ignore_layers: Sequence[str] = ()
+    model: torch.nn.Module,
+    state: dict[str, Any],
+    path: str | Path,
+    ignore_layers: Sequence[str] = (),
 ) -> None:
     """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
 
@@ -265,16 +612,12 @@ def load_weights(
         weights[name] = own[name]
     problems = [f"lacks {name}" for name in own if name not in weights]
     problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
-    problems += [
-        f"{name} is {list(weights[name].shape)}, the model's is {list(own[name].shape)}"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
-    ]
-    problems += [
-        f"{name} is {weights[name].dtype}, the model's is {own[name].dtype}"
-        for name in own
-        if name in weights and weights[name].is_floating_point() != own[name].is_floating_point()
-    ]
+    for name in own.keys() & weights.keys():
+        theirs, ours = weights[name], own[name]
+        if theirs.shape != ours.shape:
+            problems.append(f"{name} is {list(theirs.shape)}, the model's is {list(ours.shape)}")
+        elif theirs.is_floating_point() != ours.is_floating_point():
+            problems.append(f"{name} is {theirs.dtype}, the model's is {ours.dtype}")
     if problems:
         more = f"\n  ... and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise UserError(

@@ -1,38 +1,106 @@
-"""The logs of a run: metrics.jsonl and TensorBoard."""
+"""The output folder of a run and its logs: metrics.jsonl and TensorBoard."""
 
+import contextlib
 import functools
 import json
 import os
-import shutil
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import METRICS_FILE, unused_name, write_atomically
+from files import METRICS_FILE, lock, refuse_no_folder, unused_name
 from pictures import draw_alignment, draw_gate, draw_mels
-from training.loop_state import LoopState
+from training.checkpoint import BEST, list_checkpoints
 
-EVENTS = "events.out.tfevents.*"  # TensorBoard's files
-SUFFIX = ".tacotron2"  # of our own: others in the same folder are left alone
+DEFAULT_LOGS = "logs"  # inside the output folder
+SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left alone
 
 
-def _writing(method: Callable) -> Callable:
+class OutputFolder:
+    """The output folder of a run, which one process at a time may read and write.
+
+    A folder that is there is locked at once, before a checkpoint in it is read: another process
+    would otherwise train on, and this one resume from what it had read before. A folder that is
+    not there is made and locked by `make`.
+
+    Args:
+        logs: of TensorBoard, inside the folder.
+        is_used: whether this process reads and writes it, which one of a run's does.
+
+    Raises:
+        UserError: if another process trains in the folder, or it cannot be used.
+    """
+
+    def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
+        self.path, self.logs, self.is_used = path, logs, is_used
+        self._lock: Any = None
+        if is_used:
+            with folder_errors():
+                refuse_no_folder(path, "-o")
+                if path.is_dir():
+                    self._lock = lock(path)
+
+    @property
+    def options(self) -> list[str]:
+        """What names it on the command line."""
+        return ["-o", str(self.path)] + (["-l", self.logs] if self.logs != DEFAULT_LOGS else [])
+
+    def holds_run(self) -> bool:
+        """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
+        metrics = self.path / METRICS_FILE
+        with folder_errors():
+            return bool(
+                list_checkpoints(self.path)
+                or (self.path / BEST).exists()
+                or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed in set-up
+            )
+
+    def make(self) -> None:
+        """Make the folder if it was not there, and lock it, unless a run has begun in it since."""
+        if self._lock is not None:
+            return
+        with folder_errors():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(self.path)
+        if self.holds_run():
+            raise UserError(
+                f"{self.path}: another process has begun a run in this folder since this one "
+                "looked: add --resume to resume it, or choose another -o"
+            )
+
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+
+@contextlib.contextmanager
+def folder_errors() -> Iterator[None]:
+    """Let an OSError be a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"the output folder cannot be used: {error}") from error
+
+
+def _writing(method: Callable[..., Any]) -> Callable[..., Any]:
     """Let a failure to write be a UserError."""
 
     @functools.wraps(method)
-    def guarded(self, *arguments):
+    def guarded(self: "RunLogger", *arguments: Any) -> Any:
         try:
             return method(self, *arguments)
         except OSError as error:
             raise UserError(
-                f"writing to {self.output_directory} failed ({error}): make room or make the "
-                "folder writable; checkpoints are untouched"
+                f"writing to {self.directory} failed ({error}): make room or make the folder "
+                "writable; checkpoints are untouched"
             ) from error
 
     return guarded
@@ -41,48 +109,54 @@ def _writing(method: Callable) -> Callable:
 class RunLogger:
     """Appends to `metrics.jsonl` in the output folder and to TensorBoard events in the log folder.
 
-    `state()` is the size of every log file, and `resume_state` cuts them back to those sizes, so a
-    run that goes on from a checkpoint leaves no trace of the steps after it. An empty
-    `resume_state` clears the logs. Event files that are not ours stay as they are.
+    `state()` is the size of every log file. A logger that is given it cuts them back to those
+    sizes, so a run that resumes from a checkpoint leaves no trace of the steps after it; without it
+    the logs are cleared. Event files that are not ours stay as they are.
+
+    A metrics.jsonl that is not what it was at the checkpoint is kept under another name, and a new
+    one is begun.
+
+    Attributes:
+        has_lost_metrics: whether that happened.
 
     All methods raise UserError when they cannot write.
     """
 
-    def __init__(self, output_directory: Path, log_directory: Path, resume_state: dict[str, int]):
-        self.output_directory, self.log_directory = output_directory, log_directory
-        self._listed = set(resume_state)
-        listed_events = [name for name in resume_state if name != METRICS_FILE]
-        # The first release gave its files no suffix, so at its first resume by this one all event
-        # files that are there count as ours.
-        self._owns_all = any(listed_events) and not any(n.endswith(SUFFIX) for n in listed_events)
-        self._cut_back(resume_state)
-        self._owns_all = False
+    def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
+        self.directory, self.log_directory = directory, log_directory
+        saved = saved or {"logs": {}, "metrics_checksum": 0}
+        path = directory / METRICS_FILE
+        self.has_lost_metrics = not _is_metrics_of(saved, path)
+        if self.has_lost_metrics:
+            print(f"warning: {path} is not what it was at the checkpoint: a new one is begun")
+            if path.exists():
+                aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
+                print(f"  the old one is kept as {aside.name}")
+        self._cut_back(saved["logs"])
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
-        path = output_directory / METRICS_FILE
         self.metrics = open(path, "a", encoding="utf-8")  # noqa: SIM115
         self.metrics_checksum = zlib.crc32(path.read_bytes())  # CRC-32 of all that was written
         self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
         """The log files of this run that are there."""
-        events = [path for path in sorted(self.log_directory.glob(EVENTS)) if self._is_ours(path)]
-        return [path for path in (self.output_directory / METRICS_FILE, *events) if path.is_file()]
-
-    def _is_ours(self, path: Path) -> bool:
-        return self._owns_all or path.name.endswith(SUFFIX) or self._name(path) in self._listed
+        events = sorted(self.log_directory.glob(f"events.out.tfevents.*{SUFFIX}"))
+        return [path for path in (self.directory / METRICS_FILE, *events) if path.is_file()]
 
     def _name(self, path: Path) -> str:
-        return os.path.relpath(path, self.output_directory)
+        return os.path.relpath(path, self.directory)
 
     @_writing
-    def state(self) -> dict[str, int]:
-        """Bytes of each log file, by its path from the output folder; all of it on the disk."""
+    def state(self) -> dict[str, Any]:
+        """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
+        metrics; all of it on the disk."""
         self.writer.flush()
         self.metrics.flush()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        return sizes | {METRICS_FILE: os.fstat(self.metrics.fileno()).st_size}  # deleted or not
+        sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
+        return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
     def _cut_back(self, sizes: dict[str, int]) -> None:
         for path in self._files():
@@ -151,75 +225,23 @@ class RunLogger:
         self.metrics.close()
 
 
-# ---------------------------------------------------------------------------- damage
-
-
 class NoLogger:
     """The logger of the processes that write nothing."""
 
-    def log_run(self, *_) -> None:
+    def log_run(self, *_: object) -> None:
         pass
 
     log_steps = log_epoch = log_validation = close = log_run
 
-
-def mend_metrics(
-    path: Path, size: int, checksum: int | None, loop: LoopState, warn: Callable[[str], None]
-) -> int | None:
-    """Make metrics.jsonl a file that can be parsed, if it is not what it was at the checkpoint.
-
-    What is there is kept under another name, and its whole lines from before the checkpoint stay.
-
-    Args:
-        size, checksum: bytes at the checkpoint and their CRC-32; checkpoints of the first release
-            know no CRC-32, so every line must then be one of a run.
-        loop: of the checkpoint.
-        warn: called with one message, if there is something to mend.
-
-    Returns:
-        Bytes of the mended file; None if there was nothing to mend.
-    """
-    content = path.read_bytes() if path.is_file() else b""
-    written = content[:size]
-    if len(written) == size:
-        as_written = zlib.crc32(written) == checksum
-        if as_written or (checksum is None and _lines_before(written, loop) == written):
-            return None
-    good = _lines_before(content, loop)
-    if path.is_file():
-        aside = unused_name(path.with_name(path.name + ".damaged"))
-        write_atomically(aside, lambda temporary: shutil.copyfile(path, temporary))
-        found = f"it has {len(content)} bytes" if len(content) < size else "its content is another"
-        kept = f"it is kept as {aside.name}; {good.count(NEWLINE)} whole lines of it stay"
-    else:
-        found, kept = "it is missing", "a new one is begun"
-    write_atomically(path, lambda temporary: temporary.write_bytes(good))
-    warn(f"{path}: not the {size} bytes that were there at the checkpoint: {found}; {kept}")
-    return len(good)
+    def state(self) -> dict[str, Any]:
+        return {}
 
 
-NEWLINE = b"\n"
-
-
-def _lines_before(content: bytes, loop: LoopState) -> bytes:
-    """The whole lines of `content` that a run wrote before it stood at `loop`."""
-    lines = content.split(NEWLINE)[:-1]  # what follows the last line's end is no whole line
-    return b"".join(line + NEWLINE for line in lines if _is_before(line, loop))
-
-
-def _is_before(line: bytes, loop: LoopState) -> bool:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return False
-    if not isinstance(record, dict):
-        return False
-    iteration, epoch = record.get("iteration"), record.get("epoch")
-    if type(iteration) is not int or type(epoch) is not int:
-        return False
-    if record.get("kind") == "run":
-        return iteration <= loop.iteration
-    return record.get("kind") in ("epoch", "validation") and epoch < loop.epoch
+def _is_metrics_of(saved: dict[str, Any], path: Path) -> bool:
+    """Whether a metrics.jsonl begins with what was there at a checkpoint."""
+    size = saved["logs"].get(METRICS_FILE, 0)
+    content = path.read_bytes()[:size] if path.is_file() else b""
+    return len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import BatchNorm1d, SyncBatchNorm
 
@@ -328,6 +329,13 @@ def checked_decoder(
     worst = min(answers, key=lambda found: (found.right, not found.late))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
     return decoder, f"fast ({description})"
+
+
+def dropout_seed(seed: int, epoch: int, number: int) -> int:
+    """Seed of a batch's dropout, a hash of the run's seed, the epoch and the batch's number in the
+    plan: it is the same whichever process trains the batch, and no two runs share an epoch."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch, number))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:

@@ -1,7 +1,6 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,30 +15,23 @@ from errors import UserError
 from hparams import HParams
 from progress import progress_bar
 from training.distributed import ALONE, Processes
+from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.machine import is_out_of_memory
-from training.run import Run, clip_names
-from training.skipping import without
-from training.stopping import StopRequest
-from training.totals import NoNextBatch
+from training.process import StopRequest
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
 def make_validation_loader(
-    clips: ClipTable,
-    hparams: HParams,
-    pin_memory: bool,
-    processes: Processes = ALONE,
-    skipped: Collection[int] = (),
-) -> DataLoader:
-    """This process's share of random batches, which are the same in every run and every epoch,
-    without the clips of `skipped`."""
+    clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
+) -> DataLoader[Any]:
+    """This process's share of random batches, which are the same in every run and every epoch."""
     plan = plan_epoch(
         clips.num_frames, hparams.validation_batch_size, "random", seed=VALIDATION_SEED
     )
-    batches = [without(batch, skipped) for batch in plan]
-    mine = [batch for batch in batches if batch][processes.rank :: processes.world_size]
+    batches = [batch.tolist() for batch in plan]
+    mine = batches[processes.rank :: processes.world_size]
     return make_loader(clips, hparams, pin_memory, mine)
 
 
@@ -56,9 +48,7 @@ class Validated(NamedTuple):
 
 
 @torch.no_grad()
-def validate(
-    run: Run, batches: Iterator[Batch], stop: StopRequest
-) -> tuple[dict, dict | None] | None:
+def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
     first process has. None if a process was asked to stop: all then stop here.
 
@@ -67,9 +57,6 @@ def validate(
     the mean over real steps of the largest weight, diagonality the mean over real steps of the
     share near the diagonal, and coverage the share of symbols that get attention: see alignment.py.
 
-    Args:
-        batches: of this process, of the validation set.
-
     Raises:
         UserError: naming the clips of a batch whose loss is not finite.
         NoNextBatch: if a process cannot read its next batch.
@@ -77,9 +64,9 @@ def validate(
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
     sums, seen, example, failure = [], [], None, None
-    trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the rehearsal
+    trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
     model.eval()
-    share = len(run.validation_loader)
+    share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
     try:
         for place in range(processes.most(share)):
@@ -91,7 +78,7 @@ def validate(
                     failure = stopped
             if processes.any(failure is not None):
                 raise NoNextBatch from failure and failure.__cause__
-            stop.agree(run)
+            run.must_stop = stop.anywhere(processes)
             if run.must_stop:
                 return None
             if batch is None:
@@ -185,7 +172,7 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
         if not is_out_of_memory(error):
             raise
         problem = f"too little memory to make sound of a validation clip of {mel.shape[1]} frames"
-    print(f"warning: {problem}: training goes on without it", flush=True)
+    print(f"warning: {problem}: training continues without it", flush=True)
     return None
 
 

@@ -1,24 +1,168 @@
-"""An epoch's sums: losses read late, so that the device never waits for them, and their record."""
+"""An epoch: the updates it is made of, their losses read late, and its sums.
 
+Losses are read some steps after they were made, so that the device never waits for them.
+"""
+
+import contextlib
 import math
-from typing import NamedTuple
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
-from batching import PaddingStats
+from batching import LengthBatchSampler, PaddingStats
+from clip_table import ClipTable
+from data_utils import Batch
 from errors import UserError
+from hparams import HParams
 from progress import duration
-from training.run import Run, clip_names
-from training.trainer import StepLosses, learning_rate_at
-from training.updates import Update
+from training import checkpoint
+from training.checkpoint import LoopState
+from training.distributed import Processes
+from training.logging import NoLogger, OutputFolder, RunLogger
+from training.trainer import (
+    LossWeights,
+    MicroBatch,
+    StepLosses,
+    Trainer,
+    dropout_seed,
+    learning_rate_at,
+)
+
+MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
 
 
 class NoNextBatch(Exception):
     """A process could not read its next batch: this one if there is a cause, else another."""
 
 
-MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+@dataclass
+class Run:
+    """Everything that the training loop works with."""
+
+    output: OutputFolder
+    training_clips: ClipTable
+    validation_clips: ClipTable
+    corpus: str  # fingerprint of the clips
+    sampler: LengthBatchSampler
+    loader: DataLoader[Any]  # of training batches
+    validation_loader: DataLoader[Any]
+    trainer: Trainer
+    state: LoopState = field(default_factory=LoopState)
+    logger: RunLogger | NoLogger = field(default_factory=NoLogger)  # opened last
+    pending: list["PendingStep"] = field(default_factory=list)
+    must_stop: bool = False  # a process was asked to stop, and all know it
+    recent_loss: float | None = None  # mean of the steps last read; None before the first
+    recent_sharpness: float | None = None  # of the alignment, at the last validation
+
+    @property
+    def hparams(self) -> HParams:
+        return self.trainer.hparams
+
+    @property
+    def device(self) -> torch.device:
+        return self.trainer.device
+
+    @property
+    def processes(self) -> Processes:
+        return self.trainer.processes
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to resume the run."""
+        return f"{self.processes.launcher} train.py {shlex.join(self.output.options)} --resume"
+
+    def save(self) -> Path | None:
+        """Write a checkpoint of this moment; nothing may be pending. The first process alone
+        does."""
+        if not self.processes.is_first:
+            return None
+        return checkpoint.save(
+            self.output.path,
+            self.trainer,
+            self.sampler,
+            self.state,
+            corpus=self.corpus,
+            longest_text=int(self.training_clips.num_symbols.max()),
+            **self.logger.state(),
+        )
+
+    def close(self) -> None:
+        """Give the logs and the output folder back."""
+        with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
+            self.logger.close()
+        self.output.close()
+
+
+def clip_names(clips: ClipTable, indices: np.ndarray | torch.Tensor) -> str:
+    """Filelist line and path of the clips with these `indices` (int64 [B]), a line each."""
+    return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in indices.tolist())
+
+
+# ---------------------------------------------------------------------------- updates
+
+
+class Update(NamedTuple):
+    """An update that is to be made."""
+
+    numbers: list[int]  # of its batches in the epoch's plan
+    end: int  # batches of the plan that are trained after it
+    clips: np.ndarray  # [clips] of all its batches
+    weights: list[LossWeights]  # of its batches
+    frames: int  # real ones
+
+    def imbalance(self, world_size: int) -> float:
+        """Padded frames of the process with most of them over the processes' mean."""
+        padded = [weight.padded_frames for weight in self.weights]
+        return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
+
+
+def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int) -> Update | None:
+    """The update that begins with this batch of the plan; None at its end."""
+    if position >= len(sampler.plan):
+        return None
+    numbers, end = sampler.update_at(position)
+    batches = [sampler.plan[number] for number in numbers]
+    lengths = [sampler.lengths[batch] for batch in batches]
+    steps = [np.ceil(x / frames_per_step) for x in lengths]
+    sizes = np.array(  # padded steps, real frames, real steps
+        [(len(x) * n.max(), x.sum(), n.sum()) for x, n in zip(lengths, steps, strict=True)]
+    )
+    totals = sizes.sum(axis=0)
+    weights = [LossWeights(*map(float, row)) for row in sizes / totals]
+    return Update(numbers, end, np.concatenate(batches), weights, int(totals[1]))
+
+
+def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
+    """This process's batches of the update, read one after another; counts the seconds waited."""
+    state, processes = run.state, run.processes
+    for place in range(processes.rank, len(update.numbers), processes.world_size):
+        waiting = time.perf_counter()
+        batch = next(batches)
+        state.data_wait_seconds += time.perf_counter() - waiting
+        seed = dropout_seed(run.hparams.seed, state.epoch, update.numbers[place])
+        yield MicroBatch(batch, update.weights[place], seed)
+
+
+def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
+    """The loader's batches.
+
+    Raises:
+        NoNextBatch: from what was raised, if reading fails.
+    """
+    try:
+        yield from loader
+    except Exception as error:
+        raise NoNextBatch from error
+
+
+# ---------------------------------------------------------------------------- losses, read late
 
 
 class PendingStep(NamedTuple):
@@ -117,6 +261,9 @@ def _add(
         run.logger.log_steps(step.number, shown | {"learning_rate": rate})
 
 
+# ---------------------------------------------------------------------------- the epoch's record
+
+
 def log_epoch(run: Run, stats: PaddingStats) -> None:
     """Log and print what the epoch did and cost; `stats` are those of its batches."""
     state, seconds = run.state, max(run.state.seconds, 1e-9)
@@ -152,15 +299,12 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
         guided = state.guided_attention_sum / state.guided_attention_frames
         record["train_guided_attention"] = guided
     run.logger.log_epoch(record)
+    for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
         f"{state.data_wait_seconds / seconds:.1%} waiting for data"
-        + (
-            f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
-            if len(waited) > 1
-            else ""
-        ),
+        + (for_others if len(waited) > 1 else ""),
         flush=True,
     )

@@ -1,0 +1,128 @@
+"""analysis/transcription.py and scripts/listen.py: word error rates of speech and recordings."""
+
+import json
+
+import numpy as np
+import pytest
+from corpora import make_corpus, refusal
+from scipy.signal import resample_poly
+
+from analysis import transcription
+from analysis.transcription import (
+    NumberRecogniser,
+    Transcript,
+    evaluate,
+    measure_reference,
+    read_intelligibility,
+    word_error_rate,
+)
+from audio import write_wav
+from corpus.spoken_numbers import in_words
+from hparams import create_hparams
+from scripts import listen
+
+HPARAMS = create_hparams("n_frames_per_step=4")
+TEXTS = ["Seven.", "Seven hundred.", "Two."]
+
+
+@pytest.mark.parametrize("rate", [22050, 16000])
+def test_spoken_numbers_are_mostly_understood(rate):
+    from scripts.make_demo_corpus import Voice
+
+    recogniser, voice, transcripts = NumberRecogniser(), Voice(), []
+    for number in (17, 340, 4072, 65_125, 960_000, 31_018):
+        samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
+        transcripts.append(recogniser.transcribe(in_words(number), samples, rate))
+    assert word_error_rate(transcripts) < 0.25  # of a corpus: docs/training.md
+    assert recogniser.transcribe("One.", np.zeros(rate), rate) == Transcript("one", "")
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (("one two three", "four"), 0),
+        (("one five three", "four"), 1 / 4),
+        (("one three", "four"), 1 / 4),
+        (("one two three", "four five"), 1 / 4),
+        (("", ""), 1),
+    ],
+    ids=["right", "substitution", "deletion", "insertion", "nothing"],
+)
+def test_the_rate_counts_substitutions_deletions_insertions(heard, expected):
+    texts = ("one two three", "four")
+    pairs = [Transcript(text, words) for text, words in zip(texts, heard, strict=True)]
+    assert word_error_rate(pairs) == expected
+
+
+class Recogniser:
+    """Hears "seven" in all that is loud."""
+
+    used = 0
+
+    def transcribe(self, text, samples, sampling_rate):
+        assert (samples.ndim, sampling_rate) == (1, HPARAMS.sampling_rate)
+        Recogniser.used += 1
+        words = "seven" if np.abs(samples).max() > 0.1 else ""
+        return Transcript(text.lower().rstrip("."), words)
+
+
+@pytest.fixture
+def recordings(tmp_path, monkeypatch):
+    """Three tones of 4,000 and more samples; Griffin-Lim makes silence of them."""
+    monkeypatch.setattr(transcription, "NumberRecogniser", Recogniser)
+    monkeypatch.setattr(transcription, "griffin_lim", lambda mel, _: np.zeros(100, np.float32))
+    folder = make_corpus(tmp_path / "unseen", 3)
+    lines = "".join(f"c{i:02}|{i}|{text}\n" for i, text in enumerate(TEXTS))
+    (folder / "metadata.csv").write_text(lines)
+    return folder
+
+
+def test_the_reference_is_measured_once_for_each_mel(recordings):
+    reference = measure_reference(recordings, HPARAMS)
+    assert reference.recordings == 2 / 4  # "hundred" left out, "two" wrong
+    assert reference.after_griffin_lim == 1
+    used = Recogniser.used
+    assert measure_reference(recordings, HPARAMS) == reference
+    assert Recogniser.used == used
+    assert measure_reference(recordings, create_hparams("hop_length=300")).mels != reference.mels
+
+
+def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, monkeypatch, capsys):
+    """The stand-in for a model makes a tone of each text but the last, which stays silent."""
+    loaded = []
+
+    def write_speech(base, text, hparams):
+        sound = np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
+        write_wav(base.with_suffix(".wav"), sound, hparams.sampling_rate)
+
+    saved = {"loop": {"epoch": 3}, "hparams": {"n_frames_per_step": 4}}
+    monkeypatch.setattr(transcription, "load_checkpoint", lambda _: saved)
+    monkeypatch.setattr(transcription, "load_speaker", lambda *given: loaded.append(given))
+    monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(transcription, "speak_text", lambda _, text: text)
+    monkeypatch.setattr(transcription, "write_speech", write_speech)
+    checkpoint, speech = tmp_path / "checkpoint_60.pt", tmp_path / "speech"
+    out = tmp_path / "intelligibility.json"
+    arguments = ["--checkpoint", checkpoint, "--recordings", recordings, "-o", out]
+    listen.main([*map(str, arguments), "--speech", str(speech)])
+    found = read_intelligibility(out)
+    assert (found.word_error_rate, found.recordings) == (2 / 4, 2 / 4)
+    assert (found.recordings_after_griffin_lim, found.texts, found.epochs) == (1, 3, 2)
+    assert found.checkpoint == "checkpoint_60.pt"
+    assert [transcript.heard for transcript in found.transcripts] == ["seven", "seven", ""]
+    longest = 1 + (4000 + 2 * 137) // HPARAMS.hop_length  # frames
+    assert loaded == [(checkpoint, f"max_decoder_steps={np.ceil(1.3 * longest / 4):.0f}")]
+    lines = (speech / "index.csv").read_text().splitlines()
+    assert lines == ["wav,text", *(f"000{i}.wav,{text}" for i, text in enumerate(TEXTS, 1))]
+    assert "of 3 texts: 0.500; recordings 0.500, after mel and Griffin-Lim 1.000" in (
+        capsys.readouterr().out
+    )
+    assert evaluate(checkpoint, recordings) == found  # and keeps no sounds
+
+
+def test_a_damaged_result_or_corpus_is_refused(recordings, checkpoint_path, tmp_path):
+    out = tmp_path / "intelligibility.json"
+    assert "listen.py writes it" in refusal(read_intelligibility, out)
+    out.write_text(json.dumps({"word_error_rate": "low"}))
+    assert f"{out}: word_error_rate='low', " in refusal(read_intelligibility, out)
+    assert "none" in refusal(evaluate, checkpoint_path, tmp_path / "none")

@@ -1,0 +1,137 @@
+"""This process as the system sees it: signals, the message it ends with, and what it prints.
+
+A run of days outlives what shows its text: `| tee` is closed, the terminal hangs up, the disk that
+holds the log file is full. Text that cannot be printed is dropped and stops nothing. What a program
+writes into its own files does report failures.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+import progress
+from errors import UserError
+from training.distributed import Processes, SaidElsewhere
+
+OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
+OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
+
+# ---------------------------------------------------------------------------- stopping
+
+
+class StopRequest:
+    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after it stops at once.
+
+    A SIGHUP that is ignored already, by nohup, stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._remember)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is None:
+            self.signal = number
+            message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
+            with contextlib.suppress(OSError):
+                os.write(2, message.encode())  # print may be what the signal interrupted
+        elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
+            raise KeyboardInterrupt
+
+    def anywhere(self, processes: Processes) -> bool:
+        """Whether a process was asked to stop; all call this at the same moment."""
+        return processes.any(self.signal is not None)
+
+    def exit(self, processes: Processes, resume_command: str) -> None:
+        """End this process; the caller has saved."""
+        if processes.is_first:
+            print(f"stopped and saved; resume with: {resume_command}", flush=True)
+        # torchrun would start again what ends with anything but 0.
+        sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
+
+
+@contextlib.contextmanager
+def messages(resume_command: str = "") -> Iterator[None]:
+    """End the program with a message, and no traceback, on what is no fault of the recipe.
+
+    That is a mistake of the user's, Ctrl-C, or the death of a process that reads clips. The message
+    says how to resume, if that is given. Any other exception keeps its traceback.
+    """
+    resume = f"resume with: {resume_command}" if resume_command else ""
+    try:
+        yield
+    except SaidElsewhere as error:
+        sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
+    except UserError as error:
+        sys.exit("\n".join(filter(None, [f"train.py: {error}", resume])))
+    except RuntimeError as error:
+        if is_dead_process(error):
+            sys.exit(f"train.py: another process of this run ended or does not answer: {error}")
+        if not str(error).startswith(OF_DEAD_WORKERS):
+            raise
+        sys.exit(
+            f"train.py: a process that reads clips died, often of too little memory: {error}\n"
+            f"Fewer num_workers need less; {resume}"
+        )
+    except KeyboardInterrupt:
+        stopped = f"stopped without saving; {resume}" if resume else "interrupted before training"
+        print(f"train.py: {stopped}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def is_dead_process(error: RuntimeError) -> bool:
+    """Whether this is what waiting for another process ends with when that is gone or silent."""
+    said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
+    return isinstance(error, torch.distributed.DistError) or said_by_gloo
+
+
+# ---------------------------------------------------------------------------- printing
+
+
+class UnfailingFile(io.FileIO):
+    """A file that takes every write, and drops what the system refuses."""
+
+    def write(self, data: Any) -> int:
+        try:
+            written = super().write(data)
+        except OSError:  # no reader (EPIPE), no terminal (EIO), no room (ENOSPC), ...
+            written = None
+        return memoryview(data).nbytes if written is None else written  # None: it would wait
+
+
+def print_without_failing() -> None:
+    """Let nothing that this process, or one forked from it, prints raise an error from here on.
+
+    For the whole process and its end, when Python prints a last message and flushes. Streams that
+    something else has put in their place are left alone.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
+        file = UnfailingFile(stream.fileno(), "w", closefd=False)
+        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
+        replaced = io.TextIOWrapper(
+            file if unbuffered else io.BufferedWriter(file),  # type: ignore[arg-type]
+            encoding=stream.encoding,
+            # A path's odd bytes may have no place in the terminal's encoding.
+            errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, replaced)
+
+
+def print_nothing() -> None:
+    """For a process beside the one that prints: tracebacks alone are shown from here on."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    progress.shown = False

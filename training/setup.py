@@ -1,0 +1,505 @@
+"""What the processes of a run settle before the first step: the folder, the checkpoint, the
+settings, the clips and their batches.
+
+Each looks at the files itself, for on several machines they may differ, and all continue or none
+does. Nothing is written before all is checked.
+"""
+
+import csv
+import hashlib
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
+from clip_table import CHUNK, ClipTable, table_path
+from data_utils import (
+    LENGTHS_FILE,
+    changed_clips,
+    check_again,
+    corpus_fingerprint,
+    keep_table,
+    kept_table,
+    read_filelist,
+    warn_of_long_clips,
+    write_lengths,
+)
+from errors import UserError
+from files import METRICS_FILE, remove_leftovers, write_atomically
+from hparams import HParams, batching_options, check_symbols, create_hparams, hparams_from_dict
+from progress import progress_bar
+from training import checkpoint
+from training.checkpoint import Checkpoint, DamagedCheckpoint
+from training.distributed import ALONE, Processes, SaidElsewhere
+from training.epoch import Run
+from training.logging import OutputFolder, RunLogger, folder_errors
+from training.machine import describe_environment, versions
+from training.trainer import choose_decoder
+from version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
+HOW_TO_CHANGE_CLIPS = (
+    "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
+)
+
+
+# ---------------------------------------------------------------------------- checkpoint, settings
+
+
+class Start(NamedTuple):
+    """What a run starts from; neither: from step 0."""
+
+    resumed: Checkpoint | None = None
+    weights: Checkpoint | None = None  # of another model (--warm_start)
+
+
+def find_start(
+    output: OutputFolder,
+    path: Path | None,
+    processes: Processes,
+    *,
+    resume: bool,
+    warm_start: bool,
+) -> Start:
+    """The newest checkpoint of the folder (`resume`), or the one at `path`; each process reads the
+    one that the first finds.
+
+    Raises:
+        UserError: if the output folder holds a run and nothing says to resume it, or the
+            checkpoint cannot be used.
+    """
+
+    def find() -> Checkpoint | None:
+        held = output.holds_run()
+        if resume:
+            return newest_checkpoint(output.path) if held else None
+        from_path = path if not warm_start else None
+        if held and not (from_path and lies_in(from_path, output.path)):
+            raise UserError(
+                f"{output.path} holds a run: add --resume to resume it, or choose another -o"
+            )
+        return from_path and Checkpoint(from_path, checkpoint.load_checkpoint(from_path))
+
+    found = processes.all_or_none(lambda: find() if processes.is_first else None)
+    found_path = processes.broadcast(found and found.path)
+
+    def read() -> Start:
+        if found_path is not None:
+            resumed = found or Checkpoint(found_path, checkpoint.load_checkpoint(found_path))
+            checkpoint.check_complete(resumed)
+            return Start(resumed=resumed)
+        if path is not None and warm_start:
+            return Start(weights=Checkpoint(path, checkpoint.load_checkpoint(path)))
+        return Start()
+
+    return processes.all_or_none(read)
+
+
+def newest_checkpoint(directory: Path) -> Checkpoint:
+    """The newest good checkpoint of the run that a folder holds.
+
+    Raises:
+        UserError: if there is none. The run is then never begun anew in its own folder, where
+            that would overwrite what is left of it.
+    """
+    start_elsewhere = (
+        "Nothing was touched. Put a good checkpoint back, or start again elsewhere: choose another "
+        f"-o, and leave {directory} as it is"
+    )
+    try:
+        found = checkpoint.load_newest(directory)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{directory} holds a run, but {error}\n{start_elsewhere}") from None
+    if found is None:
+        raise UserError(
+            f"{directory} holds {METRICS_FILE} of a run, but no checkpoint.\n{start_elsewhere}"
+        )
+    return found
+
+
+def lies_in(path: Path, directory: Path) -> bool:
+    return path.resolve().parent == directory.resolve()
+
+
+def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
+    """Defaults, or the checkpoint's settings, with the overrides of this command."""
+
+    def settle() -> HParams:
+        base = start.resumed and hparams_from_dict(start.resumed.state["hparams"])
+        hparams = create_hparams(overrides, base) if base else create_hparams(overrides)
+        for name, value in asdict(base).items() if base else ():
+            if getattr(hparams, name) != value:
+                print(
+                    f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}"
+                )
+        if hparams.batches_per_update == 1 and processes.world_size > 1:
+            hparams = replace(hparams, batches_per_update=processes.world_size)
+            print(
+                f"batches_per_update = {hparams.batches_per_update}, one for each process: updates "
+                "are larger and fewer than in one process, which is another training"
+            )
+        if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
+            raise UserError(
+                "sync_batch_norm=True: torch shares batch norm's statistics between GPUs alone, "
+                "and these processes train on CPUs; leave it out"
+            )
+        return hparams
+
+    return processes.all_or_none(settle)
+
+
+def is_finished(start: Start, hparams: HParams, output: OutputFolder) -> bool:
+    """Whether the checkpoint is the last of its run; its best one is then marked."""
+    found = start.resumed
+    if found is None or found.state["loop"]["epoch"] <= hparams.epochs:
+        return False
+    if lies_in(found.path, output.path) and output.is_used:
+        checkpoint.mark_if_best(found)
+    return True
+
+
+def refuse_differences(
+    hparams: HParams, clips: "Clips", start: Start, device: torch.device, processes: Processes
+) -> None:
+    """Refuse processes that do not know the same; UserError in all of them."""
+    found = start.resumed
+    processes.refuse_differences(
+        asdict(hparams)
+        | {
+            "the corpus": clips.fingerprint,
+            "the checkpoint": found and f"step {found.state['iteration']}, {_checksum(found.path)}",
+            "the first weights": start.weights is not None,
+            "the decoder": choose_decoder(hparams.decoder, device)[1],
+            "the kind of device": device.type,
+            "torch": versions()["torch"],
+            "this recipe's code": _fingerprint_of_code(),
+        }
+    )
+
+
+def _checksum(path: Path) -> str:
+    checksum = 0
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            checksum = zlib.crc32(block, checksum)
+    return f"CRC-32 {checksum:08x}"
+
+
+def _fingerprint_of_code() -> str:
+    """Of all that trains, in whatever folder it lies."""
+    found = hashlib.sha256()
+    patterns = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")
+    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
+        found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+# ---------------------------------------------------------------------------- clips
+
+
+@dataclass
+class Clips:
+    """A run's clips, and how they differ from those of the checkpoint."""
+
+    training: ClipTable
+    validation: ClipTable
+    fingerprint: str
+    change: dict[str, int] | None  # clips added, gone and changed; None if they are the same
+
+
+def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
+    """The clips that the filelists name. All processes call this together.
+
+    Raises:
+        UserError: if they cannot be read, or are not those of the checkpoint and `new_clips` does
+            not allow that.
+    """
+    found = start.resumed
+    try:
+        training, validation = read_clips(hparams, processes, new_run=new_clips or found is None)
+    except SaidElsewhere:
+        raise
+    except UserError as error:
+        raise UserError(f"{error}\n{HOW_TO_CHANGE_CLIPS}" if found else str(error)) from None
+    clips = Clips(training, validation, corpus_fingerprint(training, validation), None)
+    if found is not None and found.state["corpus"] != clips.fingerprint:
+        clips.change = processes.all_or_none(lambda: _change(found.path, clips, new_clips))
+    return clips
+
+
+def _change(path: Path, clips: Clips, is_allowed: bool) -> dict[str, int]:
+    before, now = _rows_of(path.with_name(CLIPS_FILE)), Counter(_rows(clips))
+    gone, added = before - now, now - before
+    ids = [Counter(row[:2] for row in rows.elements()) for rows in (gone, added)]
+    changed = (ids[0] & ids[1]).total()
+    change = {
+        "added": added.total() - changed,
+        "gone": gone.total() - changed,
+        "changed": changed,
+    }
+    if not is_allowed:
+        raise UserError(
+            f"{path} was trained on other clips than training_files and validation_files now name: "
+            f"{in_words(change)}. Give the filelists and audio settings that it was trained with, "
+            "or resume with these clips by --resume --new-clips"
+        )
+    return change
+
+
+def in_words(change: dict[str, int]) -> str:
+    """How many clips were added, are gone or have another text or length."""
+    return ", ".join(f"{count:,} {what}" for what, count in change.items())
+
+
+def _rows(clips: Clips) -> Iterator[tuple[str, ...]]:
+    for name, table in (("training", clips.training), ("validation", clips.validation)):
+        columns = zip(table.ids(), table.num_frames.tolist(), table.texts, strict=True)
+        for clip, frames, text in columns:
+            yield name, clip, str(frames), f"{zlib.crc32(text):08x}"
+
+
+def _rows_of(path: Path) -> Counter[tuple[str, ...]]:
+    """Those that a run wrote; none where its file is gone or damaged."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return Counter(map(tuple, list(csv.reader(file))[1:]))
+    except (OSError, csv.Error):
+        return Counter()
+
+
+def write_clips(directory: Path, clips: Clips) -> None:
+    """`clips.csv`: list, id, frames and a checksum of the text of every clip; and `lengths.csv`."""
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("list", "id", "frames", "text_crc32"))
+            writer.writerows(_rows(clips))
+
+    write_atomically(directory / CLIPS_FILE, write)
+    write_lengths(directory / LENGTHS_FILE, clips.training)
+
+
+def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
+    """The training and the validation clips; UserError names all that is wrong with either.
+
+    With a table beside a list no clip is opened but those whose files have changed since, by their
+    times. Without a table every clip is looked at, of a new run to its end, and the table is made.
+    On each machine one process does this and the others wait for it; they look themselves only
+    where no table could be written.
+    """
+    lists = processes.all_or_none_however_long(
+        lambda: _read_lists(hparams, new_run) if processes.is_first_of_machine else None,
+        "check their filelists",
+    )
+    # A table that could not be written may be there as it was before clips changed.
+    kept = all(processes.gather(lists is None or all(table.time for table in lists)))
+    lists = processes.all_or_none_however_long(
+        lambda: lists or _read_lists(hparams, new_run, looked_at=kept),
+        "check their filelists themselves",
+    )
+    training, validation = lists
+    shared = np.intersect1d(training.path_hashes, validation.path_hashes)
+    if shared.size:
+        example = int(np.isin(validation.path_hashes, shared).argmax())
+        print(
+            f"warning: {shared.size} validation clips are trained on too, "
+            f"{validation.path(example)} for one"
+        )
+    for clips in lists:
+        seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
+        warning = warn_of_long_clips(
+            seconds, lambda i, clips=clips: f"{clips.where(i)}: {clips.path(i)}"
+        )
+        if warning:
+            print(warning)
+    return lists
+
+
+def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
+    check_symbols(hparams)
+    lists, problems = [], []
+    for filelist in (hparams.training_files, hparams.validation_files):
+        try:
+            lists.append(_read_list(filelist, hparams, new_run, looked_at))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    return lists
+
+
+def _read_list(filelist: str, hparams: HParams, new_run: bool, looked_at: bool) -> ClipTable:
+    """`looked_at`: another process has just done so with the files of a table that is there."""
+    table = kept_table(filelist, hparams)
+    if table and (table.complete or not new_run):
+        if looked_at:
+            return table
+        title = f"looking for clips of {filelist} that changed"
+        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        if not len(changed):
+            return table
+        print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
+        table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
+        return keep_table(table, hparams)
+    if new_run and Path(filelist).is_file():
+        print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
+    progress = _shown(f"checking {filelist}", " lines")
+    return keep_table(read_filelist(filelist, hparams, progress, new_run=new_run), hparams)
+
+
+def _shown(title: str, unit: str) -> Callable[[list[Any]], Iterable[Any]]:
+    return lambda items: progress_bar(title, len(items), unit, iterable=items)
+
+
+# ---------------------------------------------------------------------------- batches
+
+
+def make_sampler(
+    clips: ClipTable, hparams: HParams, processes: Processes = ALONE
+) -> LengthBatchSampler:
+    """The sampler of this process's training batches; UserError for options that this corpus, or
+    this number of processes, does not allow."""
+    try:
+        return LengthBatchSampler(
+            clips.num_frames,
+            random_epochs=hparams.random_epochs,
+            batches_per_update=hparams.batches_per_update,
+            rank=processes.rank,
+            world_size=processes.world_size,
+            **batching_options(hparams),
+        )
+    except BatchingError as error:  # batching.py stands alone, so it has no UserError
+        raise UserError(str(error)) from None
+
+
+def plan_stats(sampler: LengthBatchSampler, hparams: HParams) -> PaddingStats:
+    """What the batches of the sampler's epoch cost in padding."""
+    return padding_stats(sampler.lengths, sampler.plan, frames_per_step=hparams.n_frames_per_step)
+
+
+def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
+    """An epoch's padding, and its cost against random batches of the same corpus.
+
+    The epoch is the sampler's, or the first that is not meant to be of random batches.
+    """
+    r = hparams.n_frames_per_step
+    random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
+    rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
+    plan = sampler.plan
+    if sampler.epoch < hparams.random_epochs:
+        plan = sampler.plan_of(hparams.random_epochs)
+    ours = padding_stats(sampler.lengths, plan, frames_per_step=r)
+
+    def cost(what: str, spent: float, spent_by_random: float) -> str:
+        saved = 100 * (1 - spent / spent_by_random)
+        return (
+            f"  {what} an epoch {spent:,.0f}, {saved:.1f} % fewer than random batches' "
+            f"{spent_by_random:,.0f}"
+        )
+
+    return "\n".join(
+        [
+            f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
+            f"{ours.largest_batch_size} clips",
+            f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+            f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+            f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
+            cost("decoder steps", ours.decoder_steps, rand.decoder_steps),
+            cost("padded frames", ours.padded_frames, rand.padded_frames),
+        ]
+    )
+
+
+def batching_in_words(hparams: HParams) -> str:
+    """The strategy and what is on beside it."""
+    name = hparams.batching_strategy
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+    return name + (f", from epoch {hparams.random_epochs + 1} on" if hparams.random_epochs else "")
+
+
+# ---------------------------------------------------------------------------- the run
+
+
+def start_from(run: Run, start: Start, clips: Clips) -> None:
+    """Put a checkpoint's state, or the weights of another model, into a run that was just built."""
+    hparams = run.hparams
+    if start.resumed is not None:
+        has_new_clips = clips.change is not None
+        run.state = checkpoint.restore(
+            start.resumed, run.trainer, run.sampler, new_clips=has_new_clips
+        )
+        print(
+            f"resuming from {start.resumed.path}: epoch {run.state.epoch}, "
+            f"step {run.state.iteration}"
+        )
+        if not checkpoint.CAN_CHECK:
+            print("pydantic is not installed: the numbers in checkpoints are not checked here")
+        if clips.change is not None:
+            print(f"new clips: {in_words(clips.change)}; epoch {run.state.epoch} is planned anew")
+    if start.weights is not None:
+        path, saved = start.weights
+        checkpoint.load_weights(run.trainer.model, saved, path, hparams.ignore_layers)
+        kept = ", ".join(hparams.ignore_layers) or "none"
+        print(f"weights from {path}; ignore_layers keep theirs: {kept}")
+
+
+def open_logs(run: Run, start: Start, clips: Clips) -> None:
+    """Bring the output folder to the state of the checkpoint, if there is one.
+
+    The logs of a run that is resumed in its own folder are cut back to the checkpoint.
+
+    Raises:
+        UserError: if the folder cannot be written to, or another process trains in it.
+    """
+    if not run.processes.is_first:
+        return
+    run.output.make()
+    directory, state, found = run.output.path, run.state, start.resumed
+    own = found if found is not None and lies_in(found.path, directory) else None
+    with folder_errors():
+        remove_leftovers(directory)
+        # Before the logs are cut: killed in between, the next --resume must cut them too.
+        for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+            print(f"set aside a later or damaged checkpoint: {moved}")
+        if own is not None:
+            checkpoint.mark_if_best(own)
+        if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
+            state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
+        run.logger = RunLogger(directory, directory / run.output.logs, own and own.state)
+        if own is None or clips.change:
+            write_clips(directory, clips)
+    if own is None or clips.change or run.logger.has_lost_metrics:
+        run.save()  # the next --resume then needs no other flag, and a full disk shows now
+    run.logger.log_run(run_record(run, start, clips))
+
+
+def run_record(run: Run, start: Start, clips: Clips) -> dict[str, Any]:
+    """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
+    started_from = start.resumed or start.weights
+    return {
+        "version": __version__,
+        "iteration": run.state.iteration,
+        "epoch": run.state.epoch,
+        "started_from": str(started_from.path) if started_from else None,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "hparams": asdict(run.hparams),
+        "corpus": {
+            "fingerprint": run.corpus,
+            "training_clips": len(run.training_clips),
+            "validation_clips": len(run.validation_clips),
+            "training_frames": int(run.training_clips.num_frames.sum()),
+        },
+        "changed_clips": clips.change,
+        "decoder": run.trainer.decoder_description,
+        **describe_environment(run.device),
+    }
