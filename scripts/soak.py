@@ -28,17 +28,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import torch
 
 from analysis.arguments import make_parser, whole_number
+from analysis.lengths import CorpusLengths, make_corpus
 from analysis.same_run import compare_runs, read_metrics
 from analysis.tables import markdown_table
-from audio import mel_fingerprint
-from data_utils import MEL_SETTINGS_FILE
 from errors import UserError
-from files import METRICS_FILE, write_atomically, write_json
+from files import METRICS_FILE, write_atomically
 from hparams import create_hparams
 from progress import duration, progress_bar
 from training.checkpoint import list_checkpoints
@@ -73,24 +73,15 @@ class Stop:
 # ---------------------------------------------------------------------------- corpus and runs
 
 
-def make_corpus(folder: Path, seed: int, settings: str, clips: int = 40) -> str:
-    """Log-mels of one loud band each, a fifth of them for validation; returns the overrides."""
+def make_corpora(folder: Path, seed: int, settings: str) -> str:
+    """Cached mels of noise for 32 training and 8 validation clips; returns the overrides."""
     settings += ",load_mel_from_disk=True"
-    hparams, rng = create_hparams(settings), np.random.default_rng(seed)
-    (folder / "mels").mkdir(parents=True)
-    lines = []
-    for number, frames in enumerate(rng.integers(9, 42, clips).tolist()):
-        mel = 0.1 * rng.standard_normal((hparams.n_mel_channels, frames), dtype=np.float32) - 8
-        mel[number % hparams.n_mel_channels] += 7
-        np.save(folder / "mels" / f"{number:02d}.npy", mel)
-        words = " ".join(["tone"] * (1 + frames // 6))
-        lines.append(f"{folder}/mels/{number:02d}.npy|{words}.\n")
-    write_json(folder / "mels" / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-    lists = {"training_files": lines[clips // 5 :], "validation_files": lines[: clips // 5]}
-    for name, chosen in lists.items():
-        path = folder / f"{name}.txt"
-        path.write_text("".join(chosen), encoding="utf-8")
-        settings += f",{name}={path}"
+    rng = np.random.default_rng(seed)
+    for name, count in (("training_files", 32), ("validation_files", 8)):
+        (folder / name).mkdir(parents=True)
+        frames = rng.integers(9, 42, count)
+        lengths = CorpusLengths([str(i) for i in range(count)], frames, symbols=3 + frames // 2)
+        settings += f",{name}={make_corpus(folder / name, lengths, create_hparams(settings))}"
     return settings
 
 
@@ -112,11 +103,9 @@ def train_to_the_end(output: Path, overrides: str, epochs: int) -> None:
 # ---------------------------------------------------------------------------- stops
 
 
-def start(arguments: list[str], log: Path, most_bytes: int | None) -> subprocess.Popen:
-    """The program in a session of its own; no file that it writes grows beyond `most_bytes`.
-
-    `cat` writes what it prints into the log, so that a full disk leaves that readable.
-    """
+def start(arguments: list[str], log: Path, most_bytes: int | None) -> tuple[Popen, Popen]:
+    """The program in a session of its own, and what writes its output into `log`, which ends after
+    all its processes. No file that the program writes grows beyond `most_bytes`."""
 
     def prepare() -> None:
         for number in SIGNALS[1:]:  # a shell may have had this program ignore some
@@ -124,15 +113,18 @@ def start(arguments: list[str], log: Path, most_bytes: int | None) -> subprocess
         if most_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
+    reading, writing = os.pipe()
     with open(log, "wb") as file:
-        printer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
-    output = {"stdout": printer.stdin, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(arguments, **output, start_new_session=True, preexec_fn=prepare)
-    printer.stdin.close()
-    return process
+        printer = Popen(["cat"], stdin=reading, stdout=file)
+    process = Popen(
+        arguments, stdout=writing, stderr=writing, start_new_session=True, preexec_fn=prepare
+    )
+    os.close(reading)
+    os.close(writing)
+    return process, printer
 
 
-def wait(process: subprocess.Popen, log: Path, for_training: bool, seconds: float) -> bool:
+def wait(process: Popen, log: Path, for_training: bool, seconds: float) -> bool:
     """Let the run go until set-up is done, if asked to, and then for `seconds` more, or until the
     process ends. Returns whether set-up was done."""
     until = time.monotonic() + (STUCK_SECONDS if for_training else 0)
@@ -161,15 +153,15 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
         newest[0].rename(output.with_name("hidden.pt"))
         newest[0].mkdir()
         before, for_training, seconds = listing(output), True, MAX_SECONDS
-    process = start(command(output, overrides, 10**6, workers), log, most_bytes)
+    process, printer = start(command(output, overrides, 10**6, workers), log, most_bytes)
     reached = wait(process, log, for_training, seconds)
     by_itself = process.poll() is not None
     if not by_itself:
         send(process.pid, signal.Signals.__members__.get(kind, signal.SIGTERM))
     try:
         code = process.wait(STUCK_SECONDS)
-        wait_for_workers(process.pid)
-    except (subprocess.TimeoutExpired, TimeoutError):
+        printer.wait(STUCK_SECONDS)  # workers of a process that was killed end a moment later
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s; see {log}") from None
     fault = fault_of(kind, by_itself, code, read(log))
@@ -193,18 +185,6 @@ def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
     return f"it ended {'by itself' if by_itself else 'late'}, with code {code}: {printed[-500:]}"
 
 
-def wait_for_workers(group: int) -> None:
-    """Workers of a process that was killed end by themselves, a moment later."""
-    until = time.monotonic() + STUCK_SECONDS
-    while time.monotonic() < until:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.02)
-    raise TimeoutError
-
-
 def listing(output: Path) -> dict[str, tuple[int, int]]:
     """Size and time of change of each file of the run."""
     files = [path for path in output.rglob("*") if path.is_file() and path.name != ".lock"]
@@ -222,36 +202,29 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> 
         codes = Counter(stop.exit_code for stop in chosen)
         ends = ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
         training = sum(stop.while_training for stop in chosen)
-        faults = sum(stop.fault is not None for stop in chosen)
-        rows.append([kind, len(chosen), len(chosen) - training, training, ends, faults])
-    titles = ["stopped by", "times", "in set-up", "in training", "exit codes", "faults"]
-    faults = [f"- stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
+        rows.append([kind, len(chosen) - training, training, ends])
+    faults = [f"stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
     found = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return "\n".join(
-        [
-            f"# Soak: one run stopped {len(stops)} times",
-            "",
-            f"{epochs} epochs; weights, optimizer, random states, loop and metrics against a run "
-            f"never stopped: **{'NOT equal' if lost else 'equal bit by bit'}**. {len(faults)} "
-            "faults.",
-            "",
-            markdown_table(titles, rows),
-            "",
-            f"{found['device']}; torch {found['versions']['torch']}; {duration(seconds)}.",
-            f"Command: python scripts/soak.py {' '.join(sys.argv[1:])}".rstrip(),
-            *(["", "## Lost", "", *(f"- {line}" for line in lost)] if lost else []),
-            *(["", "## Faults", "", *faults] if faults else []),
-            "",
-        ]
-    )
+    verdict = "NOT equal" if lost else "equal bit by bit"
+    table = markdown_table(["stopped by", "in set-up", "in training", "exit codes"], rows)
+    return f"""# Soak: one run stopped {len(stops)} times
+
+{epochs} epochs; weights, optimizer, random states, loop and metrics against a run never stopped:
+**{verdict}**. {len(faults)} faults.
+
+{table}
+
+{found["device"]}; torch {found["versions"]["torch"]}; {duration(seconds)}.
+Command: python scripts/soak.py {" ".join(sys.argv[1:])}
+""" + "".join(f"- {line}\n" for line in lost + faults)
 
 
 def soak(args: argparse.Namespace) -> tuple[str, bool]:
     """All of it; returns the summary and whether all is well."""
-    out, stops, began = args.out.absolute(), [], time.monotonic()
-    draw = random.Random(args.seed)
+    out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
+    stops: list[Stop] = []
     settings = f"{SETTINGS},{args.hparams}" if args.hparams else SETTINGS
-    overrides = make_corpus(out / "corpus", args.seed, settings)
+    overrides = make_corpora(out / "corpus", args.seed, settings)
     run, undisturbed = out / "stopped", out / "undisturbed"
     kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
     draw.shuffle(kinds)
