@@ -29,7 +29,6 @@ from pathlib import Path
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
 
 import torch
-from training.setup import make_sampler
 
 from analysis import arguments as options
 from analysis import fast_path
@@ -40,6 +39,7 @@ from errors import UserError
 from files import write_json
 from hparams import create_hparams
 from training.machine import measured_on, seconds_of, synchronize
+from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
@@ -72,9 +72,10 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
 def profile(trainer: Trainer, batches: Iterator[Batch], args: argparse.Namespace) -> dict:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
     wall, busy, kernels = 0, 0, Counter[str]()
+    activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
     for done in range(0, args.steps, SESSION):
         synchronize(trainer.device)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        with torch.profiler.profile(activities=[activity]) as profiler:
             start = time.time_ns()
             run(trainer, batches, min(SESSION, args.steps - done))
             synchronize(trainer.device)

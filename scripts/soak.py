@@ -64,7 +64,6 @@ class Stop:
     """One start of the run and how it ended."""
 
     kind: str
-    workers: int
     while_training: bool  # else in imports and set-up
     exit_code: int
     fault: str | None  # what went wrong
@@ -142,7 +141,8 @@ def read(log: Path) -> str:
 
 def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it, and look at what it says."""
-    workers, most_bytes = draw.choice(WORKERS), None
+    arguments = command(output, overrides, 10**6, workers=draw.choice(WORKERS))
+    most_bytes = None
     for_training, seconds = draw.random() < 0.8, draw.uniform(0, MAX_SECONDS)
     send = draw.choice((os.kill, os.killpg))
     newest = [path for _, path in list_checkpoints(output)][-1:]
@@ -153,7 +153,7 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
         newest[0].rename(output.with_name("hidden.pt"))
         newest[0].mkdir()
         before, for_training, seconds = listing(output), True, MAX_SECONDS
-    process, printer = start(command(output, overrides, 10**6, workers), log, most_bytes)
+    process, printer = start(arguments, log, most_bytes)
     reached = wait(process, log, for_training, seconds)
     by_itself = process.poll() is not None
     if not by_itself:
@@ -170,7 +170,7 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
             fault = "an unreadable checkpoint: files of the run were touched"
         newest[0].rmdir()
         output.with_name("hidden.pt").rename(newest[0])
-    return Stop(kind, workers, reached, code, fault)
+    return Stop(kind, reached, code, fault)
 
 
 def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:

@@ -654,10 +654,10 @@ def test_launches_without_room_beside_the_last_crowd(first, second, crowded):
 # ---------------------------------------------------------------------------- training
 
 
-def losses_of(precision, dropout, steps=32):
+def losses_of(precision, dropout, steps=20):
     """Of training steps of a small model with the fast decoder on the same four batches."""
     settings = "batch_size=4,decoder=fast,encoder_embedding_dim=64,symbols_embedding_dim=64"
-    settings += ",attention_rnn_dim=128,decoder_rnn_dim=128,prenet_dim=32,attention_dim=32"
+    settings += ",attention_rnn_dim=64,decoder_rnn_dim=64,prenet_dim=32,attention_dim=32"
     hparams = create_hparams(f"{settings},postnet_embedding_dim=64,precision={precision}")
     batches = [synthetic_batch([16, 15, 12, 6], [6, 5, 4, 3], hparams, seed=n) for n in range(4)]
     trainer = Trainer(hparams, DEVICE)
