@@ -1,184 +1,103 @@
-"""Microseconds a decoder step of each of the fast decoder's four loops on a GPU.
+"""Microseconds a decoder step of the fast decoder's four loops on a GPU, and of each launch.
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
-    python benchmarks/kernels.py --variants     # and each other choice of fast_decoder/graphs.py
-    python benchmarks/kernels.py --launches     # each launch of a step beside its model
 
-Full-size model, random values, medians. "late" is without programmatic dependent launch: each
-launch begins when the one before it has ended. What the loops take together is the decoder's
-floor; benchmarks/decoder.py measures it with all around it. --launches takes launches one by one,
-late and outside graphs, from torch's profiler: a launch's own time, without what lies between two.
+Full-size model, noise. "late" is without programmatic dependent launch: each launch begins when the
+one before it has ended. What the loops take together is the decoder's floor; benchmarks/decoder.py
+measures it with all around it. Launches are measured one by one, late and outside graphs, by
+torch's profiler: a launch's own time, without what lies between two.
 """
 
 import project_root
 
 import argparse
-import statistics
+import functools
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
+from analysis import arguments as options
 from analysis import fast_path
-from analysis.arguments import (
-    add_device_option,
-    add_json_option,
-    add_size_options,
-    at_least_one,
-    make_parser,
-)
-from analysis.decoder_kernels import LOOPS, MODELLED, MODELLED_PRECISIONS, VARIANTS, changed
 from analysis.tables import markdown_table
+from analysis.timing import median_and_range, time_in_turns
 from files import write_json
 from hparams import HParams
-from training.machine import machine, versions
-from training.trainer import AUTOCAST_DTYPES, PRECISIONS
+from model import Decoder
+from training.machine import measured_on
+from training.trainer import AUTOCAST_DTYPES
 
 if not fast_path.IS_HERE:
     sys.exit(f"kernels.py: {fast_path.MISSING}")
+import fast_decoder
 from fast_decoder import graphs
-from fast_decoder.recurrences import AttentionBuffers, LSTMBuffers
+from fast_decoder.parity import Problem
+from fast_decoder.self_check import kernel_loops
+
+# The launches of a decoder step, and the microseconds of each on an H200 in bf16, tf32 and fp32, 16
+# clips of 120 symbols: modelled from the machine code, not measured
+# (results/kernels-2026-11-22-compiled.md).
+MODELLED = {
+    "attention_forward": {
+        "lstm_step": (3.2, 5.2, 7.5),
+        "attention_energies": (2.7, 2.7, 3.1),
+        "attention_context": (1.5, 1.5, 1.5),
+    },
+    "decoder_forward": {"lstm_step": (2.6, 3.9, 5.4)},
+    "decoder_backward": {"gradient_product": (2.9, 3.7, 5.5), "cell_gradient": (1.6, 1.6, 1.6)},
+    "attention_backward": {
+        "gradient_product": (3.8, 5.2, 8.1),
+        "attention_gradient": (2.5, 2.5, 2.5),
+        "cell_gradient": (3.3, 3.3, 3.6),
+    },
+}
+PRECISIONS, MODELLED_SIZES = ("bf16", "tf32", "fp32"), (16, 120)
 
 
-def setting_of(args: argparse.Namespace, precision: str, early: bool) -> graphs.Setting:
-    hparams, device = HParams(), args.device
-    clips, symbols = graphs.bucket(args.batch_size, args.symbols)
-    return graphs.Setting(
-        device=device,
-        dtype=torch.float32,
-        operand_dtype=AUTOCAST_DTYPES[precision] or torch.float32,
-        tf32=precision == "tf32",
-        clips=clips,
-        symbols=symbols,
-        attention_size=hparams.attention_rnn_dim // args.shrink,
-        context_size=hparams.encoder_embedding_dim // args.shrink,
-        decoder_size=hparams.decoder_rnn_dim // args.shrink,
-        dim=hparams.attention_dim // args.shrink,
-        kernel_size=hparams.attention_location_kernel_size,
-        p_attention_dropout=hparams.p_attention_dropout,
-        p_decoder_dropout=hparams.p_decoder_dropout,
-        location_gradient=hparams.attention_location_gradient,
-        differentiable=True,
-        early_launch=early,
-        stream=torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0,
-    )
+class RecordedLoops:
+    """Loops that keep what they were called with: `calls` by name, to be repeated."""
+
+    def __init__(self, loops: graphs.Graphs):
+        self.loops, self.operand_dtype = loops, loops.operand_dtype
+        self.calls: dict[str, Callable] = {}
+
+    def __getattr__(self, name: str) -> Callable:
+        def call(*buffers):
+            self.calls[name] = functools.partial(getattr(self.loops, name), *buffers)
+            return self.calls[name]()
+
+        return call
 
 
-def loops(decoder: graphs.Graphs, args: argparse.Namespace) -> dict[str, Callable]:
-    """The four loops over buffers of random values."""
-    s, steps, clips, symbols = decoder.setting, args.frames, args.batch_size, args.symbols
-    generator = torch.Generator(s.device).manual_seed(0)
+def record_loops(args: argparse.Namespace, hparams: HParams, precision: str) -> RecordedLoops:
+    """The four loops of a forward and a backward pass over noise."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    recorded: list[RecordedLoops] = []
 
-    def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
-        return scale * torch.randn(shape, generator=generator, device=s.device)
+    def loops_for(*batch) -> RecordedLoops:
+        recorded.append(RecordedLoops(kernel_loops(*batch)))
+        return recorded[0]
 
-    def lstm(size: int, inner: int, width: int) -> dict:
-        return {
-            "keep": random(steps, clips, size) < 1.28,  # nine tenths
-            "weight": random(4 * size, inner, scale=0.03),
-            "gates": random(steps, clips, 4 * size).sigmoid(),
-            "cells": random(steps, clips, size),
-            "rows": random(steps, clips, width),
-        }
-
-    width = s.attention_size + s.context_size
-    past_width = symbols + s.kernel_size - 1
-    attention = AttentionBuffers(
-        **lstm(s.attention_size, width, width),
-        mask=torch.zeros(clips, symbols, dtype=torch.bool, device=s.device),
-        memory=random(clips, symbols, s.context_size),
-        processed_memory=random(clips, symbols, s.dim),
-        query_weight=random(s.dim, s.attention_size, scale=0.03),
-        location_weight=random(s.dim, 2 * s.kernel_size, scale=0.1),
-        v=random(s.dim, scale=0.1),
-        alignments=torch.softmax(random(steps, clips, symbols), dim=2),
-        past=torch.zeros(steps, clips, 2, past_width, device=s.device),
-    )
-    hidden = s.decoder_size
-    outputs = LSTMBuffers(**lstm(hidden, hidden, hidden + s.context_size))
-    gradients = random(steps, clips, width)
-    return {
-        "attention forward": lambda: decoder.attention_forward(attention),
-        "decoder LSTM forward": lambda: decoder.decoder_forward(outputs),
-        "attention backward": lambda: decoder.attention_backward(attention, gradients, None),
-        "decoder LSTM backward": lambda: decoder.decoder_backward(outputs, outputs.rows),
-    }
+    problem = Problem.random(Decoder(hparams), (args.symbols,) * args.batch_size, args.frames, 0)
+    function = functools.partial(fast_decoder.teacher_forced, loops_for=loops_for)
+    problem.to(device=args.device).run(function, precision=AUTOCAST_DTYPES[precision])
+    return recorded[0]
 
 
-def microseconds(loop: Callable, args: argparse.Namespace) -> float:
-    """Of a step; the median."""
-    times = []
-    for repeat in range(args.repeats + 2):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        loop()
-        after.record()
-        after.synchronize()
-        if repeat >= 2:  # warm
-            times.append(1000 * before.elapsed_time(after) / args.frames)
-    return statistics.median(times)
-
-
-def measure_loops(args: argparse.Namespace) -> list[dict]:
-    rows = []
-    for precision in args.precisions.split(","):
-        for variant in VARIANTS if args.variants else list(VARIANTS)[:1]:
-            for early in (True, False):
-                with changed(graphs, VARIANTS[variant]):
-                    decoder = graphs.Graphs(setting_of(args, precision, early))
-                    times = {
-                        name: microseconds(loop, args)
-                        for name, loop in loops(decoder, args).items()
-                    }
-                name = precision + ("" if early else ", late")
-                name += f", {variant}" if args.variants else ""
-                rows.append({"setting": name, **times, "together": sum(times.values())})
-                print(f"measured {name}", file=sys.stderr, flush=True)
-                if args.json:  # anew for every setting, so that a kill leaves what is done
-                    save({"rows": rows}, args)
-    return rows
-
-
-def measure_launches(args: argparse.Namespace) -> list[dict]:
-    """The median duration of each launch, and what is modelled for it where anything is."""
-    found = []
-    modelled_sizes = (args.batch_size, args.symbols) == (16, 120)
-    for precision in args.precisions.split(","):
-        decoder = graphs.Graphs(setting_of(args, precision, early=False))
-        for (loop_name, names), loop in zip(
-            LOOPS.items(), loops(decoder, args).values(), strict=True
-        ):
-            durations = launch_durations(decoder, loop)
-            for name in names:
-                modelled = None
-                if modelled_sizes and precision in MODELLED_PRECISIONS:
-                    modelled = MODELLED[loop_name, name][MODELLED_PRECISIONS.index(precision)]
-                times = durations[name]  # none where the profiler saw no such kernel
-                measured = statistics.median(times) if times else None
-                found.append(
-                    {
-                        "launch": f"{loop_name}: {name}",
-                        "precision": precision,
-                        "measured_us": measured,
-                        "modelled_us": modelled,
-                    }
-                )
-        print(f"measured {precision}", file=sys.stderr, flush=True)
-        if args.json:
-            save({"launches": found}, args)
-    return found
-
-
-def launch_durations(decoder: graphs.Graphs, loop: Callable) -> dict[str, list[float]]:
+def launch_durations(recorded: RecordedLoops, name: str) -> dict[str, list[float]]:
     """Microseconds of every launch of a loop by the kernel's name, made outside graphs."""
-    for name in ("_attention", "_decoder", "_attention_backward", "_decoder_backward"):
-        getattr(decoder, name).graph = None
-    loop()
+    for loop in vars(recorded.loops).values():
+        if hasattr(loop, "graph"):
+            loop.graph = None
+    recorded.calls[name]()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        loop()
+        recorded.calls[name]()
         torch.cuda.synchronize()
     durations = defaultdict(list)
     for event in profiler.events():
@@ -187,65 +106,73 @@ def launch_durations(decoder: graphs.Graphs, loop: Callable) -> dict[str, list[f
     return durations
 
 
-def save(found: dict, args: argparse.Namespace) -> None:
-    result = found | {"versions": versions(), "device": machine(args.device)}
-    result |= {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
-    write_json(args.json, result)
+def measure(args: argparse.Namespace, hparams: HParams, precision: str) -> tuple[list, list]:
+    """Rows of the loops, early and late, and of the launches."""
+    loops, launches = [], []
+    for early in (True, False):
+        graphs.EARLY_LAUNCHES = early
+        recorded = record_loops(args, hparams, precision)
+        title = precision if early else f"{precision}, late"
+        times = time_in_turns(recorded.calls, args.repeats, args.device, warm_up=2, title=title)
+        steps = {name: 1e6 * times[name] / args.frames for name in MODELLED}
+        steps["together"] = np.sum(list(steps.values()), axis=0)
+        loops.append({"setting": title} | {name: us.tolist() for name, us in steps.items()})
+    known = (args.batch_size, args.symbols) == MODELLED_SIZES
+    for name, modelled in MODELLED.items():
+        durations = launch_durations(recorded, name)
+        for launch, us in modelled.items():
+            found = durations[launch]  # none where the profiler saw no such kernel
+            launches.append(
+                {
+                    "launch": f"{name}: {launch}",
+                    "precision": precision,
+                    "measured_us": float(np.median(found)) if found else None,
+                    "modelled_us": us[PRECISIONS.index(precision)] if known else None,
+                }
+            )
+    return loops, launches
 
 
-def loops_table(rows: list[dict]) -> str:
-    cells = [[name, *(f"{time:.1f}" for time in times)] for name, *times in map(dict.values, rows)]
-    return markdown_table(list(rows[0]), cells)
-
-
-def launches_table(found: list[dict]) -> str:
-    cells = [
-        [
-            launch["launch"],
-            launch["precision"],
-            *(
-                "–" if launch[which] is None else f"{launch[which]:.1f}"
-                for which in ("measured_us", "modelled_us")
-            ),
-        ]
-        for launch in found
+def report(result: dict) -> str:
+    """Markdown."""
+    names = ["setting", *MODELLED, "together"]
+    loops = [
+        [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names[1:])]
+        for row in result["loops"]
     ]
-    return markdown_table(["launch", "precision", "measured us", "modelled us"], cells, 2)
+    launches = []
+    for row in result["launches"]:
+        times = (row["measured_us"], row["modelled_us"])
+        shown = ("not measured" if time is None else f"{time:.1f}" for time in times)
+        launches.append([row["launch"], row["precision"], *shown])
+    titles = ["launch", "precision", "measured us", "modelled us"]
+    return (
+        f"{result['device']}, torch {result['versions']['torch']}: {result['batch_size']} clips of "
+        f"{result['frames']} frames and {result['symbols']} symbols; microseconds a decoder step, "
+        f"medians and ranges\n\n{markdown_table(names, loops)}\n\n"
+        f"{markdown_table(titles, launches, 2)}"
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add_device_option(parser)
-    add_size_options(parser, frames=774, symbols=120)
-    add("--precisions", default="bf16,tf32,fp32", help="default %(default)s")
-    add("--repeats", type=at_least_one, default=10)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--variants", action="store_true", help="of other choices too")
-    which.add_argument("--launches", action="store_true", help="each launch by itself")
-    add_json_option(parser)
-    parser.set_defaults(shrink=1)
+    parser = options.make_parser(__doc__)
+    options.add_device_option(parser)
+    options.add_size_options(parser, frames=774, symbols=120)
+    parser.add_argument("--repeats", type=options.at_least_one, default=10)
+    options.add_json_option(parser)
     args = parser.parse_args(arguments)
-    unknown = set(args.precisions.split(",")) - set(PRECISIONS)
-    if unknown:
-        parser.error(f"--precisions {args.precisions}: expected some of {', '.join(PRECISIONS)}")
-    if args.device.type != "cuda":
-        missing = "" if torch.cuda.is_available() else ", and torch finds no GPU here"
-        parser.error(f"--device {args.device}: the kernels run on GPUs only{missing}")
     problem = graphs.problem(args.device, torch.float32)
     if problem is not None:
-        parser.error(f"--device {args.device}: {problem}")
-    if args.launches:
-        table, unit = launches_table(measure_launches(args)), "a launch"
-    else:
-        table, unit = loops_table(measure_loops(args)), "a step"
-    print(
-        f"{machine(args.device)}, torch {torch.__version__}: microseconds {unit}, "
-        f"{args.batch_size} clips of {args.frames} frames and {args.symbols} symbols\n"
-    )
-    print(table)
-    if args.json:
-        print(f"\nwrote {args.json}")
+        parser.error(f"--device {args.device}: the kernels do not run there: {problem}")
+    sizes = {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
+    result: dict[str, Any] = {"loops": [], "launches": []} | sizes | measured_on(args.device)
+    for precision in PRECISIONS:
+        loops, launches = measure(args, HParams(), precision)
+        result["loops"] += loops
+        result["launches"] += launches
+        if args.json:  # after every precision, so that a kill leaves what is done
+            write_json(args.json, result)
+    print(report(result))
 
 
 if __name__ == "__main__":

@@ -202,10 +202,10 @@ class _Loop:
                 entry = entry.data_ptr()
                 assert entry % 16 == 0, name
             values[getattr(kernels, name).value] = 0 if entry is None else entry
-        values = torch.tensor(values)
+        table = torch.tensor(values)
         if self.table.is_cuda:
-            values = values.pin_memory()  # or the host would wait for the steps before
-        self.table.copy_(values, non_blocking=True)
+            table = table.pin_memory()  # or the host would wait for the steps before
+        self.table.copy_(table, non_blocking=True)
 
 
 def _power_of_two(size: int, least: int = 16) -> int:

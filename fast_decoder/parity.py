@@ -1,6 +1,6 @@
 """The training decoder on one batch: its outputs and all its gradients, and how far they are off.
 
-self_check.py holds the kernels against the plain operations with it, and so do the tests.
+self_check.py compares the kernels with plain operations by it, and so do the tests.
 """
 
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 
 import fast_decoder
-from model import DropoutMasks
+from model import Decoder, DropoutMasks
 
 
 @dataclass
 class Problem:
     """A decoder and what it is given."""
 
-    decoder: torch.nn.Module  # model.Decoder
+    decoder: Decoder
     memory: torch.Tensor  # [B, N, E]
     mask: torch.Tensor  # [B, N] bool, True at padding
     mel: torch.Tensor  # [B, n_mels, T_out]
@@ -24,12 +24,10 @@ class Problem:
     seed: int  # of the loss
 
     @classmethod
-    def random(
-        cls, decoder: torch.nn.Module, symbols: tuple[int, ...], steps: int, seed: int
-    ) -> "Problem":
+    def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
         """Clips of so many symbols and steps, with noise in float32, the same for a seed."""
         generator, longest = torch.Generator().manual_seed(seed), max(symbols)
-        size = decoder.attention_layer.memory_layer.linear_layer.in_features
+        size = decoder.decoder_rnn.input_size - decoder.attention_rnn.hidden_size
         shape = len(symbols), decoder.n_mel_channels, steps * decoder.n_frames_per_step
         return cls(
             decoder,
@@ -42,10 +40,13 @@ class Problem:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
         """The same problem in another precision or on another device; its decoder moves along."""
+
+        def moved(keep: torch.Tensor | None) -> torch.Tensor | None:
+            return None if keep is None else keep.to(device=device)
+
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
-        prenet, *others = self.dropout_masks
-        masks = [None if x is None else x.to(device=device) for x in others]
-        masks = DropoutMasks(tuple(x.to(device=device) for x in prenet), *masks)
+        first, second = self.dropout_masks.prenet
+        masks = DropoutMasks((moved(first), moved(second)), *map(moved, self.dropout_masks[1:]))
         decoder = self.decoder.to(dtype=dtype, device=device)
         return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
 
@@ -63,7 +64,7 @@ class Problem:
         self, outputs: tuple[torch.Tensor, ...], weights: tuple[float, ...] = (1.0, 1.0, 1.0)
     ) -> torch.Tensor:
         """A random weighting of the outputs, always the same."""
-        generator, loss = torch.Generator().manual_seed(self.seed), 0.0
+        generator, loss = torch.Generator().manual_seed(self.seed), torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
             noise = torch.randn(output.shape, generator=generator, dtype=torch.float64)
             if weight:
@@ -75,36 +76,32 @@ class Problem:
         function: Callable,
         weights: tuple[float, ...] = (1.0, 1.0, 1.0),
         precision: torch.dtype | None = None,
-    ) -> dict[str, torch.Tensor | None]:
-        """Outputs and all gradients of the loss, by name; `precision` is that of autocast."""
-        memory, mel = (x.clone().requires_grad_() for x in (self.memory, self.mel))
+    ) -> dict[str, torch.Tensor]:
+        """Outputs and all gradients of the loss, by name; `precision` is that of autocast. No
+        gradient counts as one of zeros."""
+        inputs = {"memory": self.memory, "input mel": self.mel}
+        inputs = {name: x.clone().requires_grad_() for name, x in inputs.items()}
         self.decoder.zero_grad()
-        with torch.autocast(memory.device.type, precision, enabled=precision is not None):
-            outputs = self.outputs(function, memory, mel)
+        with torch.autocast(self.memory.device.type, precision, enabled=precision is not None):
+            outputs = self.outputs(function, *inputs.values())
         self.loss(outputs, weights).backward()
         results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
-        results |= {"grad memory": memory.grad, "grad input mel": mel.grad}
-        results |= {f"grad {n}": p.grad for n, p in self.decoder.named_parameters()}
-        return {n: None if x is None else x.detach().clone() for n, x in results.items()}
+        for name, x in (*inputs.items(), *self.decoder.named_parameters()):
+            results[f"grad {name}"] = torch.zeros_like(x) if x.grad is None else x.grad
+        return {name: x.detach().clone() for name, x in results.items()}
 
 
 def relative_errors(
-    actual: dict[str, torch.Tensor | None], expected: dict[str, torch.Tensor | None]
+    actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 ) -> dict[str, float]:
-    """max|a - b| / max|b| of every tensor b of `expected`, by name.
-
-    Infinite for a tensor of another shape, or that is not finite. No gradient counts as zeros.
-    """
+    """max|a - b| / max|b| of every tensor b of `expected`, by name; infinite for a tensor of
+    another shape, or that is not finite."""
     errors = {}
     for name, wanted in expected.items():
         found = actual[name]
-        if found is None or wanted is None:
-            there = wanted if found is None else found
-            errors[name] = float("inf") if there is not None and there.any() else 0.0
-        elif found.shape != wanted.shape or not torch.isfinite(found).all():
+        if found.shape != wanted.shape or not torch.isfinite(found).all():
             errors[name] = float("inf")
-        else:
-            difference = (found.double() - wanted.double()).abs().max().item()
-            largest = wanted.abs().max().item()
-            errors[name] = difference / largest if largest else difference
+            continue
+        difference = (found.double() - wanted.double()).abs().max().item()
+        errors[name] = difference / (wanted.abs().max().item() or 1.0)
     return errors

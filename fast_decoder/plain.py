@@ -121,7 +121,7 @@ class PlainLoops:
                 dquery = gradients.queries[t].unsqueeze(1)
                 torch.bmm(denergy, slopes[t - start], out=dquery)
                 cell.step(t, torch.addmm(dstate[:, :size], dquery.squeeze(1), query_weight))
-                if self.location_gradient:
+                if band is not None:
                     dpast = torch.bmm(denergy, band[t - start]).view_as(past[t])[:, :, middle]
                     dcumulative += dpast[:, 1]
                     dalignment = dpast[:, 0] + dcumulative

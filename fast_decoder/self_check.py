@@ -178,7 +178,7 @@ def machine(device: torch.device) -> dict:
     try:
         driver = DRIVER_FILE.read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError):
-        driver = f"CUDA {torch._C._cuda_getDriverVersion()}"
+        driver = f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
     major, minor = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
     return {"GPU": name, "compute capability": f"{major}.{minor}", "driver": driver}
@@ -228,9 +228,10 @@ def cache(answer: Answer) -> None:
 def check_in_process(facts: dict, device: str, early: bool) -> Trial:
     """`compare_all` in a fresh process, however it ends."""
     given = json.dumps({"facts": facts, "device": device, "early": early})
-    options = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
     try:
-        ended = subprocess.run(COMMAND, cwd=ROOT, input=given, timeout=SECONDS, **options)
+        ended = subprocess.run(
+            COMMAND, cwd=ROOT, input=given, timeout=SECONDS, capture_output=True, errors="replace"
+        )
     except OSError as error:
         return Trial(early, False, f"{NO_PROCESS}: {error}")
     except subprocess.TimeoutExpired:
@@ -249,8 +250,7 @@ def main() -> None:
     device, facts = torch.device(given["device"]), given["facts"]
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
-    for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
-        switch.allow_tf32 = facts["TF32"]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = facts["TF32"]
     graphs.EARLY_LAUNCHES = given["early"]
     print(json.dumps(compare_all(facts, device)), flush=True)
 
@@ -258,13 +258,13 @@ def main() -> None:
 def compare_all(facts: dict, device: torch.device) -> tuple[bool, str]:
     """Whether the kernels are right, and the tensor with the largest error or what failed."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
-    problems = (make_problem(facts["sizes"], symbols) for symbols in BATCHES)
     try:
-        errors = [error for problem in problems for error in compare(problem, device, autocast)]
+        problems = [make_problem(facts["sizes"], symbols) for symbols in BATCHES]
+        errors = [found for problem in problems for found in compare(problem, device, autocast)]
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         return False, traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    name, error, bound = max(errors, key=lambda found: found[1] / found[2])
-    return error <= bound, f"{name} has error {error:.1e} of {bound:.1e} allowed"
+    name, largest, bound = max(errors, key=lambda found: found[1] / found[2])
+    return largest <= bound, f"{name} has error {largest:.1e} of {bound:.1e} allowed"
 
 
 def make_problem(sizes: dict, symbols: tuple[int, ...]) -> Problem:

@@ -17,6 +17,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from analysis.same_run import TIMES, compare_runs, differences
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"  # its README says where each file comes from
 GOLDEN = DATA / "golden"
@@ -112,27 +114,6 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
     return [line for line in map(json.loads, lines) if kind in (None, line["kind"])]
 
 
-TIMES = {
-    "minutes",
-    "prepare_seconds",
-    "data_wait_seconds",
-    "process_wait_seconds",
-    "frames_per_second",
-    "padded_frames_per_second",
-    "clips_per_second",
-    "peak_memory_bytes",
-}
-
-
-def without_times(records: list[dict]) -> list[dict]:
-    """The lines of metrics.jsonl that two equal runs share."""
-    return [
-        {name: value for name, value in record.items() if name not in TIMES}
-        for record in records
-        if record["kind"] != "run"
-    ]
-
-
 def curves(directory: Path) -> dict[str, list]:
     """TensorBoard's (step, value) of every scalar, (step,) of every picture and sound."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -162,44 +143,14 @@ def newest(directory: Path) -> Path:
 
 def assert_same(one, other, path: str = "") -> None:
     """Bitwise equality of nested dicts, lists and tensors."""
-    assert type(one) is type(other), path
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, path
-        assert torch.equal(one, other), path
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_same(one[key], other[key], f"{path}/{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            assert_same(*pair, f"{path}/{i}")
-    else:
-        assert one == other, path
-
-
-LOOP_TIMES = {
-    "seconds",
-    "prepare_seconds",
-    "data_wait_seconds",
-    "process_wait_seconds",
-    "peak_memory_bytes",
-}
+    assert differences(one, other, path) == []
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimiser, loop and logs of two runs are the same, but for times."""
+    """Weights, optimizer, loop and logs of two runs are the same, but for times."""
+    assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
-    for name in (newest(one).name, "best.pt"):
-        a, b = load(one / name), load(other / name)
-        for part in ("state_dict", "optimizer", "sampler", "iteration", "corpus", "scaler"):
-            assert_same(a[part], b[part], f"{name}/{part}")
-        assert {k: v for k, v in a["loop"].items() if k not in LOOP_TIMES} == {
-            k: v for k, v in b["loop"].items() if k not in LOOP_TIMES
-        }
-    assert without_times(metrics(one)) == without_times(metrics(other))
     assert curves(one) == curves(other)
-    assert (one / "lengths.csv").read_bytes() == (other / "lengths.csv").read_bytes()
 
 
 # ---------------------------------------------------------------------------- runs in processes

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from analysis.arguments import available_device, make_parser, output_file
-from benchmarks import busy, loader
+from benchmarks import epoch, synthesis
 
 
 def test_a_file_to_write_lies_in_a_folder_that_is_there(tmp_path, monkeypatch):
@@ -22,7 +22,7 @@ def test_a_file_to_write_lies_in_a_folder_that_is_there(tmp_path, monkeypatch):
         output_file("new.json")
 
 
-@pytest.mark.parametrize("program", [busy, loader])
+@pytest.mark.parametrize("program", [epoch, synthesis])
 def test_results_that_could_not_be_written_are_not_measured(program, capsys):
     with pytest.raises(SystemExit):
         program.main(["--json", "none/x.json"])

@@ -26,7 +26,6 @@ from helpers import (
     make_corpus,
     metrics,
     newest,
-    without_times,
 )
 
 import train

@@ -7,7 +7,8 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from test_model import GOLDEN, TINY, needs_golden, seeded, tiny_batch, tiny_model
+from helpers import GOLDEN
+from test_model import seeded, tiny_batch, tiny_model
 
 import fast_decoder
 import model
@@ -19,6 +20,8 @@ from model import Tacotron2, Tacotron2Loss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+# Sums are made in another order than the reference's. Seen on three kinds of processor: 2e-14 and
+# FLOAT32_SEEN.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -46,24 +49,14 @@ def problem(
     lengths=((7, 9), (2, 4), (5, 12)), dtype=torch.float32, training=True, seed=0, **changes
 ):
     """Clips of (symbols, frames) for a tiny decoder."""
-    decoder = tiny_model(seed, training, **changes).to(dtype).decoder
-    symbols, frames = (torch.tensor(x) for x in zip(*lengths, strict=True))
-    num_symbols, r = int(symbols.max()), decoder.n_frames_per_step
-    num_steps, generator = -(-int(frames.max()) // r), seeded(seed + 1)
-    embedding_dim = changes.get("encoder_embedding_dim", TINY.encoder_embedding_dim)
-    mels = changes.get("n_mel_channels", TINY.n_mel_channels)
-    return Problem(
-        decoder,
-        torch.randn(len(lengths), num_symbols, embedding_dim, generator=generator, dtype=dtype),
-        torch.arange(num_symbols) >= symbols[:, None],
-        torch.randn(len(lengths), mels, num_steps * r, generator=generator, dtype=dtype),
-        decoder.draw_masks(num_steps, len(lengths), generator),
-        seed,
-    )
+    decoder = tiny_model(seed, training, **changes).decoder
+    symbols, frames = zip(*lengths, strict=True)
+    steps = -(-max(frames) // decoder.n_frames_per_step)
+    return Problem.random(decoder, symbols, steps, seed).to(dtype)
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Errors of the fast decoder and of the reference against float64, by name, of every draw."""
+    """Errors of the fast decoder and the reference against float64, by name, of every draw."""
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
     for draw in range(draws):
@@ -86,8 +79,7 @@ def assert_parity(case, weights=(1.0, 1.0, 1.0)):
     expected = case.run(model.teacher_forced, weights)
     actual = case.run(fast_decoder.teacher_forced, weights)
     for name, wanted in expected.items():
-        if wanted is not None:
-            assert actual[name].dtype == wanted.dtype, name
+        assert actual[name].dtype == wanted.dtype, name
     errors = relative_errors(actual, expected)
     worst = max(errors, key=errors.get)
     assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
@@ -111,14 +103,15 @@ SIZES = {
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-def test_outputs_and_every_gradient_are_those_of_the_reference(name, dtype, products):
+def test_every_gradient_matches_the_reference(name, dtype, products):
+    """And every output."""
     assert_parity(problem(SIZES[name], dtype))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("r", [2, 3])
 @pytest.mark.parametrize("lengths", [((7, 9), (2, 4), (5, 13)), ((3, 1),)])
-def test_several_frames_a_step_change_nothing(lengths, r, dtype, products):
+def test_several_frames_a_step_match_the_reference(lengths, r, dtype, products):
     assert_parity(problem(lengths, dtype, n_frames_per_step=r))
 
 
@@ -138,7 +131,7 @@ def test_several_frames_a_step_change_nothing(lengths, r, dtype, products):
     ids=str,
 )
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_sizes_and_dropout_change_nothing(changes, dtype, products):
+def test_other_sizes_and_dropout_match_the_reference(changes, dtype, products):
     assert_parity(problem(dtype=dtype, **changes))
 
 
@@ -155,7 +148,7 @@ def test_a_sum_over_many_rows_keeps_its_precision():
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
-def test_a_loss_of_some_outputs_only_has_the_gradients_of_the_reference(weights):
+def test_a_loss_of_some_outputs_matches_the_reference(weights):
     """Alignments too: guided-attention losses need their gradient."""
     assert_parity(problem(dtype=torch.float64), weights)
 
@@ -176,7 +169,7 @@ class Repeated(torch.autograd.Function):
         return None, *torch.autograd.grad(outputs, inputs, gradients)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     sizes = {"attention_rnn_dim": 3, "decoder_rnn_dim": 2, "prenet_dim": 2, "attention_dim": 2}
     sizes |= {"encoder_embedding_dim": 4, "n_mel_channels": 2, "attention_location_n_filters": 2}
     case = problem(((3, 3), (2, 2)), torch.float64, **sizes)
@@ -195,13 +188,9 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(lambda *x: Repeated.apply(outputs, *x), inputs)
 
 
-@needs_golden
 def test_golden_outputs_and_gradients_are_met():
-    assert_golden()
-
-
-def assert_golden():
-    with np.load(GOLDEN, allow_pickle=False) as file:
+    """NVIDIA's outputs and gradients; the tolerances are theirs to our reference decoder too."""
+    with np.load(GOLDEN / "model_dev.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays["meta/json"]))["config"]
     golden = {k: torch.from_numpy(v) for k, v in arrays.items() if v.dtype.kind in "fib"}
@@ -227,7 +216,7 @@ def assert_golden():
         assert (gradient - expected).abs().max() < 1e-3 * expected.abs().max(), name
 
 
-def losses_of_training(training_decoder, steps=50):
+def losses_of_training(training_decoder, steps=30):
     tacotron = tiny_model(training=True, training_decoder=training_decoder)
     batch = tiny_batch(((5, 10), (3, 6)))
     optimizer = torch.optim.Adam(tacotron.parameters(), lr=1e-2)
@@ -243,10 +232,10 @@ def losses_of_training(training_decoder, steps=50):
     return losses
 
 
-def test_fifty_steps_of_training_have_the_loss_curve_of_the_reference():
+def test_thirty_training_steps_match_the_reference():
     reference = losses_of_training(model.teacher_forced)
     fast = losses_of_training(fast_decoder.teacher_forced)
-    assert reference[-1] < 0.7 * reference[0]
+    assert reference[-1] < 0.9 * reference[0]
     assert fast == pytest.approx(reference, rel=1e-4)
     assert losses_of_training(fast_decoder.teacher_forced, steps=10) == fast[:10]  # bitwise
 
@@ -282,14 +271,14 @@ def test_onednn_is_used_only_where_its_products_are_right(multiply, monkeypatch)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_costs_no_more_precision_than_it_costs_the_reference(precision, products):
+def test_autocast_is_as_exact_as_in_the_reference(precision, products):
     """The usual error: in some draws attention magnifies either one's errors."""
     fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
     for name, errors in fast.items():
         assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
 
 
-def test_autocast_does_not_reach_into_the_hand_written_backward_pass():
+def test_autocast_spares_the_hand_written_backward_pass():
     """Of alignments alone, the gradient of v comes from there and from nowhere else."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
@@ -305,7 +294,7 @@ def test_autocast_does_not_reach_into_the_hand_written_backward_pass():
 # ---------------------------------------------------------------------------- safety
 
 
-def test_two_forward_passes_before_their_backward_passes_do_not_meet():
+def test_two_forward_passes_before_backward_do_not_interfere():
     one, two = problem(), problem(((4, 6), (6, 9), (3, 12)))
     two.decoder = one.decoder
     expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in (one, two)]
@@ -322,7 +311,7 @@ def test_two_forward_passes_before_their_backward_passes_do_not_meet():
             assert torch.equal(memory.grad, wanted)
 
 
-def test_a_second_backward_pass_through_one_graph_is_refused():
+def test_a_second_backward_pass_is_refused():
     case = problem()
     loss = case.loss(case.outputs())
     loss.backward(retain_graph=True)
@@ -345,24 +334,23 @@ def test_an_output_changed_before_the_backward_pass_is_refused():
         mel.sum().backward()
 
 
-def test_two_runs_are_bitwise_the_same():
+def test_two_runs_are_bitwise_equal():
     case = problem()
     one, two = (case.run(fast_decoder.teacher_forced) for _ in range(2))
     for name, tensor in one.items():
         assert torch.equal(tensor, two[name]), name
 
 
-def test_frozen_parameters_get_no_gradient_and_the_others_theirs():
+def test_frozen_parameters_get_no_gradient():
+    """And the others theirs."""
     case = problem()
     expected = case.run(model.teacher_forced)
     for name, parameter in case.decoder.named_parameters():
         parameter.requires_grad_("decoder_rnn" not in name and "query" not in name)
-    actual = case.run(fast_decoder.teacher_forced)
-    for name, wanted in expected.items():
-        if "decoder_rnn" in name or "query" in name:
-            assert actual[name] is None
-        else:
-            assert (actual[name] - wanted).abs().max() <= 1e-5 * wanted.abs().max(), name
+    errors = relative_errors(case.run(fast_decoder.teacher_forced), expected)
+    for name, parameter in case.decoder.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad
+        assert parameter.grad is None or errors[f"grad {name}"] <= TOLERANCE[torch.float32]
 
 
 def test_a_mel_of_no_whole_number_of_steps_is_refused():

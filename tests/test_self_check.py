@@ -1,6 +1,6 @@
 """The check of the kernels before training: what it finds, keeps and says, and what then trains.
 
-Triton's interpreter stands for a GPU; a process of its own is not needed for it but where said.
+Triton's interpreter stands for a GPU, and this process for the one of the check but where said.
 """
 
 import contextlib
@@ -27,16 +27,13 @@ from training.trainer import MicroBatch, Trainer, checked_decoder
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
-IN_A_PROCESS = self_check.in_a_process
-HPARAMS = create_hparams(
-    ",".join(
-        f"{name}={value}"
-        for name, value in (TINY | {"decoder": "fast", "n_mel_channels": MELS}).items()
-    )
-)
+IN_A_PROCESS = self_check.check_in_process
+SETTINGS = TINY | {"decoder": "fast", "n_mel_channels": MELS}
+HPARAMS = create_hparams(",".join(f"{name}={value}" for name, value in SETTINGS.items()))
 RIGHT, WRONG = Trial(True, True, "mel: 1e-7"), Trial(True, False, "grad memory: 1")
 LATE_RIGHT, LATE_WRONG = RIGHT._replace(early=False), WRONG._replace(early=False)
 
+gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
 interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,16 +41,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
     """A machine whose kernels run in the interpreter, on a batch as small as can be."""
-    monkeypatch.setattr(graphs, "problem", lambda *_: None)
-    monkeypatch.setattr(graphs, "CHUNK", 1)
-    monkeypatch.setattr(graphs, "UNITS", 32)
-    monkeypatch.setattr(graphs, "GROUPS", 1)
-    monkeypatch.setattr(graphs, "bucket", lambda clips, symbols: (clips, 32))
-    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", True)
+    small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "EARLY_LAUNCHES": True}
+    small |= {"problem": lambda *_: None, "bucket": lambda clips, symbols: (clips, 32)}
+    for name, value in small.items():
+        monkeypatch.setattr(graphs, name, value)
     monkeypatch.setattr(self_check, "BATCHES", ((5, 3),))
     monkeypatch.setattr(self_check, "STEPS_AFTER_A_CHUNK", 1)
     monkeypatch.setattr(self_check, "machine", lambda _: {"GPU": "H200", "driver": "550.1"})
-    monkeypatch.setattr(self_check, "in_a_process", in_this_process)
+    monkeypatch.setattr(self_check, "check_in_process", in_this_process)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     switches = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [switch.allow_tf32 for switch in switches]
@@ -84,7 +79,7 @@ def answers_in_turn(monkeypatch, *trials):
         started.append((facts, early))
         return left.pop(0)
 
-    monkeypatch.setattr(self_check, "in_a_process", in_turn)
+    monkeypatch.setattr(self_check, "check_in_process", in_turn)
     return started
 
 
@@ -92,27 +87,31 @@ def check(hparams=HPARAMS, autocast=None):
     return self_check.check(hparams, CPU, autocast)
 
 
+def is_plain(decoder):
+    return getattr(decoder, "keywords", None) == {"loops_for": fast_decoder.plain_loops}
+
+
 # ---------------------------------------------------------------------------- what is found
 
 
 @interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
-def test_right_kernels_train_and_the_start_says_how_near_they_are(autocast):
-    found = check(autocast=autocast)
-    assert found.right, found.trials
-    decoder, phrase = self_check.settle(found, warn=True)
+def test_right_kernels_train(autocast):
+    answer = check(autocast=autocast)
+    assert answer.right, answer.trials
+    decoder, phrase = self_check.settle(answer, warn=True)
     assert decoder is fast_decoder.teacher_forced
     assert phrase.startswith("Triton kernels in CUDA graphs, checked against plain operations: ")
-    assert " allowed" in phrase
 
 
-def smaller_tanh(kernels, monkeypatch):
+def smaller_tanh(monkeypatch):
     """A formula."""
+    kernels = graphs._kernels()
     tanh = kernels._tanh
     monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
-def another_address(kernels, monkeypatch):
+def another_address(monkeypatch):
     entries = graphs.Graphs._attention_entries
     monkeypatch.setattr(
         graphs.Graphs,
@@ -121,7 +120,7 @@ def another_address(kernels, monkeypatch):
     )
 
 
-def no_first_gradient(kernels, monkeypatch):
+def no_first_gradient(monkeypatch):
     """Wrong in the backward pass alone: memory that is not zero at its start."""
     entries = graphs.Graphs._gradient_entries
 
@@ -132,71 +131,66 @@ def no_first_gradient(kernels, monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "_gradient_entries", changed)
 
 
-FAULTS = {smaller_tanh: "", another_address: "", no_first_gradient: "grad "}
+def not_finite(monkeypatch):
+    forward = graphs.Graphs.decoder_forward
+
+    def spoilt(self, buffers):
+        forward(self, buffers)
+        buffers.rows[-1, 0, 0] = torch.nan
+
+    monkeypatch.setattr(graphs.Graphs, "decoder_forward", spoilt)
+
+
+FAULTS = {smaller_tanh: "", another_address: "", no_first_gradient: "grad ", not_finite: ""}
 
 
 @interpreted
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_a_kernel_is_found_and_the_tensor_named(fault, monkeypatch):
-    fault(graphs._kernels(), monkeypatch)
-    found = check()
-    assert not found.right
-    [trial] = found.trials
+def test_a_fault_in_a_kernel_is_found(fault, monkeypatch):
+    """The tensor is named, and the warning has all that a report needs."""
+    fault(monkeypatch)
+    answer = check()
+    assert not answer.right
+    [trial] = answer.trials
     assert trial.text.startswith(FAULTS[fault])
     name = trial.text.split(" has error ")[0].removeprefix("grad ")
     names = {"mel", "gate", "alignments", "memory", "input mel"}
     assert name in names | dict(Decoder(HPARAMS).named_parameters()).keys()
     with pytest.warns(UserWarning, match="failed their check on this GPU") as said:
-        decoder, phrase = self_check.settle(found, warn=True)
-    assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
+        decoder, phrase = self_check.settle(answer, warn=True)
+    assert is_plain(decoder)
     assert phrase.startswith("plain operations")
-    message = str(said[0].message)
     for needed in ("GPU: H200", "driver: 550.1", f"torch: {torch.__version__}", trial.text):
-        assert needed in message
-    assert message.endswith(
-        f"kept in {self_check.answers_file()}; delete that file to check again."
-    )
+        assert needed in str(said[0].message)
+    assert str(said[0].message).endswith(f"To check again, delete {self_check.cache_file()}.")
 
 
 @interpreted
-def test_what_is_no_number_is_wrong(monkeypatch):
-    loops = graphs.Graphs.decoder_forward
+@pytest.mark.parametrize(
+    ("owner", "name", "message", "expected"),
+    [
+        (graphs._Loop, "run", "illegal memory access\nmore", "RuntimeError: illegal memory access"),
+        # training would not use such kernels: plain operations are not compared with themselves
+        (
+            graphs,
+            "_attention_energies",
+            "no shared memory",
+            "RuntimeError: no graphs could be made",
+        ),
+    ],
+)
+def test_what_fails_is_the_finding(owner, name, message, expected, monkeypatch):
+    def broken(*_):
+        raise RuntimeError(message)
 
-    def spoilt(self, buffers):
-        loops(self, buffers)
-        buffers.rows[-1, 0, 0] = torch.nan
-
-    monkeypatch.setattr(graphs.Graphs, "decoder_forward", spoilt)
+    monkeypatch.setattr(owner, name, broken)
     [trial] = check().trials
     assert not trial.right
-    assert "error inf of 1.0e-05 allowed" in trial.text
+    assert trial.text.startswith(expected)
+    assert message.splitlines()[0] in trial.text
 
 
-@interpreted
-def test_what_breaks_is_the_finding(monkeypatch):
-    def broken(*_):
-        raise RuntimeError("an illegal memory access was encountered\nmore")
-
-    monkeypatch.setattr(graphs._Loop, "run", broken)
-    assert check().trials == [
-        Trial(False, False, "RuntimeError: an illegal memory access was encountered")
-    ]
-
-
-@interpreted
-def test_kernels_that_training_would_not_use_are_not_taken_for_right(monkeypatch):
-    """It would compare plain operations with themselves."""
-
-    def broken(*_):
-        raise RuntimeError("out of resource: shared memory")
-
-    monkeypatch.setattr(graphs, "_attention_energies", broken)
-    [trial] = check().trials
-    assert not trial.right
-    assert "no graphs could be made: RuntimeError: out of resource" in trial.text
-
-
-def test_the_sizes_are_all_that_a_decoder_reads_of_the_hyper_parameters():
+def test_the_sizes_are_all_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()
@@ -227,22 +221,20 @@ def test_a_process_that_crashes_or_hangs_is_a_finding(program, expected, monkeyp
     monkeypatch.undo()
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
-    trial = self_check.in_a_process({}, "cpu", early=True)
+    trial = self_check.check_in_process({}, "cpu", early=True)
     wanted = Trial(True, True, "mel: 0") if expected is None else Trial(True, False, expected)
     assert trial == wanted
 
 
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_on_a_gpu_the_full_size_kernels_are_found_right_by_a_fresh_process(
-    autocast, monkeypatch, tmp_path
-):
+def test_on_a_gpu_the_full_size_is_found_right(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = self_check.check(HParams(), torch.device("cuda"), autocast)
-    assert found.right, found.trials
-    assert not found.late, found.trials
-    assert found in self_check.read_answers()
+    answer = self_check.check(HParams(), torch.device("cuda"), autocast)
+    assert answer.right, answer.trials
+    assert not answer.late, answer.trials
+    assert answer in self_check.read_answers()
 
 
 WITHOUT_ADDRESS = """
@@ -253,49 +245,32 @@ self_check.main()
 """
 
 
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
-def test_on_a_gpu_an_address_that_is_not_there_leaves_this_process_its_gpu(monkeypatch, tmp_path):
+@gpu_only
+def test_on_a_gpu_an_illegal_access_leaves_this_process_alone(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
-    found = self_check.check(HParams(), torch.device("cuda"), None)
-    assert not found.right
-    assert "illegal memory access" in found.trials[-1].text
+    answer = self_check.check(HParams(), torch.device("cuda"), None)
+    assert not answer.right
+    assert "illegal memory access" in answer.trials[-1].text
     assert torch.ones(2, device="cuda").sum().item() == 2
 
 
 # ---------------------------------------------------------------------------- what is tried
 
 
-def test_late_launches_are_tried_after_early_ones_and_used_with_a_warning(monkeypatch):
+@pytest.mark.parametrize("second", [LATE_RIGHT, LATE_WRONG])
+def test_late_launches_are_tried_after_early_ones(second, monkeypatch):
     monkeypatch.setattr(graphs, "launches_early", lambda _: True)
-    started = answers_in_turn(monkeypatch, WRONG, LATE_RIGHT)
-    found = check()
+    started = answers_in_turn(monkeypatch, WRONG, second)
+    answer = check()
     assert [early for _, early in started] == [True, False]
     with pytest.warns(UserWarning, match="early launches: WRONG: grad memory: 1") as said:
-        decoder, phrase = self_check.settle(found, warn=True)
-    assert "late launches: right: mel: 1e-7" in str(said[0].message)
-    assert decoder is fast_decoder.teacher_forced
-    assert "one after another" in phrase
-    assert graphs.EARLY_LAUNCHES is False
-
-
-def test_where_both_are_wrong_plain_operations_train(monkeypatch):
-    monkeypatch.setattr(graphs, "launches_early", lambda _: True)
-    answers_in_turn(monkeypatch, WRONG, LATE_WRONG)
-    with pytest.warns(UserWarning, match="late launches: WRONG"):
-        decoder, _ = self_check.settle(check(), warn=True)
-    assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
-    assert graphs.EARLY_LAUNCHES is True
-
-
-def test_where_no_process_can_be_started_nothing_is_known_of_the_kernels(monkeypatch):
-    monkeypatch.setattr(self_check, "in_a_process", IN_A_PROCESS)
-    monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
-    found = check()
-    assert found.open
-    assert "no process could be started" in found.trials[0].text
-    assert self_check.read_answers() == []
+        decoder, phrase = self_check.settle(answer, warn=True)
+    assert f"late launches: {'right' if second.right else 'WRONG'}" in str(said[0].message)
+    assert is_plain(decoder) != second.right
+    assert ("one after another" in phrase) == second.right
+    assert second.right != graphs.EARLY_LAUNCHES
 
 
 @pytest.mark.parametrize(
@@ -303,39 +278,34 @@ def test_where_no_process_can_be_started_nothing_is_known_of_the_kernels(monkeyp
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB",
         "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        None,  # no process can be started
     ],
 )
-def test_a_gpu_that_takes_no_second_process_says_nothing_of_the_kernels(text, monkeypatch):
-    monkeypatch.setattr(graphs, "launches_early", lambda _: True)
-    answers_in_turn(monkeypatch, Trial(True, False, text))
+def test_a_gpu_without_a_second_process_leaves_it_unknown(text, monkeypatch):
+    if text is None:
+        monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
+        monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
+    else:
+        answers_in_turn(monkeypatch, Trial(True, False, text))
     with pytest.warns(UserWarning, match="could not be checked") as said:
         decoder, _ = self_check.settle(check(), warn=True)
     assert "report" not in str(said[0].message)
-    assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
-    assert not self_check.answers_file().exists()
+    assert is_plain(decoder)
+    assert not self_check.cache_file().exists()
 
 
-# ---------------------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------------------- what is cached
 
 
-def test_an_answer_is_kept_and_not_worked_out_twice(monkeypatch, capsys):
-    started = answers_in_turn(monkeypatch, LATE_WRONG)
-    found = check()
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("checking the decoder's kernels, once for each GPU")
-    assert second.startswith("checked in ")
-    assert check() == found
-    assert len(started) == 1
-    assert capsys.readouterr().err == ""
+CHANGES = ("nothing", "GPU", "driver", "code", "torch", "precision", "sizes", "TF32")
 
 
-@pytest.mark.parametrize(
-    "changed", ["GPU", "driver", "code", "torch", "precision", "sizes", "TF32"]
-)
-def test_another_machine_version_or_setting_is_looked_at_anew(changed, monkeypatch):
+@pytest.mark.parametrize("changed", CHANGES)
+def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatch, capsys):
     started = answers_in_turn(monkeypatch, LATE_RIGHT, LATE_WRONG)
     hparams, autocast = HPARAMS, None
     first = check()
+    assert capsys.readouterr().err.startswith("checking the decoder's kernels, once for each GPU")
     if changed in ("GPU", "driver"):
         machine = {"GPU": "H200", "driver": "550.1"} | {changed: "other"}
         monkeypatch.setattr(self_check, "machine", lambda _: machine)
@@ -347,82 +317,50 @@ def test_another_machine_version_or_setting_is_looked_at_anew(changed, monkeypat
         autocast = torch.bfloat16
     elif changed == "sizes":
         hparams = replace(HPARAMS, attention_dim=7)
-    else:
+    elif changed == "TF32":
         torch.backends.cuda.matmul.allow_tf32 = True
     second = check(hparams, autocast)
-    assert len(started) == 2
-    assert (first.right, second.right) == (True, False)
-    assert self_check.read_answers() == [first, second]
+    if changed == "nothing":
+        assert second == first
+        assert len(started) == 1
+        assert capsys.readouterr().err == ""
+    else:
+        assert (first.right, second.right) == (True, False)
+        assert self_check.read_answers() == [first, second]
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", "[1]", '[{"facts": 1}]', '[{"facts": {}, "trials": [[1]]}]']
-)
-def test_a_damaged_file_is_made_anew(content, monkeypatch):
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", '[{"facts": {}, "trials": [[1]]}]'])
+def test_a_damaged_cache_is_written_again(content, monkeypatch):
     answers_in_turn(monkeypatch, LATE_RIGHT)
-    path = self_check.answers_file()
+    path = self_check.cache_file()
     path.parent.mkdir()
     path.write_text(content)
-    found = check()
-    assert self_check.read_answers() == [found]
+    assert self_check.read_answers() == []
+    answer = check()
+    assert self_check.read_answers() == [answer]
 
 
-@pytest.mark.parametrize("folder", ["a file", "relative"])
-def test_where_nothing_can_be_kept_a_line_says_that_each_start_checks(
-    folder, monkeypatch, tmp_path, capsys
-):
+def test_a_cache_that_cannot_be_written_is_reported(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    path = str(tmp_path / "file") if folder == "a file" else "relative"
-    monkeypatch.setenv("XDG_CACHE_HOME", path)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     started = answers_in_turn(monkeypatch, LATE_WRONG, LATE_WRONG)
-    with pytest.warns(UserWarning, match="failed their check") as said:
-        self_check.settle(check(), warn=True)
-    assert "kept in" not in str(said[0].message)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert "checked at every start" in lines[2]
-    assert path in lines[2]
+    check()
+    assert "check cannot be cached" in capsys.readouterr().err.splitlines()[1]
     check()
     assert len(started) == 2
 
 
-class Libcuda:
-    """The driver's library, of CUDA 12.4."""
-
-    def __init__(self, name):
-        assert name == "libcuda.so.1"
-
-    def cuDriverGetVersion(self, number):
-        number.value = 12040
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5", "550.54.15"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release", "570.86"),
-        ("another format", "for CUDA 12.4"),
-        (None, "for CUDA 12.4"),
-    ],
-)
-def test_the_drivers_version_is_read_from_the_system(content, expected, monkeypatch, tmp_path):
-    path = tmp_path / "version"
-    if content is not None:
-        path.write_text(content)
-    monkeypatch.setattr(self_check, "DRIVER_FILE", path)
-    monkeypatch.setattr(self_check.ctypes, "CDLL", Libcuda)
-    monkeypatch.setattr(self_check.ctypes, "byref", lambda number: number)
-    assert self_check.driver_version() == expected
-
-
-def test_a_driver_that_says_nothing_is_unknown(monkeypatch, tmp_path):
-    def missing(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(self_check, "DRIVER_FILE", tmp_path / "none")
-    monkeypatch.setattr(self_check.ctypes, "CDLL", missing)
-    assert self_check.driver_version() == "unknown"
+@pytest.mark.parametrize("there", [True, False])
+def test_the_driver_version_is_read_from_the_system(there, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12040, raising=False)
+    monkeypatch.setattr(self_check, "DRIVER_FILE", tmp_path / "version")
+    if there:
+        (tmp_path / "version").write_text("NVRM version: 550.54.15  Tue Mar  5\nGCC version: 12\n")
+    expected = "NVRM version: 550.54.15  Tue Mar  5" if there else "CUDA 12040"
+    assert self_check.machine(CPU)["driver"] == expected
 
 
 # ---------------------------------------------------------------------------- training
@@ -438,8 +376,8 @@ def trained(hparams):
 
 
 @interpreted
-def test_training_with_a_fault_in_a_kernel_goes_on_as_with_plain_operations(monkeypatch):
-    no_first_gradient(graphs._kernels(), monkeypatch)
+def test_training_after_a_fault_uses_plain_operations(monkeypatch):
+    no_first_gradient(monkeypatch)
     with pytest.warns(UserWarning, match="failed their check"):
         found, trainer = trained(HPARAMS)
     assert trainer.decoder_description.startswith("fast (plain operations, several times slower")
@@ -465,20 +403,15 @@ class Several(type(ALONE)):
 
 
 def test_the_worst_answer_of_several_machines_holds_for_all(monkeypatch):
-    answers_in_turn(monkeypatch, LATE_RIGHT)
+    started = answers_in_turn(monkeypatch, LATE_RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, phrase = checked_decoder("fast", HPARAMS, CPU, Several(0, 2))
-    assert decoder.keywords == {"loops_for": fast_decoder.plain_loops}
+    assert is_plain(decoder)
     with warnings.catch_warnings(action="error"):  # the first process warns, no other
         assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2))[1] == phrase
-
-
-def test_the_others_of_a_machine_do_not_look(monkeypatch):
-    started = answers_in_turn(monkeypatch)
-    with warnings.catch_warnings(action="error"):
-        _, phrase = checked_decoder("fast", HPARAMS, CPU, Several(1, 2, local_rank=1))
-    assert started == []
-    assert phrase.startswith("fast (plain operations")
+        # and of a machine's processes only the first checks
+        assert checked_decoder("fast", HPARAMS, CPU, Several(1, 2, local_rank=1))[1] == phrase
+    assert len(started) == 1
 
 
 def test_the_reference_decoder_and_a_cpu_need_no_check(monkeypatch):

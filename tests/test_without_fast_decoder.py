@@ -41,7 +41,7 @@ def run(project: Path, *command: str) -> str:
     return ended.output
 
 
-def test_training_says_once_that_it_uses_the_reference_decoder(trained):
+def test_training_says_that_it_uses_the_reference(trained):
     directory, printed = trained
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
     assert list(directory.glob("checkpoint_*.pt"))
@@ -56,15 +56,15 @@ def test_its_checkpoint_speaks(trained, project):
     assert len(list((project / "spoken").glob("*.wav"))) == 1
 
 
-@pytest.mark.parametrize("program", ["decoder.py", "kernels.py", "machine_code.py"])
-def test_a_benchmark_of_the_fast_decoder_says_that_it_needs_it(project, program):
+@pytest.mark.parametrize("program", ["decoder.py", "kernels.py", "busy.py"])
+def test_a_benchmark_says_that_it_needs_it(project, program):
     ended = run_program(project, [f"benchmarks/{program}"])
     assert ended.code not in (0, None)
     assert f"{program}: the folder fast_decoder/ is not here" in ended.output
     assert "Traceback" not in ended.output
 
 
-def test_the_other_tests_are_collected_and_those_of_the_model_and_the_files_pass(project):
+def test_the_other_tests_pass(project):
     chosen = "test_layers.py or test_trainer.py or test_model.py and (shapes or numpy)"
     chosen += " or test_imports.py and not loads and not drags"
     chosen += " or test_readme.py and (named or names or tables or hyper_parameter)"
@@ -77,7 +77,7 @@ def test_the_other_tests_are_collected_and_those_of_the_model_and_the_files_pass
     assert " passed" in printed  # an error in collecting any module would have failed it
 
 
-def test_compiled_files_that_were_left_over_are_no_fast_decoder(trained, project, corpus):
+def test_leftover_compiled_files_are_no_fast_decoder(trained, project, corpus):
     """Python takes a folder that holds only __pycache__ for an empty package."""
     directory, _ = trained
     (project / "fast_decoder" / "__pycache__").mkdir(parents=True)

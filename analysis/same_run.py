@@ -1,0 +1,69 @@
+"""Are two runs the same, bit by bit? Times and memory, which always differ, are left out."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from files import METRICS_FILE
+from training.checkpoint import BEST, list_checkpoints, load_checkpoint
+
+# Parts of a checkpoint that two equal runs share.
+PARTS = ("iteration", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
+TIMES = {
+    *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
+    *("frames_per_second", "padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
+}
+
+
+def differences(one: object, other: object, place: str = "") -> list[str]:
+    """Where two values, nested in dicts and lists, are not equal bit by bit."""
+    if type(one) is not type(other):
+        return [f"{place}: {type(one).__name__}, {type(other).__name__}"]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        same = one.dtype == other.dtype and torch.equal(one, other)
+        return [] if same else [place]
+    if isinstance(one, (dict, list, tuple)):
+        pairs, others = _entries(one), _entries(other)
+        if pairs.keys() != others.keys():
+            return [f"{place}: {len(pairs)} entries, {len(others)}"]
+        found = (differences(pairs[name], others[name], f"{place}/{name}") for name in pairs)
+        return [line for lines in found for line in lines]
+    return [] if one == other else [f"{place}: {one}, {other}"]
+
+
+def _entries(values) -> dict:
+    return dict(values) if isinstance(values, dict) else dict(enumerate(values))
+
+
+def without_times(records: Iterable[dict]) -> list[dict]:
+    """The lines of metrics.jsonl that two equal runs share."""
+    return [
+        {name: value for name, value in record.items() if name not in TIMES}
+        for record in records
+        if record["kind"] != "run"
+    ]
+
+
+def read_metrics(folder: Path) -> list[dict]:
+    lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+    return without_times(map(json.loads, lines))
+
+
+def compare_runs(one: Path, other: Path) -> list[str]:
+    """Where two output folders differ: metrics, lengths, the newest checkpoint and the best."""
+    found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
+    if (one / "lengths.csv").read_bytes() != (other / "lengths.csv").read_bytes():
+        found.append("lengths.csv")
+    for name in (list_checkpoints(other)[-1][1].name, BEST):
+        if not (one / name).exists():
+            found.append(f"{name}: missing")
+            continue
+        ours, theirs = load_checkpoint(one / name), load_checkpoint(other / name)
+        for part in PARTS:
+            found += differences(ours[part], theirs[part], f"{name}/{part}")
+        for loop, value in theirs["loop"].items():
+            if loop not in TIMES:
+                found += differences(ours["loop"][loop], value, f"{name}/loop/{loop}")
+    return found

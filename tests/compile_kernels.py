@@ -1,0 +1,126 @@
+"""Compiles the kernels for an H200 (sm_90) without one, and prints a JSON row for each launch.
+
+    python tests/compile_kernels.py
+
+In a process of its own, because in the tests' Triton interprets. The full-size model.
+"""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fast_decoder import graphs, kernels
+
+CASES = [  # clips, symbols, precision
+    (16, 120, "bf16"),
+    (64, 32, "bf16"),
+    (16, 190, "tf32"),
+    (16, 120, "fp32"),
+    (64, 32, "fp32"),
+]
+FULL = {
+    "attention_size": 1024,
+    "context_size": 512,
+    "decoder_size": 1024,
+    "dim": 128,
+    "kernel_size": 31,
+    "p_attention_dropout": 0.1,
+    "p_decoder_dropout": 0.1,
+    "location_gradient": True,
+    "differentiable": True,
+    "early_launch": True,
+    "stream": 0,
+}
+
+
+def launches_of(clips: int, symbols: int, precision: str) -> dict[str, list[tuple]]:
+    """(kernel, programs, options) of the launches of one step of each loop, by loop."""
+    found, recorded = {}, []
+
+    class Recorder:
+        """Stands for a kernel: a launch is recorded and not made."""
+
+        def __init__(self, name: str):
+            self.name, self.arg_names = name, getattr(kernels, name).arg_names
+
+        def __getitem__(self, grid: tuple) -> Callable:
+            return lambda *_, **options: recorded.append((self.name, math.prod(grid), options))
+
+    class OneStep:
+        """Stands for a `_Loop`: its first launches are a step's."""
+
+        def __init__(self, setting, *launches, before=None, after=None, backwards=False):
+            for launch in (*launches, before, after, graphs._next_chunk(setting, backwards)):
+                if launch is not None:
+                    launch(None)
+            found[f"loop {len(found)}"] = (len(launches), recorded[:])
+            recorded.clear()
+
+    names = [name for name, value in vars(kernels).items() if hasattr(value, "arg_names")]
+    stand_ins = {name: Recorder(name) for name in names if not name.startswith("_")}
+    graphs._kernels = lambda: SimpleNamespace(**{**vars(kernels), **stand_ins})
+    graphs._Loop = OneStep
+    operands = torch.bfloat16 if precision == "bf16" else torch.float32
+    types = torch.device("cuda"), torch.float32, operands, precision == "tf32"
+    graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), **FULL))
+    return found
+
+
+def compiled(name: str, options: dict):
+    """The kernel, as a launch would compile it."""
+    kernel, options = getattr(kernels, name), dict(options)
+    choices = {key: options.pop(key) for key in list(options) if key.islower()}  # the compiler's
+    kinds = {"table": "*i64", "offset": "i32", "scale": "fp32"}
+    signature = {argument: kinds.get(argument, "constexpr") for argument in kernel.arg_names}
+    constants = {(kernel.arg_names.index(key),): value for key, value in options.items()}
+    source = ASTSource(kernel, signature, constants, {(0,): [["tt.divisibility", 16]]})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=choices)
+
+
+def measured(name: str, programs: int, options: dict) -> dict:
+    """What a launch takes of the GPU."""
+    kernel = compiled(name, options)
+    ptx = kernel.asm["ptx"]
+    reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        usage = subprocess.check_output([reader, "-res-usage", file.name], text=True)
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
+    return {
+        "name": name,
+        "programs": programs,
+        "threads": 32 * kernel.metadata.num_warps,
+        "registers": int(re.search(r"REG:(\d+)", usage)[1]),
+        "spilled_bytes": int(re.search(r"STACK:(\d+)", usage)[1]),
+        "shared_bytes": kernel.metadata.shared,
+        "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
+        # 16 bytes at a time, asynchronously
+        "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
+        "waits": bool(waits) and not re.search(r"\b(ret|exit);", before),
+        "lets_next": "griddepcontrol.launch_dependents" in ptx,
+    }
+
+
+def main() -> None:
+    for case in CASES:
+        for loop, (step, launches) in launches_of(*case).items():
+            for place, launch in enumerate(launches):
+                row = {"case": case, "loop": loop, "of_a_step": place < step}
+                print(json.dumps(row | measured(*launch)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
