@@ -22,8 +22,8 @@ from pydantic import Field
 
 from analysis import published
 from analysis.checked_json import parse_json
-from analysis.intelligibility import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from analysis.strategies import PARAMETERS, batching_name
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from batching import STRATEGIES
 from data_utils import LENGTHS_FILE, lines_refused
 from errors import UserError
