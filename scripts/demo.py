@@ -129,6 +129,7 @@ def draw(path: Path, epochs: Records, validations: Records) -> None:
         values = [s[column] for s in summaries.values()]
         bars = axes.bar(list(summaries), values, color=[COLOURS[name] for name in summaries])
         axes.bar_label(bars, fmt="%.3f")
+        axes.margins(y=0.15)
     ends = list(itertools.accumulate(epoch["minutes"] for epoch in epochs))
     minutes = [ends[validation["epoch"] - 1] for validation in validations]
     colours = [
