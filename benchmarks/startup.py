@@ -96,7 +96,7 @@ def start(folder: Path, new_run: bool, began: float) -> dict[str, float]:
     make_validation_loader(validation, hparams, pin_memory=False)
     write_lengths(folder / "lengths.csv", training)
     sampler.set_epoch(0)
-    first = [(training.path(i), training.symbols[i]) for i in next(iter(sampler))]
+    first = [(training[i].path, training[i].symbols) for i in next(iter(sampler))]
     if not first:
         raise RuntimeError("no clip in the first batch")
     return times | {"seconds": time.monotonic() - began} | memory()

@@ -32,7 +32,6 @@ from data_utils import (
     changed_clips,
     check_again,
     corpus_fingerprint,
-    earlier_corpus_fingerprint,
     keep_table,
     kept_table,
     make_loader,

@@ -48,17 +48,14 @@ def read_clips(
         "check their filelists themselves",
     )
     training, validation = lists
-    shared = np.intersect1d(training.path_hashes, validation.path_hashes)
-    if shared.size:
-        example = int(np.isin(validation.path_hashes, shared).argmax())
-        print(
-            f"warning: {shared.size} validation clips are trained on too, "
-            f"{validation.path(example)} for one"
-        )
+    validated = set(validation.paths())
+    shared = sorted(path for path in training.paths() if path in validated)
+    if shared:
+        print(f"warning: {len(shared)} validation clips are trained on too, {shared[0]} for one")
     for clips in lists:
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         warning = warn_of_long_clips(
-            seconds, lambda i, clips=clips: f"{clips.where(i)}: {clips.path(i)}"
+            seconds, lambda i, clips=clips: f"{clips[i].where}: {clips[i].path}"
         )
         if warning:
             print(warning)
@@ -106,7 +103,7 @@ def _read_list(
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
     progress = _shown(f"checking {filelist}", " lines")
-    table = read_filelist(filelist, hparams, progress, skipped, new_run=new_run)
+    table = read_filelist(filelist, hparams, progress, new_run=new_run)
     return table if skipped else keep_table(table, hparams)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from batching import BatchingError
-from data_utils import earlier_corpus_fingerprint, write_lengths
+from data_utils import write_lengths
 from errors import UserError
 from files import METRICS_FILE, remove_leftovers
 from hparams import HParams, create_hparams, hparams_from_dict
@@ -151,13 +151,11 @@ def restore(run: Run, found: Checkpoint) -> None:
     """
     path, saved, trainer = found.path, found.state, run.trainer
     if saved["corpus"] != run.corpus:
-        if saved["corpus"] != earlier_corpus_fingerprint(run.training_clips, run.validation_clips):
-            raise UserError(
-                f"{path} was trained on other clips, texts or lengths in frames than "
-                "training_files and validation_files now name: give the same filelists and audio "
-                "settings, or use --warm_start to begin a new run from its weights"
-            )
-        run.corpus = saved["corpus"]  # the run keeps the one it began with
+        raise UserError(
+            f"{path} was trained on other clips, texts or lengths in frames than "
+            "training_files and validation_files now name: give the same filelists and audio "
+            "settings, or use --warm_start to begin a new run from its weights"
+        )
     checkpoint.load_weights(trainer.model, saved, path)
     if problems := optimizer_problems(saved["optimizer"], trainer.optimizer):
         raise checkpoint.parts_refused(path, problems)

@@ -124,6 +124,6 @@ def how_to_skip(message: str, tables: Sequence[ClipTable]) -> str:
         line, colon, _ = message.removeprefix(f"{clips.filelist}:").partition(": ")
         if colon and line.isdecimal():
             index = int(np.searchsorted(clips.lines, int(line)))
-            if index < len(clips) and message.startswith(f"{clips.where(index)}: "):
+            if index < len(clips) and message.startswith(f"{clips[index].where}: "):
                 return f"\n{ADVICE} --skip-clips {clips[index].id}"
     return ""
