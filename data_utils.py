@@ -203,7 +203,7 @@ def mel_settings_problem(folder: Path, hparams: HParams) -> str | None:
         differing = [
             f"{name}={made.get(name)}, this run has {wanted[name]}"
             for name in wanted
-            if name != "sha256" and made.get(name) != wanted[name]
+            if made.get(name) != wanted[name]
         ]
     except (OSError, ValueError, AttributeError):
         return f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
