@@ -142,8 +142,8 @@ FAULTS = {
     ),
     "rate": (
         {"c03": (None, f"{TEXT} " * 2), "c07": (None, "Word.")},
-        r"fewer than 12\.7 or more than 28\.5 symbols per second \(the median is 19\.0\) in 2 of 12 "
-        r"clips: metadata\.csv:8: c07 \(5\.0\); metadata\.csv:4: c03 \(39\.0\)\. .*correct the text",
+        r"fewer than 12\.7 or more than 28\.5 symbols per second \(the median is 19\.0\) in 2 of "
+        r"12 clips: metadata\.csv:8: c07 \(5\.0\); metadata\.csv:4: c03 \(39\.0\)\. .*correct the",
     ),
     "clipping": (
         {"c05": (LOUD, TEXT)},
