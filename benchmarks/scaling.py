@@ -125,7 +125,7 @@ def parts_of_noise(
     mel = noise(int(clips.frames.max()), hparams)
     return [
         MicroBatch(
-            noise_batch(clips, sampler.clips_of(update.numbers[i]), mel, hparams, pinned),
+            noise_batch(clips, sampler.plan[update.numbers[i]], mel, hparams, pinned),
             update.shares[i],
             seed=update.numbers[i],
         )
