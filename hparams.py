@@ -52,9 +52,7 @@ class HParams:
     iters_per_checkpoint: Count = 1000  # save after every so many training steps
     keep_checkpoints: Count = 3  # newest checkpoints kept; the best one is kept as well
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
-    seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = (
-        1234  # with the epoch it decides everything random
-    )
+    seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # tf32 rounds products, on a GPU
     decoder: Literal["fast", "reference"] = "fast"  # same results; reference is simple and slower
@@ -85,9 +83,7 @@ class HParams:
     num_bins: Count = 58  # alternated_sort: sorted runs an epoch; more are more random and pad more
     num_buckets: Annotated[int, limits(ge=1, le=10**6)] = 10  # bucket_by_*: length classes
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
-    batch_capacity: Count | None = (
-        None  # padded frames a batch may hold; None: batch_size x longest
-    )
+    batch_capacity: Count | None = None  # padded frames a batch holds; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
     random_epochs: CountOrZero = 0  # first epochs with random batches of batch_size clips; try 2
     batches_per_update: Count = 1  # batches of similar length that make one update; see torchrun
