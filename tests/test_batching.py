@@ -220,14 +220,14 @@ def test_every_seed_and_epoch_has_its_own_plan(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_change_places(strategy):
+    """With random order, of any length: 50 expected of each of 8 clips at each place."""
+    lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
-    first = Counter(
-        laid_out(plan_epoch([5] * 8, 4, strategy, epoch=epoch, **options))[0]
-        for epoch in range(200)
-    )
-    # 25 expected for each of 8 clips, as above.
-    assert len(first) == 8
-    assert min(first.values()) > 8
+    orders = [laid_out(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]
+    for place in (0, 3, 7):
+        counts = Counter(order[place] for order in orders)
+        assert len(counts) == 8
+        assert min(counts.values()) > 25  # a chance below 1 in 10,000
 
 
 # --- what defines each strategy, against independent references
@@ -241,14 +241,6 @@ def test_sorted_batches_of_five_clips():
         [30, 10, 20, 50, 40], 2, "sorted", dynamic_batch_size=True, batch_capacity=89.5
     )
     assert as_lists(tight) == [[1, 2], [0, 4], [3]]  # 3 x 30 > 89.5 and 2 x 50 > 89.5
-
-
-@few
-@given(data=data)
-def test_sorted_is_sorted(data):
-    lengths, batch_size, options = draw_case(data, "sorted")
-    order = laid_out(plan_epoch(lengths, batch_size, "sorted", **options))
-    assert [lengths[i] for i in order] == sorted(lengths)
 
 
 @pytest.mark.parametrize("strategy", SEMI_SORTED)
@@ -271,13 +263,10 @@ def test_semi_sorted_stays_within_its_noise_range(data):
     for i in order:
         longest = max(longest, lengths[i])
         assert longest - lengths[i] <= noise_range * (1 + 1e-9)
-
-
-def test_semi_sorted_uses_the_whole_noise_range():
-    lengths = np.arange(1, 5001)
+    lengths = np.arange(1, 5001)  # and uses all of it: noise reaches from -a/2 to +a/2
     order = laid_out(plan_epoch(lengths, 16, "semi_sorted", local_randomization_factor=0.1))
     displaced = np.maximum.accumulate(lengths[order]) - lengths[order]
-    assert 0.85 * 499.9 < displaced.max() <= 499.9  # e_i reaches from -a/2 to +a/2
+    assert 0.85 * 499.9 < displaced.max() <= 499.9
 
 
 @few
@@ -426,15 +415,6 @@ def test_batches_never_mix_length_classes(strategy, mode, data):
         assert of_class == naive_batches(laid_out(of_class), lengths, **limits)
 
 
-def test_bucket_by_width_of_eight_clips():
-    lengths = [10, 12, 19, 31, 38, 50, 48, 11]  # edges of 4 classes: 20, 30, 40
-    batches = as_lists(plan_epoch(lengths, 3, "bucket_by_width", num_buckets=4))
-    assert sorted(batches[0]) == [5, 6]
-    assert sorted(batches[1]) == [3, 4]  # the class from 20 to 30 is empty
-    assert sorted(batches[2] + batches[3]) == [0, 1, 2, 7]
-    assert [len(batch) for batch in batches] == [2, 2, 3, 1]
-
-
 def test_bucket_by_quantile_keeps_equal_lengths_together():
     lengths = [1, 2, 3, 40, 50, 60, 700, 800]  # 4 classes of two clips, whatever their widths
     batches = as_lists(plan_epoch(lengths, 8, "bucket_by_quantile", num_buckets=4))
@@ -442,14 +422,6 @@ def test_bucket_by_quantile_keeps_equal_lengths_together():
     mostly_equal = plan_epoch([5] * 9 + [1, 9], 16, "bucket_by_quantile", num_buckets=3)
     assert all(len({9 in batch, 10 in batch, 0 in batch}) == 2 for batch in mostly_equal)
     assert sorted(len(batch) for batch in mostly_equal) in ([1, 10], [1, 1, 9])
-
-
-@pytest.mark.parametrize("strategy", BY_CLASS)
-def test_length_classes_are_shuffled_inside(strategy):
-    lengths = list(range(1, 31))
-    orders = [laid_out(plan_epoch(lengths, 4, strategy, num_buckets=3, epoch=e)) for e in range(50)]
-    assert all(sorted(order[:10]) == list(range(20, 30)) for order in orders)
-    assert {order[0] for order in orders} == set(range(20, 30))
 
 
 @few
@@ -464,27 +436,6 @@ def test_alternated_sort_zigzags_from_bin_to_bin(data):
     for k, (a, b) in enumerate(pairwise(edges), start=1):
         in_bin = [lengths[i] for i in order[a:b]]
         assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd ascending, even descending
-
-
-def test_alternated_sort_of_six_clips():
-    lengths = [3, 1, 4, 2, 6, 5]
-    assert laid_out(plan_epoch(lengths, 2, "alternated_sort", num_bins=1)) == [1, 3, 0, 2, 5, 4]
-    in_first_bin = set()
-    for epoch in range(30):
-        order = laid_out(plan_epoch(lengths, 2, "alternated_sort", num_bins=2, epoch=epoch))
-        first, second = [lengths[i] for i in order[:3]], [lengths[i] for i in order[3:]]
-        assert first == sorted(first)
-        assert second == sorted(second, reverse=True)
-        in_first_bin.add(tuple(first))
-    assert len(in_first_bin) > 5  # of 20: which clips share a bin is random
-
-
-def test_random_is_a_fair_shuffle():
-    orders = [laid_out(plan_epoch(range(1, 9), 4, "random", epoch=epoch)) for epoch in range(400)]
-    for place in (0, 3, 7):
-        counts = Counter(order[place] for order in orders)
-        assert len(counts) == 8
-        assert min(counts.values()) > 25  # 50 expected; 25 has a chance below 1 in 10,000
 
 
 # --- what a plan costs, and how it mixes
@@ -590,14 +541,6 @@ def test_spread_and_novelty_of_hand_worked_plans():
     assert pair_novelty([[0, 1, 2], [3]], [[2, 0], [1, 3]]) == pytest.approx(2 / 3)
     assert pair_novelty([[3, 2], [1, 0]], [[0, 1], [2, 3]]) == 0
     assert pair_novelty([[0], [1]], [[0, 1]]) == 1
-
-
-def test_random_batches_mix_as_chance_has_it():
-    lengths = lengths_like_speech()
-    plans = [plan_epoch(lengths, 16, "random", epoch=e) for e in range(20)]
-    assert np.mean([pair_spread(lengths, plan) for plan in plans]) == pytest.approx(1, abs=0.01)
-    repeated = [1 - pair_novelty(now, before) for before, now in pairwise(plans)]
-    assert np.mean(repeated) == pytest.approx(15 / 1999, rel=0.05)
 
 
 # --- refusals
@@ -942,14 +885,6 @@ def test_ranks_take_turns_at_the_longest_batch():
     samplers = samplers_of_ranks(2, range(1, 2001), 2, "sorted")
     longer = [max(first) > max(second) for first, second in zip(*samplers, strict=True)]
     assert 0.4 < np.mean(longer) < 0.6  # 500 updates: 0.5 +- 0.022
-
-
-def test_ranks_may_have_no_batch():
-    samplers = samplers_of_ranks(3, [5, 9], 2, "random")
-    shares = [list(sampler) for sampler in samplers]
-    assert sorted(shares[:2]) == [[[0]], [[1]]]
-    assert shares[2] == []
-    assert samplers[2].update_at(0) == ([0, 1], 2)
 
 
 def test_leftover_batches_are_cut_evenly():
