@@ -126,7 +126,7 @@ def parts_of_noise(
     return [
         MicroBatch(
             noise_batch(clips, sampler.clips_of(update.numbers[i]), mel, hparams, pinned),
-            update.shares[i],
+            update.weights[i],
             seed=update.numbers[i],
         )
         for i in range(sampler.rank, len(update.numbers), sampler.world_size)

@@ -167,7 +167,7 @@ class RunLogger:
                 os.truncate(path, size)
 
     @_writing
-    def log_run(self, record: dict) -> None:
+    def log_run(self, record: dict[str, Any]) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
@@ -181,7 +181,7 @@ class RunLogger:
             self.writer.add_scalar(f"training/{name}", value, iteration)
 
     @_writing
-    def log_epoch(self, record: dict) -> None:
+    def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
         for name, value in record.items():
@@ -189,7 +189,7 @@ class RunLogger:
                 self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
 
     @_writing
-    def log_validation(self, record: dict, example: dict) -> None:
+    def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
 
         `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
@@ -214,7 +214,7 @@ class RunLogger:
             audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
             self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
 
-    def _write(self, kind: str, record: dict) -> None:
+    def _write(self, kind: str, record: dict[str, Any]) -> None:
         line = json.dumps({"kind": kind} | record) + "\n"
         self.metrics.write(line)
         self.metrics.flush()
@@ -241,7 +241,7 @@ def _is_metrics_of(saved: dict[str, Any], path: Path) -> bool:
     """Whether a metrics.jsonl begins with what was there at a checkpoint."""
     size = saved["logs"].get(METRICS_FILE, 0)
     content = path.read_bytes()[:size] if path.is_file() else b""
-    return len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
+    return len(content) == size and bool(zlib.crc32(content) == saved["metrics_checksum"])
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

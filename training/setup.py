@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +33,11 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import METRICS_FILE, remove_leftovers, write_atomically
+from files import remove_leftovers, write_atomically
 from hparams import HParams, batching_options, check_symbols, create_hparams, hparams_from_dict
 from progress import progress_bar
 from training import checkpoint
-from training.checkpoint import Checkpoint, DamagedCheckpoint
+from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
 from training.epoch import Run
 from training.logging import OutputFolder, RunLogger, folder_errors
@@ -80,49 +81,25 @@ def find_start(
     def find() -> Checkpoint | None:
         held = output.holds_run()
         if resume:
-            return newest_checkpoint(output.path) if held else None
-        from_path = path if not warm_start else None
-        if held and not (from_path and lies_in(from_path, output.path)):
+            return checkpoint.load_newest(output.path) if held else None
+        source = path if not warm_start else None
+        if held and not (source and lies_in(source, output.path)):
             raise UserError(
                 f"{output.path} holds a run: add --resume to resume it, or choose another -o"
             )
-        return from_path and Checkpoint(from_path, checkpoint.load_checkpoint(from_path))
+        return Checkpoint.read(source) if source else None
 
     found = processes.all_or_none(lambda: find() if processes.is_first else None)
     found_path = processes.broadcast(found and found.path)
 
     def read() -> Start:
         if found_path is not None:
-            resumed = found or Checkpoint(found_path, checkpoint.load_checkpoint(found_path))
+            resumed = found or Checkpoint.read(found_path)
             checkpoint.check_complete(resumed)
             return Start(resumed=resumed)
-        if path is not None and warm_start:
-            return Start(weights=Checkpoint(path, checkpoint.load_checkpoint(path)))
-        return Start()
+        return Start(weights=Checkpoint.read(path)) if path is not None and warm_start else Start()
 
     return processes.all_or_none(read)
-
-
-def newest_checkpoint(directory: Path) -> Checkpoint:
-    """The newest good checkpoint of the run that a folder holds.
-
-    Raises:
-        UserError: if there is none. The run is then never begun anew in its own folder, where
-            that would overwrite what is left of it.
-    """
-    start_elsewhere = (
-        "Nothing was touched. Put a good checkpoint back, or start again elsewhere: choose another "
-        f"-o, and leave {directory} as it is"
-    )
-    try:
-        found = checkpoint.load_newest(directory)
-    except DamagedCheckpoint as error:
-        raise UserError(f"{directory} holds a run, but {error}\n{start_elsewhere}") from None
-    if found is None:
-        raise UserError(
-            f"{directory} holds {METRICS_FILE} of a run, but no checkpoint.\n{start_elsewhere}"
-        )
-    return found
 
 
 def lies_in(path: Path, directory: Path) -> bool:
@@ -175,7 +152,7 @@ def refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found and f"step {found.state['iteration']}, {_checksum(found.path)}",
+            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -183,14 +160,6 @@ def refuse_differences(
             "this recipe's code": _fingerprint_of_code(),
         }
     )
-
-
-def _checksum(path: Path) -> str:
-    checksum = 0
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            checksum = zlib.crc32(block, checksum)
-    return f"CRC-32 {checksum:08x}"
 
 
 def _fingerprint_of_code() -> str:
@@ -307,6 +276,12 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists themselves",
     )
     training, validation = lists
+    warn_of_clips(training, validation, hparams)
+    return lists
+
+
+def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
+    """Warn of validation clips that are trained on, and of very long clips."""
     shared = np.intersect1d(training.path_hashes, validation.path_hashes)
     if shared.size:
         example = int(np.isin(validation.path_hashes, shared).argmax())
@@ -314,14 +289,14 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
             f"warning: {shared.size} validation clips are trained on too, "
             f"{validation.path(example)} for one"
         )
-    for clips in lists:
+    for clips in (training, validation):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
-        warning = warn_of_long_clips(
-            seconds, lambda i, clips=clips: f"{clips.where(i)}: {clips.path(i)}"
-        )
-        if warning:
+        if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
             print(warning)
-    return lists
+
+
+def _name_of(clips: ClipTable, index: int) -> str:
+    return f"{clips.where(index)}: {clips.path(index)}"
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
