@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from corpora import make_corpus, refusal
-from helpers import ROOT
 
 from analysis import listening
 from analysis.intelligibility import Intelligibility, Transcript, read_intelligibility
@@ -126,7 +125,7 @@ def test_listen_writes_what_the_report_reads(recordings, tmp_path, monkeypatch, 
         return found
 
     monkeypatch.setattr(listen, "evaluate", evaluated)
-    checkpoint = ROOT / "tests" / "data" / "first_release" / "checkpoint_6.pt"
+    checkpoint = tmp_path / "checkpoint_6.pt"
     out, speech = tmp_path / "heard.json", tmp_path / "speech"
     arguments = ["--checkpoint", checkpoint, "--recordings", recordings, "-o", out]
     listen.main([*map(str, arguments), "--speech", str(speech)])

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import GradBucket, PrefixStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
@@ -66,7 +66,9 @@ class ReductionClock:
         return lambda: float(done - ready)
 
 
-def _note_and_add_up(clock: ReductionClock, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _note_and_add_up(
+    clock: ReductionClock, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     clock.note()
     everybody: Any = dist.group.WORLD
     return allreduce_hook(everybody, bucket)
