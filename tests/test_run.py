@@ -31,9 +31,8 @@ from runs import StopHere, act_at_patched, copied_corpus, refused, run
 import train
 from batching import plan_epoch
 from data_utils import TextMelDataset
-from errors import UserError
 from hparams import create_hparams, hparams_from_dict
-from training import checkpoint, setup, trainer
+from training import checkpoint, trainer
 from training.distributed import ALONE
 from training.epoch import Run
 from training.logging import OutputFolder, RunLogger
@@ -73,16 +72,6 @@ def test_newest_checkpoints_and_the_best_are_kept(corpus, tmp_path, monkeypatch)
     assert saved[-1] == (total, 4, 0)
     assert [path.name for path in out.glob("checkpoint_*.pt")] == [f"checkpoint_{total}.pt"]
     assert load(out / "best.pt")["iteration"] == ends[1]
-
-
-def test_last_checkpoint_is_written_without_validation(corpus, tmp_path, capsys):
-    out = tmp_path / "out"
-    run(out, corpus, epochs=1, epochs_per_validation=9, iters_per_checkpoint=1000)
-    saved = load(newest(out))
-    assert saved["loop"]["epoch"] == 2
-    assert saved["iteration"] == metrics(out, "epoch")[0]["iteration"]
-    assert not (out / "best.pt").exists()
-    assert f"--checkpoint {newest(out)}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------- what is told
@@ -192,16 +181,6 @@ def test_resume_command_names_the_folders(logs, tmp_path):
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
     assert (args.output_directory, args.log_directory, args.resume) == (output, logs, True)
-
-
-def test_progress_line_shows_loss_and_alignment():
-    state = SimpleNamespace(batches_trained=1, epoch=1)
-    settings = SimpleNamespace(epochs=2)
-    begun = SimpleNamespace(state=state, hparams=settings, recent_loss=None, recent_sharpness=None)
-    assert train.time_left(begun, 10.0, 40.0, 2.0) == "epoch 6 s left, run 14 s left"
-    begun.recent_loss, begun.recent_sharpness = 1.5, 0.734
-    shown = train.time_left(begun, 10.0, 40.0, 2.0)
-    assert shown.startswith("loss 1.5000, alignment 0.73, epoch 6 s left")
 
 
 # ---------------------------------------------------------------------------- disks and clips
@@ -377,23 +356,6 @@ def test_output_folder_that_is_a_file_is_refused(more, out, corpus, tmp_path, ca
     assert f"{tmp_path}/file: not a folder; choose another -o" in message
     assert "gone.txt" not in message
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize("resume", [True, False])
-def test_clips_are_read_whole_when_a_run_begins(resume, copied, corpus, tmp_path, monkeypatch):
-    asked = []
-
-    def read_no_clips(_, processes, *, new_run):
-        asked.append(new_run)
-        raise UserError("enough")
-
-    monkeypatch.setattr(setup, "read_clips", read_no_clips)
-    hparams = corpus.hparams(**LONG | {"epochs": 9})
-    with pytest.raises(SystemExit):
-        train.main(
-            flags(copied, hparams, "--resume") if resume else flags(tmp_path / "out", hparams)
-        )
-    assert asked == [not resume]
 
 
 # ---------------------------------------------------------------------------- faults of the recipe

@@ -18,7 +18,7 @@ from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
 from training.distributed import Processes, SaidElsewhere
-from training.setup import batching_costs, batching_in_words, make_sampler, read_clips
+from training.setup import batching_costs, make_sampler, read_clips
 
 
 @pytest.fixture
@@ -262,17 +262,6 @@ def test_fault_of_a_strategy_keeps_its_traceback():
     with pytest.raises(ValueError, match="could not be broadcast") as found:
         make_sampler(CLIPS, HPARAMS)
     assert not isinstance(found.value, UserError)
-
-
-def test_batching_is_named_in_words():
-    plain = replace(HPARAMS, dynamic_batch_size=False, batch_randomization=False)
-    assert batching_in_words(plain) == "semi_sorted"
-    dynamic = replace(plain, dynamic_batch_size=True)
-    assert batching_in_words(dynamic) == "semi_sorted, dynamic sizes"
-    both = replace(dynamic, batch_randomization=True)
-    assert batching_in_words(both) == "semi_sorted, dynamic sizes, batches shuffled"
-    late = replace(plain, random_epochs=3)
-    assert batching_in_words(late) == "semi_sorted, from epoch 4 on"
 
 
 def test_costs_leave_out_random_epochs():

@@ -335,15 +335,6 @@ def test_batches_of_one_short_clip_train(settings, tmp_path):
     assert metrics(tmp_path / "out", "validation")
 
 
-def test_times_in_milliseconds_set_window_and_hop(corpus, tmp_path):
-    text = corpus.hparams(epochs=1).replace("hop_length=800", "win_time=50,hop_time=12.5")
-    train.main(flags(tmp_path / "out", text))
-    rows = (tmp_path / "out" / "lengths.csv").read_text().split()
-    assert rows[0] == "id,frames"
-    assert rows[1] == f"train00,{1 + round(0.2 * 22050) // 276}"
-    assert rows[14] == f"train13,{1 + round(0.8 * 22050) // 276}"
-
-
 def test_cached_mels_train_like_sound(corpus, whole, tmp_path):
     hparams = create_hparams(corpus.hparams())
     lists = {}

@@ -74,13 +74,6 @@ def _note_and_add_up(
     return allreduce_hook(everybody, bucket)
 
 
-class Done:
-    """What is there already: the sum over one process."""
-
-    def wait(self) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class Processes:
     """This process and those it trains with."""
@@ -137,9 +130,9 @@ class Processes:
             return model.no_sync()
         return contextlib.nullcontext()
 
-    def start_adding_up(self, vector: torch.Tensor) -> Any:
-        """Let `vector` become its sum over all processes; `wait` for what this returns."""
-        return Done() if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
+    def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
+        """Let `vector` become its sum over all processes; wait for what this returns."""
+        return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
         """What `action` returns in this process, if it ends well in all of them.
@@ -160,11 +153,8 @@ class Processes:
             raise SaidElsewhere("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        by_text: dict[str, list[str]] = {}
-        for rank, text in enumerate(problems):
-            by_text.setdefault(text, []).append(str(rank))
-        lines = [f"process {', '.join(ranks)}: {text}" for text, ranks in by_text.items() if text]
-        raise UserError("\n".join(lines))
+        said = enumerate(problems)
+        raise UserError("\n".join(f"process {rank}: {text}" for rank, text in said if text))
 
     def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
         """`all_or_none` of an action that may take longer than processes wait for each other.
@@ -226,15 +216,7 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Whether it is true in one of the processes."""
-        return bool(self.most(int(flag)))
-
-    def most(self, count: int) -> int:
-        """The largest of the processes' numbers."""
-        if self.world_size == 1:
-            return count
-        largest = torch.tensor(count)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
+        return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
         """Every process's value, in the order of ranks."""
@@ -243,14 +225,6 @@ class Processes:
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value)
         return found
-
-    def broadcast(self, value: Any) -> Any:
-        """The first process's value."""
-        if self.world_size == 1:
-            return value
-        found = [value]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
 
 
 @contextlib.contextmanager

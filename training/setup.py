@@ -5,7 +5,6 @@ Each looks at the files itself, for on several machines they may differ, and all
 does. Nothing is written before all is checked.
 """
 
-import csv
 import hashlib
 import time
 import zlib
@@ -90,7 +89,7 @@ def find_start(
         return Checkpoint.read(source) if source else None
 
     found = processes.all_or_none(lambda: find() if processes.is_first else None)
-    found_path = processes.broadcast(found and found.path)
+    found_path = processes.gather(found and found.path)[0]
 
     def read() -> Start:
         if found_path is not None:
@@ -181,7 +180,7 @@ class Clips:
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None  # clips added, gone and changed; None if they are the same
+    change: dict[str, int] | None = None  # clips added, gone and changed; None if the same
 
 
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
@@ -198,60 +197,50 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
         raise
     except UserError as error:
         raise UserError(f"{error}\n{HOW_TO_CHANGE_CLIPS}" if found else str(error)) from None
-    clips = Clips(training, validation, corpus_fingerprint(training, validation), None)
-    if found is not None and found.state["corpus"] != clips.fingerprint:
-        clips.change = processes.all_or_none(lambda: _change(found.path, clips, new_clips))
+    clips = Clips(training, validation, corpus_fingerprint(training, validation))
+    clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
     return clips
 
 
-def _change(path: Path, clips: Clips, is_allowed: bool) -> dict[str, int]:
-    before, now = _rows_of(path.with_name(CLIPS_FILE)), Counter(_rows(clips))
-    gone, added = before - now, now - before
-    ids = [Counter(row[:2] for row in rows.elements()) for rows in (gone, added)]
+def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
+    """How many clips were added, are gone or have another text or length; UserError if that is not
+    allowed."""
+    if found is None or found.state["corpus"] == clips.fingerprint:
+        return None
+    path = found.path.with_name(CLIPS_FILE)
+    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
+    before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
+    gone, added = list((before - now).elements()), list((now - before).elements())
+    ids = [Counter(tuple(row.split(",", 3)[::3]) for row in rows) for rows in (gone, added)]
     changed = (ids[0] & ids[1]).total()
-    change = {
-        "added": added.total() - changed,
-        "gone": gone.total() - changed,
-        "changed": changed,
-    }
+    change = {"added": len(added) - changed, "gone": len(gone) - changed, "changed": changed}
     if not is_allowed:
         raise UserError(
-            f"{path} was trained on other clips than training_files and validation_files now name: "
-            f"{in_words(change)}. Give the filelists and audio settings that it was trained with, "
-            "or resume with these clips by --resume --new-clips"
+            f"{found.path} was trained on other clips than training_files and validation_files now "
+            f"name: {in_words(change)}. Give the filelists and audio settings that it was trained "
+            "with, or resume with these clips by --resume --new-clips"
         )
     return change
 
 
 def in_words(change: dict[str, int]) -> str:
-    """How many clips were added, are gone or have another text or length."""
     return ", ".join(f"{count:,} {what}" for what, count in change.items())
 
 
-def _rows(clips: Clips) -> Iterator[tuple[str, ...]]:
+def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
         columns = zip(table.ids(), table.num_frames.tolist(), table.texts, strict=True)
         for clip, frames, text in columns:
-            yield name, clip, str(frames), f"{zlib.crc32(text):08x}"
-
-
-def _rows_of(path: Path) -> Counter[tuple[str, ...]]:
-    """Those that a run wrote; none where its file is gone or damaged."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return Counter(map(tuple, list(csv.reader(file))[1:]))
-    except (OSError, csv.Error):
-        return Counter()
+            yield f"{name},{frames},{zlib.crc32(text):08x},{clip}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """`clips.csv`: list, id, frames and a checksum of the text of every clip; and `lengths.csv`."""
+    """`clips.csv`, which tells later what changed in the clips, and `lengths.csv`."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("list", "id", "frames", "text_crc32"))
-            writer.writerows(_rows(clips))
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("list,frames,text_crc32,id\n")
+            file.writelines(f"{row}\n" for row in _rows(clips))
 
     write_atomically(directory / CLIPS_FILE, write)
     write_lengths(directory / LENGTHS_FILE, clips.training)
@@ -366,32 +355,27 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
 
     The epoch is the sampler's, or the first that is not meant to be of random batches.
     """
-    r = hparams.n_frames_per_step
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
-    rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
-    plan = sampler.plan
-    if sampler.epoch < hparams.random_epochs:
-        plan = sampler.plan_of(hparams.random_epochs)
-    ours = padding_stats(sampler.lengths, plan, frames_per_step=r)
-
-    def cost(what: str, spent: float, spent_by_random: float) -> str:
-        saved = 100 * (1 - spent / spent_by_random)
-        return (
-            f"  {what} an epoch {spent:,.0f}, {saved:.1f} % fewer than random batches' "
-            f"{spent_by_random:,.0f}"
-        )
-
-    return "\n".join(
-        [
-            f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
-            f"{ours.largest_batch_size} clips",
-            f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
-            f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
-            f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
-            cost("decoder steps", ours.decoder_steps, rand.decoder_steps),
-            cost("padded frames", ours.padded_frames, rand.padded_frames),
-        ]
+    is_random = sampler.epoch < hparams.random_epochs
+    plan = sampler.plan_of(hparams.random_epochs) if is_random else sampler.plan
+    ours, rand = (
+        padding_stats(sampler.lengths, some, frames_per_step=hparams.n_frames_per_step)
+        for some in (plan, random_plan)
     )
+    lines = [
+        f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
+        f"{ours.largest_batch_size} clips",
+        f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+        f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+        f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
+    ]
+    for name in ("decoder_steps", "padded_frames"):
+        spent, by_random = getattr(ours, name), getattr(rand, name)
+        lines.append(
+            f"  {name.replace('_', ' ')} an epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer "
+            f"than random batches' {by_random:,.0f}"
+        )
+    return "\n".join(lines)
 
 
 def batching_in_words(hparams: HParams) -> str:

@@ -224,7 +224,8 @@ class Trainer:
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()
-        reduced.wait()
+        if reduced is not None:
+            reduced.wait()
         if statistics is not None:
             statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
         return vector[:5]

@@ -1,6 +1,6 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,18 +37,6 @@ def make_validation_loader(
     return make_loader(clips, hparams, pin_memory, mine)
 
 
-class Validated(NamedTuple):
-    """A batch of the validation set, and what came of it."""
-
-    number: int
-    clips: int
-    frames: int
-    steps: int
-    symbols: int
-    clip_indices: list[int]
-    values: list[float]  # padded loss, unpadded loss, alignment.alignment_sums
-
-
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
@@ -65,13 +53,15 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
-    sums, seen, example, failure = [], [], None, None
+    example, failure = None, None
+    sums = []  # of each batch: padded loss, unpadded loss, alignment.alignment_sums
+    seen: list[Any] = []  # its number, (clips, frames, steps, symbols), and its clips
     trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
     try:
-        for place in range(processes.most(share)):
+        for place in range(max(processes.gather(share))):
             batch = None
             if place < share:
                 try:
@@ -96,7 +86,10 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
             steps = batch.num_steps(model.n_frames_per_step)
             aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
             sums.append(torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]))
-            seen.append((number, batch, int(steps.sum())))
+            sizes = (batch.mel_lengths, steps, batch.text_lengths)
+            counts = (len(steps), *(int(lengths.sum()) for lengths in sizes))
+            assert batch.clip_indices is not None  # a loader's batch has them
+            seen.append((number, counts, batch.clip_indices.tolist()))
             if number == 0:
                 example = example_of(batch, outputs, run.hparams)
             progress.update()
@@ -104,42 +97,27 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
         model.train()
         progress.close()
     rows = torch.stack(sums).double().cpu().tolist() if sums else []
-    mine = [
-        Validated(
-            number,
-            len(batch.mel_lengths),
-            int(batch.mel_lengths.sum()),
-            num_steps,
-            int(batch.text_lengths.sum()),
-            [] if batch.clip_indices is None else batch.clip_indices.tolist(),
-            row,
-        )
-        for (number, batch, num_steps), row in zip(seen, rows, strict=True)
-    ]
+    mine = [(*of_batch, row) for of_batch, row in zip(seen, rows, strict=True)]
     found = sorted(batch for some in processes.gather(mine) for batch in some)
     return _record(run, found), example
 
 
-def _record(run: Run, found: list[Validated]) -> dict[str, Any]:
+def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    for batch in found:
-        if not np.isfinite(batch.values).all():
-            names = clip_names(run.validation_clips, batch.clip_indices)
-            raise UserError(
-                f"the validation loss became {batch.values[0]} on these clips:\n{names}"
-            )
-    rows = np.array([batch.values for batch in found])
-    clips, frames, steps, symbols = np.array(
-        [(batch.clips, batch.frames, batch.steps, batch.symbols) for batch in found]
-    ).T
+    for _, _, indices, values in found:
+        if not np.isfinite(values).all():
+            names = clip_names(run.validation_clips, indices)
+            raise UserError(f"the validation loss became {values[0]} on these clips:\n{names}")
+    values = np.array([values for *_, values in found])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, *_ in found]).T
     return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
-        "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
-        "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
-        "alignment_sharpness": float(rows[:, 2].sum() / steps.sum()),
-        "alignment_coverage": float(rows[:, 4].sum() / symbols.sum()),
-        "alignment_diagonality": float(rows[:, 3].sum() / steps.sum()),
+        "validation_loss": float(values[:, 0] @ clips / clips.sum()),
+        "validation_loss_unpadded": float(values[:, 1] @ frames / frames.sum()),
+        "alignment_sharpness": float(values[:, 2].sum() / steps.sum()),
+        "alignment_coverage": float(values[:, 4].sum() / symbols.sum()),
+        "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
     }
 
 
@@ -178,7 +156,7 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
     return None
 
 
-def log_validation(run: Run, record: dict[str, Any], example: dict[str, Any] | None) -> None:
+def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
     """Log and print a validation, and remember the best."""
     run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
