@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from clip_table import CHUNK, ClipTable, table_path
+from clip_table import CHUNK, ClipTable, clip_id, table_path
 from data_utils import (
     LENGTHS_FILE,
     changed_clips,
@@ -229,9 +228,9 @@ def in_words(change: dict[str, int]) -> str:
 
 def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
-        columns = zip(table.ids(), table.num_frames.tolist(), table.texts, strict=True)
-        for clip, frames, text in columns:
-            yield f"{name},{frames},{zlib.crc32(text):08x},{clip}"
+        columns = zip(table.paths_and_texts(), table.num_frames.tolist(), strict=True)
+        for (path, text), frames in columns:
+            yield f"{name},{frames},{zlib.crc32(text.encode()):08x},{clip_id(path)}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
@@ -271,13 +270,10 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
     """Warn of validation clips that are trained on, and of very long clips."""
-    shared = np.intersect1d(training.path_hashes, validation.path_hashes)
-    if shared.size:
-        example = int(np.isin(validation.path_hashes, shared).argmax())
-        print(
-            f"warning: {shared.size} validation clips are trained on too, "
-            f"{validation.path(example)} for one"
-        )
+    validated = set(validation.paths())
+    shared = sorted(path for path in training.paths() if path in validated)
+    if shared:
+        print(f"warning: {len(shared)} validation clips are trained on too, {shared[0]} for one")
     for clips in (training, validation):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
@@ -285,7 +281,7 @@ def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) 
 
 
 def _name_of(clips: ClipTable, index: int) -> str:
-    return f"{clips.where(index)}: {clips.path(index)}"
+    return f"{clips[index].where}: {clips[index].path}"
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
