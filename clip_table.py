@@ -82,8 +82,7 @@ class ClipTable:
         fingerprint: str = "",
         time: int | None = None,
     ):
-        self.filelist, self.arrays = filelist, arrays
-        self.complete, self.time = complete, time
+        self.filelist, self.arrays, self.complete, self.time = filelist, arrays, complete, time
         self.lines: np.ndarray = arrays["lines"]
         self.num_frames: np.ndarray = arrays["num_frames"]
         self.num_symbols: np.ndarray = arrays["num_symbols"]
@@ -91,10 +90,7 @@ class ClipTable:
 
     @classmethod
     def of(
-        cls,
-        filelist: str | Path,
-        numbered: Iterable[tuple[int, Clip]],
-        complete: bool = False,
+        cls, filelist: str | Path, numbered: Iterable[tuple[int, Clip]], complete: bool = False
     ) -> "ClipTable":
         """The table of these clips, each with its line number."""
         numbers, content = array("q"), bytearray()
