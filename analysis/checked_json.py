@@ -2,6 +2,8 @@
 
 import functools
 import json
+from collections.abc import Mapping
+from typing import Any
 
 MOST_PROBLEMS_SHOWN = 10
 MOST_DIGITS = 20  # of a whole number: the largest seed's
@@ -52,7 +54,7 @@ def _shortened(value: str) -> str:
     return value if len(value) <= 60 else value[:57] + "..."
 
 
-def _problem(error: dict) -> str:
+def _problem(error: Mapping[str, Any]) -> str:
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "json_invalid":
         return f"not JSON ({error['ctx']['error']})"
