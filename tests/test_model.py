@@ -17,6 +17,9 @@ from model import DropoutMasks, Outputs, Tacotron2, Tacotron2Loss, teacher_force
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MELS = 6
+# Float32 sums in another order, as other processors and batches make them. Ten times what is seen
+# with SSE4.1, AVX2 and AVX-512 and with 1, 2 and 4 threads: 9e-6, 2.9e-5, 4e-5 and 1.9e-6.
+OUTPUTS, ALIGNMENTS, INFERENCE, BATCHED = 1e-4, 3e-4, 4e-4, 2e-5
 TINY = HParams(
     n_symbols=20,
     symbols_embedding_dim=7,
@@ -105,10 +108,10 @@ def test_outputs_meet_the_reference(golden, golden_model, golden_batch):
     for run, masked in (("output", True), ("output_unmasked", False)):
         golden_model.mask_padding = masked
         outputs = golden_model(golden_batch)
-        assert_close(outputs.mel, golden[f"{run}/mel_outputs"], 2e-5)
-        assert_close(outputs.mel_postnet, golden[f"{run}/mel_outputs_postnet"], 2e-5)
-        assert_close(outputs.gate, golden[f"{run}/gate_outputs"], 2e-5)
-        assert_close(outputs.alignments, golden["output/alignments"], 1e-4)
+        assert_close(outputs.mel, golden[f"{run}/mel_outputs"], OUTPUTS)
+        assert_close(outputs.mel_postnet, golden[f"{run}/mel_outputs_postnet"], OUTPUTS)
+        assert_close(outputs.gate, golden[f"{run}/gate_outputs"], OUTPUTS)
+        assert_close(outputs.alignments, golden["output/alignments"], ALIGNMENTS)
 
 
 def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, golden_batch):
@@ -144,7 +147,7 @@ def test_inference_meets_the_reference(golden, golden_model, run, gate_threshold
         reference = golden[f"{run}/{expected}"]
         reference = reference.squeeze(2) if name == "gate" else reference
         assert getattr(outputs, name).shape == reference.shape
-        assert_close(getattr(outputs, name), reference, 1e-4, name)
+        assert_close(getattr(outputs, name), reference, INFERENCE, name)
 
 
 # ---------------------------------------------------------------------------- the default model
@@ -549,12 +552,12 @@ def test_texts_do_not_disturb_each_other(r):
         assert alone.mel_lengths.tolist() == [t * r]
         for name in ("mel", "mel_postnet"):
             mel = getattr(together, name)[row]
-            assert_close(mel[:, : t * r], getattr(alone, name)[0], 1e-5, name)
+            assert_close(mel[:, : t * r], getattr(alone, name)[0], BATCHED, name)
             assert (mel[:, t * r :] == 0).all()
-        assert_close(together.gate[row, :t], alone.gate[0], 1e-5)
+        assert_close(together.gate[row, :t], alone.gate[0], BATCHED)
         assert (together.gate[row, t:] == 1000).all()
         alignments = together.alignments[row, :t]
-        assert_close(alignments[:, :symbols], alone.alignments[0], 1e-5)
+        assert_close(alignments[:, :symbols], alone.alignments[0], BATCHED)
         assert (alignments[:, symbols:] == 0).all()
 
 
@@ -569,7 +572,7 @@ def test_inference_is_teacher_forcing_on_its_own_frames(r):
     batch = Batch(text, lengths, spoken.mel, torch.zeros(1, steps), spoken.mel_lengths)
     forced = model(batch, masks_of(masks, 0, steps))
     for name in ("mel", "mel_postnet", "gate", "alignments"):
-        assert_close(getattr(forced, name), getattr(spoken, name), 1e-5, name)
+        assert_close(getattr(forced, name), getattr(spoken, name), BATCHED, name)
 
 
 @pytest.mark.parametrize("r", [1, 3])
@@ -604,7 +607,7 @@ def test_bfloat16_autocast_is_near_single_precision():
     assert rough.total.dtype == torch.float32
     assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)  # it did run in bfloat16
     for one, other in zip(outputs[:4], exact[:4], strict=True):
-        assert_close(one.float(), other, 0.05 * other.abs().clamp(max=50).max().item())
+        assert_close(one.float(), other, 0.08 * other.abs().clamp(max=50).max().item())
     assert rough.total.item() == pytest.approx(loss.total.item(), rel=0.02)
     rough.total.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
