@@ -17,9 +17,10 @@ from model import DropoutMasks, Outputs, Tacotron2, Tacotron2Loss, teacher_force
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MELS = 6
-# Float32 sums in another order, as other processors and batches make them. Ten times what is seen
-# with SSE4.1, AVX2 and AVX-512 and with 1, 2 and 4 threads: 9e-6, 2.9e-5, 4e-5 and 1.9e-6.
-OUTPUTS, ALIGNMENTS, INFERENCE, BATCHED = 1e-4, 3e-4, 4e-4, 2e-5
+# Float32 sums in another order, and other vector code of exp and tanh, as other processors and
+# batches have them. Ten times what is seen with SSE4.1, AVX2 and AVX-512: 1e-5, 1e-4, 4e-5, 1.9e-6,
+# and of each gradient's largest value 6.6e-4 (the reference's own faulty one is 7.7 % off).
+OUTPUTS, ALIGNMENTS, INFERENCE, BATCHED, GRADIENTS = 1e-4, 1e-3, 4e-4, 2e-5, 7e-3
 TINY = HParams(
     n_symbols=20,
     symbols_embedding_dim=7,
@@ -127,7 +128,7 @@ def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, gold
         # The reference masks behind autograd's back, which makes its gradient of this one wrong.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
-        assert_close(parameter.grad, expected, 1e-3 * expected.abs().max().item(), name)
+        assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)
 
 
 @pytest.mark.parametrize(
