@@ -74,6 +74,7 @@ EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does n
 class LoopState:
     """Where the training loop stands. Sums are over the current epoch."""
 
+    __pydantic_config__ = EXACTLY
     iteration: Count = 0  # updates of the whole run
     epoch: CountFrom1 = 1  # the current epoch
     batches_trained: Count = 0  # position in the epoch's plan, by all processes
@@ -97,8 +98,6 @@ class LoopState:
     best_iteration: Annotated[int, _limited(ge=-1, le=MOST)] = -1
     alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
 
-    __pydantic_config__ = EXACTLY
-
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
         kept = ["iteration", "skips_running", "alignment_warned"]
@@ -114,25 +113,23 @@ class LoopState:
 class SamplerState:
     """What `LengthBatchSampler.state_dict` gives."""
 
+    __pydantic_config__ = EXACTLY
     epoch: Count
     batches_trained: Count
     num_batches: Count
     plan_checksum: Count
-
-    __pydantic_config__ = EXACTLY
 
 
 @dataclass
 class ScalerState:
     """What `torch.amp.GradScaler.state_dict` gives."""
 
+    __pydantic_config__ = EXACTLY
     scale: Annotated[float, _limited(gt=0, allow_inf_nan=False)]
     growth_factor: Annotated[float, _limited(gt=1, allow_inf_nan=False)]
     backoff_factor: Annotated[float, _limited(gt=0, lt=1)]
     growth_interval: CountFrom1
     _growth_tracker: Count
-
-    __pydantic_config__ = EXACTLY
 
 
 @dataclass

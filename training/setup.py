@@ -39,7 +39,7 @@ from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
 from training.epoch import Run
-from training.logging import OutputFolder, RunLogger, folder_errors
+from training.logging import OutputFolder, RunLogger, using
 from training.machine import describe_environment, versions
 from training.trainer import choose_decoder
 from version import __version__
@@ -63,8 +63,8 @@ class Start(NamedTuple):
 
 def find_start(
     output: OutputFolder,
-    path: Path | None,
     processes: Processes,
+    path: Path | None,
     *,
     resume: bool,
     warm_start: bool,
@@ -425,7 +425,7 @@ def open_logs(run: Run, start: Start, clips: Clips) -> None:
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     own = found if found is not None and lies_in(found.path, directory) else None
-    with folder_errors():
+    with using(directory):
         remove_leftovers(directory)
         # Before the logs are cut: killed in between, the next --resume must cut them too.
         for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
