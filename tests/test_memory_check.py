@@ -243,7 +243,7 @@ def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):
     assert message.endswith(f"this fits: --hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert len(tried) <= 9
+    assert len(tried) <= 14  # two shapes a size where sizes are dynamic
 
 
 @pytest.mark.parametrize(

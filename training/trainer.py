@@ -81,7 +81,7 @@ class Trainer:
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
         # Before anything is on the GPU: another process looks at the kernels first, and has room.
-        self._decoders = {
+        self._decoders: dict[str, tuple[Callable[..., Any], str]] = {
             hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
         }
         torch.manual_seed(hparams.seed)
