@@ -470,6 +470,8 @@ def _load(content: bytes) -> object:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for record in archive.infolist():
                     archive.read(record)  # compares it with its CRC-32
+                    if record.external_attr & 0x10:  # marked as a folder: torch reads nothing of it
+                        raise zipfile.BadZipFile(f"{record.filename} is marked as a folder")
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
         if is_out_of_memory(error):
