@@ -32,13 +32,20 @@ from data_utils import (
 )
 from errors import UserError
 from files import remove_leftovers, write_atomically
-from hparams import HParams, batching_options, check_symbols, create_hparams, hparams_from_dict
+from hparams import (
+    HAS_PYDANTIC,
+    HParams,
+    batching_options,
+    check_symbols,
+    create_hparams,
+    hparams_from_dict,
+)
 from progress import progress_bar
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
 from training.epoch import Run
-from training.logging import OutputFolder, RunLogger, folder_errors
+from training.logging import OutputFolder, RunLogger, using
 from training.machine import describe_environment, versions
 from training.trainer import choose_decoder
 from version import __version__
@@ -62,8 +69,8 @@ class Start(NamedTuple):
 
 def find_start(
     output: OutputFolder,
-    path: Path | None,
     processes: Processes,
+    path: Path | None,
     *,
     resume: bool,
     warm_start: bool,
@@ -195,7 +202,8 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     except SaidElsewhere:
         raise
     except UserError as error:
-        raise UserError(f"{error}\n{HOW_TO_CHANGE_CLIPS}" if found else str(error)) from None
+        advice = f"\n{HOW_TO_CHANGE_CLIPS}" if found and "lines refused" in str(error) else ""
+        raise UserError(f"{error}{advice}") from None
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
     return clips
@@ -270,10 +278,9 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
     """Warn of validation clips that are trained on, and of very long clips."""
-    validated = set(validation.paths())
-    shared = sorted(path for path in training.paths() if path in validated)
+    shared = set(validation.paths()) & set(training.paths())
     if shared:
-        print(f"warning: {len(shared)} validation clips are trained on too, {shared[0]} for one")
+        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
     for clips in (training, validation):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
@@ -397,7 +404,7 @@ def start_from(run: Run, start: Start, clips: Clips) -> None:
             f"resuming from {start.resumed.path}: epoch {run.state.epoch}, "
             f"step {run.state.iteration}"
         )
-        if not checkpoint.CAN_CHECK:
+        if not HAS_PYDANTIC:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
         if clips.change is not None:
             print(f"new clips: {in_words(clips.change)}; epoch {run.state.epoch} is planned anew")
@@ -421,7 +428,7 @@ def open_logs(run: Run, start: Start, clips: Clips) -> None:
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     own = found if found is not None and lies_in(found.path, directory) else None
-    with folder_errors():
+    with using(directory):
         remove_leftovers(directory)
         # Before the logs are cut: killed in between, the next --resume must cut them too.
         for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
