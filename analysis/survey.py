@@ -274,7 +274,7 @@ def parameter_values(
         counts = {round(2 ** (k / per_octave)) for k in steps}
         counts = {n for n in counts if n * 2 ** (0.6 / per_octave) <= largest} | {largest}
         grid = {least * n for n in counts}
-    allowed = {value for value in include if least <= value <= (math.inf if most is None else most)}
+    allowed = {value for value in include if least <= value <= most}
     return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
 
 

@@ -31,15 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-try:
-    import pandas as pd
-
-    from analysis import figures
-except ImportError as missing:
-    sys.exit(f"compare_batching: {missing}; pip install -r requirements-report.txt")
-
-from analysis import published
+from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
 from analysis.lengths import CorpusLengths, read_lengths
 from analysis.recommendation import (
@@ -64,7 +58,7 @@ from analysis.survey import (
     parameter_values,
 )
 from analysis.tables import markdown_table, text_table
-from batching import REGISTRY, STRATEGIES, BatchingError
+from batching import MOST_COUNTED, REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams
@@ -416,7 +410,7 @@ def capacities_in_frames(
 ) -> tuple[dict[float, int], list[str]]:
     """(seconds -> frames for those that hold the longest clip, sentences about the others)."""
     longest, per_frame = int(clips.frames.argmax()), hparams.hop_length / hparams.sampling_rate
-    frames = {value: int(value / per_frame) for value in seconds}
+    frames = {value: int(min(value / per_frame, MOST_COUNTED)) for value in seconds}
     held = {s: count for s, count in frames.items() if count >= clips.frames[longest]}
     refused = ", ".join(f"{value:g} s" for value in seconds if value not in held)
     note = (
