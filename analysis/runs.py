@@ -150,8 +150,8 @@ class Runs:
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
-        places = self.rows.index.get_indexer([first, second])
-        return sorted(self.rows.columns[_differences(self.rows)[tuple(places)]])
+        columns = self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]]
+        return sorted(columns)
 
 
 # ---------------------------------------------------------------------------- reading
@@ -163,7 +163,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     Raises:
         UserError: if there is none, naming what was left out with the reason.
     """
-    directories, left_out, found = {}, [], []
+    directories: dict[Path, Path] = {}
+    left_out, found = [], []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
         if not below:
@@ -227,8 +228,8 @@ def read_run(directory: Path) -> Run:
     epochs["minutes"] = timed.minutes
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
-    error = timed.relative_error
-    return Run(str(directory), starts, hparams, lengths, epochs, transcription, error, notes)
+    share = timed.relative_error
+    return Run(str(directory), starts, hparams, lengths, epochs, transcription, share, notes)
 
 
 def _check_epochs(file: Path, found: int, expected: int, program: str) -> None:
@@ -359,7 +360,9 @@ def _group(runs: Sequence[Run], left_out: Sequence[str]) -> Runs:
     rows = rows.rename(index=labels)
     rows = rows.loc[sorted(rows.index, key=place)]
     table = table.assign(label=table["label"].map(labels))
-    table = table.iloc[np.lexsort((table["seed"], rows.index.get_indexer(table["label"])))]
+    table = table.iloc[
+        np.lexsort((table["seed"], rows.index.get_indexer(pd.Index(table["label"]))))
+    ]
     by_folder = {run.folder: run for run in runs}
     found = {folder: by_folder[folder] for folder in table.index}
     epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
@@ -384,7 +387,9 @@ def facts(runs: Runs) -> dict[str, str]:
         for run in runs.found.values()
         for h in [run.hparams]
     ]
-    values = {n: "; ".join(v.dropna().astype(str).unique()) for n, v in pd.DataFrame(lines).items()}
+    values = {
+        str(n): "; ".join(v.dropna().astype(str).unique()) for n, v in pd.DataFrame(lines).items()
+    }
     return {"runs": f"{len(runs.found)} in {len(runs.rows)} rows"} | values
 
 
@@ -415,7 +420,7 @@ def deviations(runs: Runs) -> list[str]:
 
 def comparison_warnings(runs: Runs) -> list[str]:
     """What keeps the rows from being compared, and what changed when a run was resumed."""
-    lines = {f: settings_of(r) | environment_of(r.starts[-1]) for f, r in runs.found.items()}
+    lines = {f: {**settings_of(r), **environment_of(r.starts[-1])} for f, r in runs.found.items()}
     facts = pd.DataFrame(lines).T.drop(columns=BATCHING)
     warnings = [
         f"{name}: " + "; ".join(value + where for value, where in _by_value(facts[name]))
