@@ -80,9 +80,9 @@ class Table:
                     line.append(_number(cell["published"], decimals))
                 text, least = _number(cell["ours"], column.decimals), 10.0**-column.decimals
                 if cell["standard_error"] < least / 2:
-                    text += f" ± <{least:.{column.decimals}f}"
+                    text += f" ±\u00a0<{least:.{column.decimals}f}"
                 elif cell["standard_error"] > 0:
-                    text += f" ± {cell['standard_error']:.{column.decimals}f}"
+                    text += f" ±\u00a0{cell['standard_error']:.{column.decimals}f}"
                 line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
         return shown, notes
 
