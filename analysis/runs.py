@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from analysis import published
 from analysis.survey import PARAMETERS, batching_name
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from data_utils import LENGTHS_FILE, lines_refused
 from errors import UserError
 from files import METRICS_FILE, numbered_lines
@@ -112,7 +112,6 @@ class EpochMinutes:
 
 Record = RunRecord | EpochRecord | ValidationRecord
 LINE: TypeAdapter = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
-TIMES: TypeAdapter = TypeAdapter(EpochMinutes)
 
 
 @dataclass(frozen=True)
@@ -217,13 +216,10 @@ def read_run(directory: Path) -> Run:
         )
     transcription, timed = None, EpochMinutes(list(epochs["minutes"]), 0.0)
     if (file := directory / INTELLIGIBILITY_FILE).exists():
-        transcription = read_intelligibility(file)
+        transcription = read_findings(file, Intelligibility)
         _check_epochs(file, transcription.epochs, len(epochs), "scripts/listen.py")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
-        try:
-            timed = TIMES.validate_json(file.read_bytes(), strict=True)
-        except ValidationError as error:
-            raise UserError(f"{file}: {_problems(error)}; delete it and time again") from None
+        timed = read_findings(file, EpochMinutes)
         _check_epochs(file, len(timed.minutes), len(epochs), "benchmarks/epoch.py --runs")
     epochs["minutes"] = timed.minutes
     epochs["hours"] = epochs["minutes"].cumsum() / 60

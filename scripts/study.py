@@ -38,11 +38,7 @@ from analysis.lengths import read_lengths
 from analysis.recommendation import as_hparams, batching_overrides, recommend
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
-from analysis.transcription import (
-    INTELLIGIBILITY_FILE,
-    measure_reference,
-    read_intelligibility,
-)
+from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams

@@ -19,26 +19,10 @@ from scipy.stats import spearmanr, t, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import (
-    BEST,
-    PAPER,
-    Measured,
-    paper_tables,
-    published_falls,
-    thirds,
-    tidy,
-)
+from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls, thirds, tidy
 from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
-from analysis.study import (
-    CLAIMS,
-    SeedModel,
-    findings,
-    loss_at,
-    mixing,
-    study_tables,
-    verdict,
-)
+from analysis.study import CLAIMS, SeedModel, findings, loss_at, mixing, study_tables, verdict
 
 STUDY = DATA / "study"
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
