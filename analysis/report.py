@@ -187,9 +187,8 @@ class Measured:
         found["note"] = (lacking + " without it").reindex(found.index).fillna("")
         found.loc[lacking.index, ["ours", "standard_error", "runs"]] = np.nan, np.nan, 0
         if values.name in ("minutes", "training_minutes"):
-            timing = self.error_of_timing * found["ours"]
-            added = np.hypot(found["standard_error"].fillna(0), timing)
-            found["standard_error"] = added.where(timing > 0, found["standard_error"])
+            timing, error = self.error_of_timing * found["ours"], found["standard_error"]
+            found["standard_error"] = error.where(timing == 0, np.hypot(error.fillna(0), timing))
         return found.reindex(self.runs.rows.index)
 
     @property

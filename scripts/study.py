@@ -62,7 +62,6 @@ class Experiment:
     script: str
     overrides: str = ""
     all_seeds: bool = False  # or the first FEWER_SEEDS
-    follow_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,8 @@ def recommended_overrides(surveyor: Surveyor, hparams: HParams) -> str:
     size = hparams.batch_size
     paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
     found = recommend(surveyor, size, min_novelty=paper.novelty, epochs=PLANNED)
-    [best] = [
-        tried
-        for tried in found.tried
-        if tried.strategy == "semi_sorted_exponential" and tried.dynamic_batch_size
-    ]
+    exponential = [x for x in found.tried if x.strategy == "semi_sorted_exponential"]
+    [best] = [x for x in exponential if x.dynamic_batch_size]
     return batching_overrides(as_hparams(best, hparams))
 
 
@@ -147,7 +143,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
             follow_ups.append((f"{name}_batch_{size}", name, f"batch_size={size}"))
     return main + [
         # The first seeds of those with random epochs said that these help: they may be recommended.
-        Experiment(*row, all_seeds="random_epochs" in row[0], follow_up=True)
+        Experiment(*row, all_seeds="random_epochs" in row[0])
         for row in dict.fromkeys(follow_ups)
     ]
 
@@ -168,7 +164,7 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:
 class Runner:
     """Runs programs in sessions of their own: a Ctrl-C reaches them through `stop` alone."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.stopping = False
         self._processes: set[subprocess.Popen] = set()
         self._lock = threading.Lock()
@@ -206,9 +202,8 @@ class Study:
     """The jobs of a study and how far they are. `shared`: overrides of all runs."""
 
     def __init__(self, out: Path, epochs: int, jobs: list[StudyRun], runner: Runner, shared: str):
-        self.out, self.epochs, self.jobs, self.runner, self.shared = (
-            out, epochs, jobs, runner, shared
-        )  # fmt: skip
+        self.out, self.epochs, self.jobs = out, epochs, jobs
+        self.runner, self.shared = runner, shared
         self.failed: list[str] = []
         self.seconds: list[float] = []  # of the jobs that ended in this process
         self.done = sum(self.is_done(job) for job in jobs)
@@ -236,7 +231,7 @@ class Study:
         self.seconds.append(time.monotonic() - began)
         if problem:
             self.failed.append(f"{job}: {problem}, see {log}")
-            ended = f"failed, {problem}, see {log}"
+            ended = f"failed: {problem}, see {log}"
         else:
             self.done += 1
             rate = read_intelligibility(self.out / job.place / INTELLIGIBILITY_FILE)
