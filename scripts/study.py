@@ -34,16 +34,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.lengths import read_lengths
-from analysis.recommendation import as_hparams, batching_overrides, recommend
-from analysis.runs import EPOCH_MINUTES_FILE
-from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
 from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
 from progress import duration
 from training.checkpoint import list_checkpoints
+
+try:
+    from analysis.lengths import read_lengths
+    from analysis.recommendation import as_hparams, batching_overrides, recommend
+    from analysis.runs import EPOCH_MINUTES_FILE
+    from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
+except ImportError as error:
+    sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)

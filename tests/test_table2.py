@@ -235,7 +235,7 @@ def test_a_signal_or_wrong_settings_stop_all(run, status):
     assert got == status
     assert [row for row, _, _ in trained(run)] == ROWS[:3]
     assert calls(run, "scripts/report.py") == []
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
 
 
 def test_ctrl_c_stops_all_rows(run):
