@@ -1,6 +1,5 @@
 """The fast decoder against the readable one: outputs, every gradient, precision, memory."""
 
-import copy
 import json
 import statistics
 
@@ -151,41 +150,6 @@ def test_a_sum_over_many_rows_keeps_its_precision():
 def test_a_loss_of_some_outputs_matches_the_reference(weights):
     """Alignments too: guided-attention losses need their gradient."""
     assert_parity(problem(dtype=torch.float64), weights)
-
-
-class Repeated(torch.autograd.Function):
-    """A function that runs anew for every backward pass: gradcheck makes several a graph."""
-
-    @staticmethod
-    def forward(ctx, function, *inputs):
-        ctx.function, ctx.inputs = function, inputs
-        return function(*inputs)
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        with torch.enable_grad():
-            inputs = [x.detach().requires_grad_() for x in ctx.inputs]
-            outputs = ctx.function(*inputs)
-        return None, *torch.autograd.grad(outputs, inputs, gradients)
-
-
-def test_gradients_match_finite_differences():
-    sizes = {"attention_rnn_dim": 3, "decoder_rnn_dim": 2, "prenet_dim": 2, "attention_dim": 2}
-    sizes |= {"encoder_embedding_dim": 4, "n_mel_channels": 2, "attention_location_n_filters": 2}
-    case = problem(((3, 3), (2, 2)), torch.float64, **sizes)
-    names = [name for name, _ in case.decoder.named_parameters()]
-
-    def outputs(memory, mel, *parameters):
-        decoder = copy.deepcopy(case.decoder)
-        for name, parameter in zip(names, parameters, strict=True):
-            owner, _, last = name.rpartition(".")
-            delattr(decoder.get_submodule(owner), last)
-            setattr(decoder.get_submodule(owner), last, parameter)
-        return fast_decoder.teacher_forced(decoder, memory, case.mask, mel, case.dropout_masks)
-
-    inputs = [case.memory, case.mel, *case.decoder.parameters()]
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(lambda *x: Repeated.apply(outputs, *x), inputs)
 
 
 def test_golden_outputs_and_gradients_are_met():
