@@ -171,13 +171,13 @@ class _Loop:
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
     def _launch(self, num_steps: int) -> None:
-        for launch in self.before:
-            launch(self.table)
+        for prepare in self.before:
+            prepare(self.table)
         for offset in range(num_steps):
             for launch in self.launches:
                 launch(self.table, offset)
-        for launch in self.after:
-            launch(self.table)
+        for finish in self.after:
+            finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
         """Make all steps; `entries`: numbers and buffers by place in the table."""
