@@ -1,14 +1,14 @@
-"""Alignments in numbers: whether attention goes through a text, and a loss that helps it to.
+"""Alignments in numbers: whether attention follows the text, and a loss that helps it to.
 
 An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text;
-each step's weights add up to 1. Steps and symbols beyond a clip's own count nowhere here.
+each step's weights add up to 1. Padding, steps or symbols, counts nowhere here.
 """
 
 import torch
 
 from layers import padding_mask, without_waiting
 
-SIGMA = 0.2  # how wide the diagonal is, in shares of the text
+SIGMA = 0.2  # width of the diagonal, as a fraction of the text
 NOTICED = 0.1  # a symbol is covered if some step gives it at least this weight
 FORMED = 0.3  # sharpness from which an alignment has formed; below, attention is blurred
 
@@ -20,7 +20,7 @@ def off_diagonal(
     sigma: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """How far every pair of step and symbol is from the diagonal: 0 on it, near 1 far from it.
+    """float32 [B, T, N]: how far every step and symbol is from the diagonal, 0 on it, near 1 far.
 
     W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)) with a clip's own T steps and N symbols, counted
     from 0, and g = `sigma`: Tachibana et al., "Efficiently trainable text-to-speech system based on
@@ -29,9 +29,6 @@ def off_diagonal(
     Args:
         steps, symbols: int64 [B] of each clip, on the CPU.
         shape: [B, T, N] of the alignments.
-
-    Returns:
-        float32 [B, T, N] on `device`.
     """
     t, n = (
         torch.arange(size, device=device) / without_waiting(counts, device)[:, None]
@@ -44,9 +41,9 @@ def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
     """The weights, float32 at least, with 0 beyond the steps and symbols of each clip."""
-    _, num_steps, num_symbols = alignments.shape
-    beyond = padding_mask(steps, num_steps, alignments.device)[:, :, None]
-    beyond = beyond | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
+    num_steps, num_symbols = alignments.shape[1:]
+    beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
+    beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
     alignments = alignments.to(torch.promote_types(alignments.dtype, torch.float32))
     return alignments.masked_fill(beyond, 0.0)
 
@@ -54,12 +51,8 @@ def real_weights(
 def guided_attention_loss(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float = SIGMA
 ) -> torch.Tensor:
-    """Attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n].
-
-    0 where all attention is on the diagonal, below 1 always. `off_diagonal` gives W and the source.
-
-    Args:
-        alignments: [B, T, N]. steps, symbols: int64 [B] of each clip, on the CPU.
+    """Attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n], from 0
+    to 1. `off_diagonal` has W, the source and the arguments; alignments: [B, T, N].
     """
     weights = off_diagonal(steps, symbols, alignments.shape, sigma, alignments.device)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())
@@ -68,11 +61,11 @@ def guided_attention_loss(
 def alignment_sums(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """[3] sums of a batch: over real steps the largest weight and the share near the diagonal, and
-    the number of symbols that are covered.
+    """[3] sums of a batch: the largest weight and the share near the diagonal of real steps, and
+    the number of covered symbols.
 
-    Divided by the numbers of steps and of symbols they are sharpness, diagonality and coverage.
-    Diagonality is 1 minus the guided attention loss; even attention everywhere has some 0.4.
+    Divided by the numbers of steps and symbols they are sharpness, diagonality (1 minus the guided
+    attention loss; some 0.4 for uniform attention) and coverage.
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(steps, symbols, alignments.shape, SIGMA, alignments.device)

@@ -5,9 +5,7 @@ run on machines that lack them, and programs start sooner.
 """
 
 import contextlib
-import hashlib
 import io
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -27,22 +25,13 @@ SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of
 FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
-_MEL_SETTINGS = (
-    "sampling_rate",
-    "filter_length",
-    "hop_length",
-    "win_length",
-    "n_mel_channels",
-    "mel_fmin",
-    "mel_fmax",
-)
+_MEL_SETTINGS = ("sampling_rate", "filter_length", "hop_length", "win_length", "n_mel_channels")
+_MEL_SETTINGS += ("mel_fmin", "mel_fmax")
 
 
-def mel_fingerprint(hparams: HParams) -> dict[str, float | str]:
-    """The settings that a log-mel depends on, with their hash under `sha256`."""
-    settings = {name: getattr(hparams, name) for name in _MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
-    text = json.dumps({name: float(value) for name, value in settings.items()}, sort_keys=True)
-    return settings | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+def mel_fingerprint(hparams: HParams) -> dict[str, float]:
+    """The settings that a log-mel depends on."""
+    return {name: getattr(hparams, name) for name in _MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
 
 
 def frame_count(num_samples: int, hparams: HParams) -> int:

@@ -1,12 +1,11 @@
 """The decoder in synthesis on a GPU: `model.free_running` with CHUNK steps in one CUDA graph.
 
 A step is some fifty small operators, which a GPU runs faster than the host launches them. A graph
-launches those of CHUNK steps at once, and the host asks once for each chunk whether all texts have
+launches those of CHUNK steps at once, and the host checks after each chunk whether all texts have
 ended. Operators, shapes and order are those of the readable loop, so results are bitwise the same.
 
-A graph is good for one number of texts and of symbols, so each batch of texts is captured anew.
-That takes the host about as long as to launch CHUNK steps, of some hundreds that a text has. So
-no graph is kept, and none can outlive the weights or settings that it was made with.
+A graph fits one number of texts and of symbols. Capturing one takes about as long as launching
+CHUNK steps of the hundreds that a text has, so each batch is captured anew and no graph is kept.
 """
 
 import contextlib
@@ -21,9 +20,7 @@ import model
 from cuda_capture import captured
 from model import Decoder, DropoutMasks, SpokenSteps
 
-# Steps. More of them are longer to capture, and up to CHUNK - 1 are made that no text needs; with
-# fewer the GPU waits more often for the host to look.
-CHUNK = 8
+CHUNK = 8  # steps: more take longer to capture and waste more at the end, fewer wait more often
 
 
 def free_running(
@@ -33,10 +30,8 @@ def free_running(
     dropout_masks: DropoutMasks,
     max_steps: int,
 ) -> Iterator[SpokenSteps]:
-    """`model.free_running`, several steps at a time on a GPU, one at a time elsewhere.
-
-    One at a time under autocast too: it keeps copies of weights, which must not be a graph's.
-    """
+    """`model.free_running`, several steps at a time on a GPU, one at a time elsewhere and under
+    autocast, whose copies of weights must not belong to a graph."""
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         return in_chunks(decoder, memory, mask, dropout_masks, max_steps, replayed)
     return model.free_running(decoder, memory, mask, dropout_masks, max_steps)
@@ -80,7 +75,7 @@ def in_chunks(
     for start in range(0, max_steps, CHUNK):
         count = min(CHUNK, max_steps - start)
         for chunk, whole in zip(keep, dropout_masks.prenet, strict=True):
-            if chunk is not None:
+            if chunk is not None and whole is not None:
                 chunk[:count] = whole[start : start + count]
         yield SpokenSteps(*(steps[:count].clone() for steps in next(results)))
 
@@ -91,9 +86,8 @@ def in_chunks(
 def replayed(function: Callable, device: torch.device) -> Iterator:
     """Results of `function()`, called anew for each on a GPU: from the second on by one CUDA graph.
 
-    The first call loads and allocates what a capture must not: kernels, and workspaces of matrix
-    products, which belong to a stream. Where the capture fails, a warning says so, and the
-    function is called on.
+    The first call loads and allocates what a capture must not: kernels, and the stream's workspaces
+    of matrix products. Where the capture fails, a warning says so and calls continue without it.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -116,14 +110,13 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all graphs of a device: each stream keeps a workspace of tens of megabytes."""
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # one, for each keeps a workspace of tens of megabytes
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
     """What is launched inside runs on the side stream, after what the current stream holds, which
-    goes on after it. Other threads that speak wait: a capture records all that its stream gets."""
+    continues after it. Other threads wait: a capture records all that its stream gets."""
     side, current = _side_stream(device), torch.cuda.current_stream(device)
     with _SIDE_STREAM_IN_USE, torch.cuda.stream(side):
         side.wait_stream(current)
@@ -136,7 +129,7 @@ def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
 @functools.cache
 def _warn_once(problem: str) -> None:
     warnings.warn(
-        "speaking launches its steps one by one, with the same results, but several times slower "
+        "synthesis launches its steps one by one, with the same results but several times slower "
         f"than by a CUDA graph, which failed: {problem}",
         stacklevel=2,
     )

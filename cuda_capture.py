@@ -9,16 +9,15 @@ import torch
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
     """A graph of what `function()` launches, and what it returned: a replay writes those tensors.
 
-    The function may draw no random numbers and may not wait for the GPU. It is captured on
-    `stream`, and nothing of it is run.
+    The function must draw no random numbers and not wait for the GPU. It is captured on `stream`,
+    and nothing of it is run.
 
-    Where CUDA breaks a capture off, torch's capture_end raises before it has tidied up (read in
-    torch 2.11 and 2.13). `stream` would stay the current one; in 2.11 the generator that the
-    capture began with would never draw again; memory used on two streams would never be freed,
-    and empty_cache would raise. So the capture gets a generator's state and a pool of its own.
+    Where CUDA breaks a capture off, torch's capture_end raises before it has cleaned up (seen in
+    torch 2.11 and 2.13): `stream` would stay the current one, the generator would never draw again
+    (2.11), memory used on two streams would never be freed, and empty_cache would raise. So the
+    capture gets its own generator state and memory pool.
 
-    Raises:
-        Exception: of any kind, from the function or torch, if it cannot be captured.
+    Raises any exception, from the function or torch, if it cannot be captured.
     """
     device = stream.device
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
@@ -28,7 +27,7 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # Another thread may pin memory meanwhile: that is no business of this capture.
+            # Other threads may pin memory meanwhile.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()

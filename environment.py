@@ -1,20 +1,15 @@
 """What every program sets before torch is imported. Programs import this first.
 
-An idle OpenMP thread waits for the next product at full speed, by default for a fifth of a second.
-Where a machine has other work too, threads then mostly wait for one another: one step of the
-decoder took 72 ms so, and 7 ms where they sleep. OpenMP reads the setting when torch loads it.
+Idle OpenMP threads sleep instead of spinning, which on a busy machine slows each other down (a
+decoder step took 72 ms instead of 7). OpenMP reads this when torch loads.
 
-Ctrl-C ends a program with one line and exit code 130, at any moment from here on. While libraries
-are being imported, which takes seconds, KeyboardInterrupt would not do: raised inside a library's
-initialisation in C, it may be lost or become another error.
-
-A program whose output nobody reads any more (`| head`) ends as other tools do: quietly, with exit
-code 141. A full disk is one line.
-
-A package that is not installed is one line with the requirements file that lists it.
-
-A descriptor that the caller closed (`>&-`) leads to /dev/null. Left free, the next file opened
-would get its number, and text meant for the terminal would land in that file.
+Ctrl-C ends a program with one line and exit code 130, at any moment from here on. During imports,
+which take seconds, KeyboardInterrupt is not enough: raised while a library initialises in C, it may
+be lost or become another error. A program whose output nobody reads any more (`| head`) ends as
+other tools do: quietly, with exit code 141. A full disk is one
+line, and so is a package that is not installed, with the requirements file that lists it. A
+descriptor that the caller
+closed (`>&-`) leads to /dev/null: the next file opened would get its number, and terminal output.
 """
 
 import atexit
@@ -24,10 +19,11 @@ import os
 import select
 import signal
 import sys
-from types import FrameType
+from types import FrameType, TracebackType
 
 EXIT_CODE_OF_CTRL_C = 128 + signal.SIGINT
 EXIT_CODE_OF_CLOSED_PIPE = 128 + signal.SIGPIPE
+MAIN_FILE = ("<module>", "__main__")  # the code and the module that run
 
 
 def _say(message: str) -> None:
@@ -35,27 +31,24 @@ def _say(message: str) -> None:
         os.write(2, f"{os.path.basename(sys.argv[0])}: {message}\n".encode())
 
 
-def _imports(frame: FrameType) -> bool:
+def _imports(frame: FrameType | None) -> bool:
     """Whether the main file itself runs, or an import in it, and none of its functions yet."""
     inner = None
-    while frame.f_back is not None:
+    while frame is not None and frame.f_back is not None:
         inner, frame = frame, frame.f_back
-    in_main_file = (
-        frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
-    )
-    return in_main_file and (
-        inner is None or inner.f_code.co_filename.startswith("<frozen importlib")
-    )
+    if frame is None or (frame.f_code.co_name, frame.f_globals.get("__name__")) != MAIN_FILE:
+        return False
+    return inner is None or inner.f_code.co_filename.startswith("<frozen importlib")
 
 
-def _ctrl_c(number: int, frame: FrameType) -> None:
+def _ctrl_c(number: int, frame: FrameType | None) -> None:
     if _imports(frame):
         _say("interrupted")
-        os._exit(EXIT_CODE_OF_CTRL_C)  # nothing is written yet, so nothing needs to be put in order
+        os._exit(EXIT_CODE_OF_CTRL_C)  # nothing is written yet, so nothing needs cleaning up
     raise KeyboardInterrupt
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, traceback) -> None:
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         _say("interrupted")
         sys.exit(EXIT_CODE_OF_CTRL_C)
@@ -67,7 +60,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, traceback) -> Non
     if isinstance(error, ModuleNotFoundError) and (file := requirements_file(error.name or "")):
         _say(f"{error.name} is not installed: pip install -r {file}")
         sys.exit(1)
-    sys.__excepthook__(kind, error, traceback)
+    sys.__excepthook__(kind, error, trace)
 
 
 def requirements_file(module: str) -> str | None:
@@ -83,20 +76,18 @@ def requirements_file(module: str) -> str | None:
 
 
 def _has_no_reader(descriptor: int) -> bool:
-    """Whether it is a pipe that nobody reads any more."""
     waiting = select.poll()
     waiting.register(descriptor, 0)  # errors are reported always
     return any(event & select.POLLERR for _, event in waiting.poll(0))
 
 
 def _print_rest() -> None:
-    """Print the rest of the output, of which Python would complain at its very end."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except (OSError, ValueError):  # a full disk, say: Python's complaint is right
-        pass
+    """Print the rest of the output, of which Python would complain at its end."""
+    with contextlib.suppress(OSError, ValueError):  # a full disk, say: Python's complaint is right
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _open_closed_descriptors() -> None:

@@ -1,9 +1,9 @@
-"""The one exception for what the user must mend."""
+"""The one exception for what the user must fix."""
 
 
 class UserError(ValueError):
-    """A mistake of the user's, or of the user's files: programs print the message and end.
+    """A mistake in the user's input or files: programs print the message and end.
 
     The message names the file and line or the setting, its value, what was expected and how to
-    mend it. Any other exception is a fault of this recipe and keeps its traceback.
+    fix it. Any other exception is a bug of this recipe and keeps its traceback.
     """

@@ -9,8 +9,8 @@ import shlex
 import stat
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -94,13 +94,15 @@ def _conversion(path: str | Path, encoding: str) -> str:
     return f"convert it: iconv -f {encoding} -t UTF-8 {file} > {shlex.quote(f'{path}.utf8')}"
 
 
-def map_in_threads(function: Callable, items: Iterable, threads: int = READING_THREADS) -> Iterator:
+def map_in_threads(
+    function: Callable, items: Iterable, threads: int = READING_THREADS
+) -> Generator:
     """`function` of every item, in order, computed several at a time.
 
     Few are begun ahead of the one that is waited for: a caller that stops early waits for no more
     than these, and a long list takes no more memory.
     """
-    begun = deque()
+    begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
         try:
             for item in items:

@@ -5,16 +5,19 @@ T_in symbols, T decoder steps.
 """
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # of the non-linearity that follows
+
 
 class Linear(nn.Module):
     """A linear layer with Xavier-uniform weights for the given non-linearity."""
 
-    def __init__(self, in_dim: int, out_dim: int, bias: bool = True, init_gain: str = "linear"):
+    def __init__(self, in_dim: int, out_dim: int, bias: bool = True, init_gain: Gain = "linear"):
         super().__init__()
         self.linear_layer = nn.Linear(in_dim, out_dim, bias=bias)
         nn.init.xavier_uniform_(self.linear_layer.weight, nn.init.calculate_gain(init_gain))
@@ -27,7 +30,12 @@ class Conv1d(nn.Module):
     """A length-keeping convolution (odd kernel) with Xavier-uniform weights."""
 
     def __init__(
-        self, in_dim: int, out_dim: int, kernel_size: int, bias=True, init_gain: str = "linear"
+        self,
+        in_dim: int,
+        out_dim: int,
+        kernel_size: int,
+        bias: bool = True,
+        init_gain: Gain = "linear",
     ):
         super().__init__()
         self.conv = nn.Conv1d(in_dim, out_dim, kernel_size, padding=kernel_size // 2, bias=bias)
@@ -38,12 +46,8 @@ class Conv1d(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm that also trains on a batch of one value a channel: one clip of one symbol, or of
-    one frame.
-
-    The variance of one value is undefined, and torch refuses it. The running statistics stand in
-    for those of such a batch, as in evaluation, and stay as they are.
-    """
+    """Batch norm that also trains on a batch of one value a channel (one clip of one symbol or
+    frame), whose variance is undefined: the running statistics are used, and stay as they are."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
         if x.shape[0] * x.shape[2] > 1:
@@ -54,8 +58,8 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """x on `device`. A GPU copies from pinned memory alone while the host goes on: from other
-    memory the host may wait until everything queued before the copy is done."""
+    """x on `device`. Only from pinned memory does a GPU copy without making the host wait until
+    everything queued before is done."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -63,19 +67,13 @@ def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
     """[B, max_length] bool, True beyond each length."""
-    lengths = without_waiting(lengths, device)
-    return torch.arange(max_length, device=device) >= lengths[:, None]
+    return torch.arange(max_length, device=device) >= without_waiting(lengths, device)[:, None]
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the real positions of a batch [B, max_length] lie in a PackedSequence, on the CPU.
-
-    Returns rows of the batch flattened to [B * max_length], step after step and the longest first,
-    as PackedSequence orders its data, and the number of them in each step, its `batch_sizes`.
-
-    Raises:
-        ValueError: if a length is below 1 or above `max_length`.
-    """
+    """Where the real positions of a batch [B, max_length] are in a PackedSequence, on the CPU: rows
+    of the batch flattened to [B * max_length], step after step and the longest first, and the
+    number of them in each step, its `batch_sizes`. ValueError if a length does not fit."""
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
         raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -94,38 +92,36 @@ def draw_keep_mask(
 ) -> torch.Tensor | None:
     """A bool mask for `drop`, or None if p is 0. A generator draws on its own device.
 
-    On a CPU the probability is rounded to a 65,536th, and the mask drawn in a third of the time
-    that torch's bernoulli_ takes: each of its random words, of 64 bits, makes four values.
+    On a CPU the probability is rounded to a 65,536th, and each random word of 64 bits makes four
+    values, which takes a third of the time of torch's bernoulli_.
     """
     if p == 0:
         return None
     drawn_on = generator.device if generator else device
-    if drawn_on.type == "cpu":
-        count = math.prod(shape)
-        words = torch.empty(-(-count // 4), dtype=torch.int64)
-        words.random_(-(2**63), None, generator=generator)
-        values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-        kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
-        mask = values < kept - 2**15
-    else:
+    if drawn_on.type != "cpu":
         mask = torch.empty(shape, dtype=torch.bool, device=drawn_on)
-        mask.bernoulli_(1 - p, generator=generator)
-    return mask.to(device)
+        return mask.bernoulli_(1 - p, generator=generator).to(device)
+    count = math.prod(shape)
+    words = torch.empty(-(-count // 4), dtype=torch.int64)
+    words.random_(-(2**63), None, generator=generator)
+    values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
+    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
+    return (values < kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """F.dropout. On a CPU its masks cost more time than all else in it; ours a fifth."""
+    """F.dropout; on a CPU with `draw_keep_mask`, which takes a fifth of the time."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
 
 
 class Prenet(nn.Module):
-    """Two bias-free ReLU layers with dropout that stays on when the model speaks."""
+    """Two bias-free ReLU layers with dropout that stays on in synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
-        self.p_dropout = p_dropout
+        self.dim, self.p_dropout = dim, p_dropout
         self.layers = nn.ModuleList([Linear(in_dim, dim, bias=False), Linear(dim, dim, bias=False)])
 
     def forward(
@@ -151,10 +147,9 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
 
-    Without `location_gradient` the past alignments count as given: the location layer learns what
-    to make of them, and no gradient goes on to the steps that made them. Through all steps that
-    gradient grows large where attention walks at a pace of its own, and drowns what would teach it
-    to follow the text (docs/training.md).
+    Without `location_gradient` the past alignments are constants: the location layer learns, and no
+    gradient reaches the steps that made them. Through all steps that gradient can grow large and
+    drown what would teach attention to follow the text (docs/training.md).
     """
 
     def __init__(

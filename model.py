@@ -1,8 +1,7 @@
 """Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's recipe.
 
-The decoder here is the readable one, step by step. `Tacotron2(hparams, training_decoder=f)` puts a
-faster function with the signature of `teacher_forced` in its place for training, and
-`speaking_decoder=f` one with that of `free_running` for synthesis.
+The decoder here is the readable one, step by step. `Tacotron2` takes faster functions in its place:
+`training_decoder` with the signature of `teacher_forced`, `speaking_decoder` of `free_running`.
 
 In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step.
 """
@@ -40,7 +39,7 @@ class Outputs(NamedTuple):
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
     gate: torch.Tensor  # [B, T] logits of "this step is the last"
     alignments: torch.Tensor  # [B, T, T_in]
-    mel_lengths: torch.Tensor | None = None  # [B] frames spoken, on the CPU; from infer only
+    mel_lengths: torch.Tensor | None = None  # [B] frames made, on the CPU; from infer only
 
 
 class DropoutMasks(NamedTuple):
@@ -75,8 +74,8 @@ class Encoder(nn.Module):
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
             x = dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
-        # torch's own packing copies the order to the GPU, which makes the host wait, and launches
-        # a copy for every length and, backwards, for every symbol.
+        # torch's own packing makes the host wait for the GPU, and launches a copy for every length
+        # and, backwards, for every symbol.
         x = x.transpose(1, 2)
         places, batch_sizes = packing(lengths.cpu(), x.shape[1])
         places = without_waiting(places, x.device)
@@ -137,29 +136,23 @@ class Decoder(nn.Module):
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        h = hparams
+        h, memory_dim = hparams, hparams.encoder_embedding_dim
         self.n_mel_channels, self.n_frames_per_step = h.n_mel_channels, h.n_frames_per_step
         self.frame_dim = h.n_mel_channels * h.n_frames_per_step
-        self.p_attention_dropout, self.p_decoder_dropout = (
-            h.p_attention_dropout,
-            h.p_decoder_dropout,
-        )
+        self.p_attention_dropout = h.p_attention_dropout
+        self.p_decoder_dropout = h.p_decoder_dropout
         self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
-        self.attention_rnn = nn.LSTMCell(
-            h.prenet_dim + h.encoder_embedding_dim, h.attention_rnn_dim
-        )
+        self.attention_rnn = nn.LSTMCell(h.prenet_dim + memory_dim, h.attention_rnn_dim)
         self.attention_layer = Attention(
             h.attention_rnn_dim,
-            h.encoder_embedding_dim,
+            memory_dim,
             h.attention_dim,
             h.attention_location_n_filters,
             h.attention_location_kernel_size,
             h.attention_location_gradient,
         )
-        self.decoder_rnn = nn.LSTMCell(
-            h.attention_rnn_dim + h.encoder_embedding_dim, h.decoder_rnn_dim
-        )
-        out_dim = h.decoder_rnn_dim + h.encoder_embedding_dim
+        self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
+        out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)
         self.gate_layer = Linear(out_dim, 1, init_gain="sigmoid")
 
@@ -175,13 +168,11 @@ class Decoder(nn.Module):
         def mask(dim: int, p: float) -> torch.Tensor | None:
             return draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
 
-        prenet_dims = [layer.linear_layer.out_features for layer in self.prenet.layers]
-        p_attention = self.p_attention_dropout if self.training else 0
-        p_decoder = self.p_decoder_dropout if self.training else 0
+        prenet, training = self.prenet, self.training
         return DropoutMasks(
-            prenet=tuple(mask(dim, self.prenet.p_dropout) for dim in prenet_dims),
-            attention_hidden=mask(self.attention_rnn.hidden_size, p_attention),
-            decoder_hidden=mask(self.decoder_rnn.hidden_size, p_decoder),
+            (mask(prenet.dim, prenet.p_dropout), mask(prenet.dim, prenet.p_dropout)),
+            mask(self.attention_rnn.hidden_size, self.p_attention_dropout) if training else None,
+            mask(self.decoder_rnn.hidden_size, self.p_decoder_dropout) if training else None,
         )
 
     def initial_state(self, memory: torch.Tensor) -> DecoderState:
@@ -232,11 +223,8 @@ class Decoder(nn.Module):
 
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
         """[T, B, n_mels * r] -> [B, n_mels, T_out]: a step's frames follow one another."""
-        num_steps, batch_size, _ = steps.shape
-        frames = steps.transpose(0, 1).reshape(
-            batch_size, num_steps * self.n_frames_per_step, self.n_mel_channels
-        )
-        return frames.transpose(1, 2)
+        frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
+        return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """The inverse of `to_frames`; T_out must be a multiple of r."""
@@ -253,7 +241,7 @@ def teacher_forced(
     decoder: Decoder,
     memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
-    mel: torch.Tensor,  # [B, n_mels, T_out], the frames to be spoken
+    mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The decoder in training: each step is given the real frames before it, zeros at first.
@@ -301,7 +289,7 @@ def free_running(
     max_steps: int,
 ) -> Iterator[SpokenSteps]:
     """The decoder in synthesis: each step is given the decoder's own frames before it, zeros at
-    first. A step is made when it is asked for, `max_steps` at most."""
+    first. A step is made when it is asked for, at most `max_steps`."""
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
@@ -315,7 +303,7 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """Text in, mel out. Padding and masking follow the reference; see `forward` and `infer`."""
+    """Text to mel. Padding and masking follow the reference; see `forward` and `infer`."""
 
     def __init__(
         self,
@@ -372,20 +360,18 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Speak texts: each step is given the model's own frames before it.
+        """Synthesize texts: each step is given the model's own frames before it.
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
-        after `max_decoder_steps`. Its result is that of the text alone with the same prenet
-        masks, whatever it shares the batch with, but for rounding: matrix products of other shapes
-        add in another order, which is some 1e-6 of an untrained model's mel, and can be more where
-        a step's own frames lead the next ones astray. Beyond its end mel is 0 and gate 1e3.
+        after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
+        text alone with the same prenet masks, but for rounding: matrix products of other shapes
+        add in another order (some 1e-6 of an untrained model's mel).
 
         Args:
             text: int64 [B, T_in], padded with anything. text_lengths: [B].
             dropout_masks: the prenet's for at least `max_decoder_steps` steps; drawn if None.
 
-        Raises:
-            RuntimeError: in training mode, where batch norm would mix the texts.
+        RuntimeError in training mode, where batch norm would mix the texts.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() before infer")
@@ -413,13 +399,8 @@ class Tacotron2(nn.Module):
         mel = self.decoder.to_frames(frames)
         mel_lengths = num_steps * self.n_frames_per_step
         beyond = padding_mask(mel_lengths, mel.shape[2], mel.device)
-        outputs = Outputs(
-            mel,
-            mel + self.postnet(mel, beyond),
-            gate.T,
-            alignments.transpose(0, 1),
-            mel_lengths,
-        )
+        mel_postnet = mel + self.postnet(mel, beyond)
+        outputs = Outputs(mel, mel_postnet, gate.T, alignments.transpose(0, 1), mel_lengths)
         return self._mask(outputs, mel_lengths)
 
 
@@ -440,8 +421,8 @@ class Losses(NamedTuple):
 class Tacotron2Loss(nn.Module):
     """MSE before and after the postnet, and binary cross-entropy of the gate.
 
-    The padded mean falls as padding grows, for masked padding costs nothing and is counted: it is
-    comparable with the paper, not between batching strategies. The unpadded one is.
+    The padded mean falls as padding grows, since masked padding costs nothing but is counted: it
+    compares with the paper, and only the unpadded one between batching strategies.
     """
 
     def forward(self, outputs: Outputs, batch) -> Losses:
@@ -462,7 +443,7 @@ class Tacotron2Loss(nn.Module):
         )
         padded.append(error.mean())
         unpadded.append(error.masked_fill(step_mask, 0.0).sum() / real_steps)
-        return Losses(sum(padded), *padded, sum(unpadded), *unpadded)
+        return Losses._make([sum(padded), *padded, sum(unpadded), *unpadded])
 
 
 def _full_precision(x: torch.Tensor) -> torch.Tensor:

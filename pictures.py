@@ -1,22 +1,26 @@
 """Pictures of alignments, spectrograms and gates, for TensorBoard and for files."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
 
-def _figure(height: float) -> Figure:
-    return Figure(figsize=(8, height), dpi=100, layout="constrained")
+
+def _figure(height: float, width: float = 8) -> Figure:
+    return Figure(figsize=(width, height), dpi=100, layout="constrained")
 
 
 def draw_alignment(*alignments: np.ndarray) -> Figure:
     """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
 
-    Those of several parts of a text follow one another, each in a box, so that the line goes on
-    from one to the next; the picture grows with them, up to four times.
+    Those of several parts of a text follow one another, each in a box, and the picture grows with
+    their number, up to four times.
     """
     size = min(1 + 0.25 * (len(alignments) - 1), 4)
-    figure = Figure(figsize=(8 * size, 4 * size), dpi=100, layout="constrained")
+    figure = _figure(4 * size, 8 * size)
     axes = figure.add_subplot()
     highest = max(float(np.nan_to_num(alignment).max()) for alignment in alignments)
     step = symbol = -0.5  # the edge of the first pixel
@@ -24,13 +28,11 @@ def draw_alignment(*alignments: np.ndarray) -> Figure:
         steps, symbols = alignment.shape
         image = axes.imshow(
             alignment.T,
-            aspect="auto",
-            origin="lower",
-            interpolation="none",
             cmap="viridis",
             vmin=0,
             vmax=highest,
             extent=(step, step + steps, symbol, symbol + symbols),
+            **IMAGE,
         )
         if len(alignments) > 1:
             box = Rectangle((step, symbol), steps, symbols, fill=False, edgecolor="white")
@@ -55,15 +57,7 @@ def draw_mels(target: np.ndarray, predicted: np.ndarray) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True)
     low, high = np.percentile(target, [1, 99.9])
     for axes, mel, title in ((upper, target, "target"), (lower, predicted, "predicted")):
-        image = axes.imshow(
-            mel,
-            aspect="auto",
-            origin="lower",
-            interpolation="none",
-            cmap="magma",
-            vmin=low,
-            vmax=max(high, low + 1),
-        )
+        image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
     lower.set_xlabel("frame")
     figure.colorbar(image, ax=[upper, lower], label="log magnitude")
@@ -74,7 +68,7 @@ def draw_mel(mel: np.ndarray) -> Figure:
     """A log-mel [n_mels, frames]."""
     figure = _figure(3)
     axes = figure.add_subplot()
-    image = axes.imshow(mel, aspect="auto", origin="lower", interpolation="none", cmap="magma")
+    image = axes.imshow(mel, cmap="magma", **IMAGE)
     axes.set(xlabel="frame", ylabel="mel band", title="mel")
     figure.colorbar(image, label="log magnitude")
     return figure

@@ -1,6 +1,7 @@
 """How far a long job is: a bar on a terminal, a plain line now and then elsewhere."""
 
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -11,7 +12,7 @@ LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left{postf
 class ProgressLines(tqdm):
     """A tqdm for log files: a line from time to time instead of a bar drawn over itself."""
 
-    def display(self, msg=None, pos=None):
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
             print(self, flush=True)
 
@@ -19,7 +20,7 @@ class ProgressLines(tqdm):
 shown = True  # whether this process shows any
 
 
-def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options) -> tqdm:
+def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
     """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
     options |= {"disable": not shown}
     if sys.stderr.isatty():

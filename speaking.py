@@ -1,11 +1,9 @@
-"""Texts spoken by a trained checkpoint, and what is wrong with the speech, in words.
+"""Speech from a trained checkpoint, with warnings of what is wrong with it.
 
-    speaker = load_speaker("runs/ljspeech/best.pt")
-    sequence = sequence_to_speak("It was a quiet evening.", speaker.hparams)
-    speech = speak_text(speaker, sequence)
-    write_speech(Path("out/evening"), speech, speaker.hparams)
-
-What synthesize.py and the programs of scripts/ that speak have in common.
+speaker = load_speaker("runs/ljspeech/best.pt")
+sequence = sequence_to_speak("It was a quiet evening.", speaker.hparams)
+speech = speak_text(speaker, sequence)
+write_speech(Path("out/evening"), speech, speaker.hparams)
 """
 
 import math
@@ -28,8 +26,7 @@ from training.checkpoint import load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-PAUSE = 0.3  # seconds, after a sentence
-# Pauses after the parts of a text, as shares of the pause after a sentence.
+PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
@@ -53,22 +50,14 @@ class Speech:
 def load_speaker(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> Speaker:
-    """The model of a checkpoint, this recipe's or NVIDIA's, on a GPU if there is one.
-
-    NVIDIA's checkpoints hold no settings: defaults then. `decoder=reference` takes its steps one by
-    one on a GPU too.
-
-    Raises:
-        UserError: if it cannot be read or does not fit its settings, or on overrides that are
-            refused.
-    """
-    if device is None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The model of a checkpoint, this recipe's or NVIDIA's (whose settings are the defaults), on a
+    GPU if there is one; UserError if it cannot be read or does not fit its settings.
+    `decoder=reference` takes its steps one by one on a GPU too."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = load_checkpoint(path)
     hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
     check_symbols(hparams)
-    one_by_one = hparams.decoder == "reference"
-    decoder = free_running if one_by_one else captured_steps.free_running
+    decoder = captured_steps.free_running if hparams.decoder == "fast" else free_running
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
     return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
@@ -89,27 +78,39 @@ def speak_text(
     max_symbols: int | None = None,
     pause: float = PAUSE,
 ) -> Speech:
-    """Speak a text, in parts of at most `max_symbols` symbols if it is longer than that.
+    """Speak a text, in parts of at most `max_symbols` symbols, each as if it were alone. Their mels
+    are joined by silence, not their sounds, so that Griffin-Lim smooths the joins.
 
     Args:
         sequence: ids of its symbols, as sequence_to_speak gives them.
         seed: of the prenet's dropout.
         max_symbols: by default the longest training text, and no limit where it is not known.
-        pause: seconds after a part that ends a sentence.
+        pause: seconds after a part that ends a sentence; PAUSES has the share after other endings.
     """
     hparams = speaker.hparams
     parts = split_sequence(sequence, max_symbols or speaker.longest_text or math.inf)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
-    return speak_parts(speaker.model, sequence, parts, seed, pause_frames)
+    mels, alignments, warnings = [], [], []
+    for number, part in enumerate(parts, 1):
+        words = sequence[part.start : part.end]
+        speech = speak(speaker.model, words, seed)
+        mels.append(speech.mel)
+        alignments += speech.alignments
+        shown = shortened(sequence_to_text(words), 30)
+        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
+        warnings += [where + warning for warning in speech.warnings]
+        if number < len(parts):
+            frames = round(pause_frames * PAUSES[part.ending])
+            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
+    return Speech(torch.cat(mels, dim=1), alignments, warnings, parts)
 
 
 def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     """Speak a sequence of symbol ids, with prenet dropout from `seed`.
 
-    One text at a time: in a batch, matrix products have other shapes and round otherwise, so a
-    text's mel would depend in its last bits (some 1e-6) on the texts beside it, and Griffin-Lim may
-    make much of that. The price is speed: 16 texts of 400 frames, with sound and pictures, take a
-    full-size model 79 s of one CPU core in place of 41 s in one batch, a small model 33 s for 28 s.
+    One text at a time, though a batch takes half the time: in a batch, matrix products round
+    otherwise, so a text's mel would depend in its last bits on the texts beside it, and Griffin-Lim
+    may amplify that.
     """
     masks = model.decoder.draw_masks(
         model.max_decoder_steps, 1, torch.Generator().manual_seed(seed)
@@ -120,34 +121,10 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     warnings = alignment_warnings(alignment, sequence)
     if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
         warnings.append(
-            f"no stop within {model.max_decoder_steps} steps, cut there: raise "
-            "max_decoder_steps for a long text, split it with a lower --max-symbols, or train on"
+            f"no stop within {model.max_decoder_steps} steps, cut there: raise max_decoder_steps, "
+            "split the text with a lower --max-symbols, or train longer"
         )
     return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
-
-
-def speak_parts(
-    model: Tacotron2, sequence: list[int], parts: list[TextPart], seed: int, pause_frames: int
-) -> Speech:
-    """Speak the parts of a text, each as if it were alone, and join their mels by silence.
-
-    `pause_frames` frames of it follow a sentence, and the share that PAUSES names another ending.
-    The mels are joined, not the sounds: a vocoder then makes the same pauses, and Griffin-Lim's
-    windows reach across the joins, where parts that end in a loud sound would else meet in a jump.
-    """
-    mels, alignments, warnings = [], [], []
-    for number, part in enumerate(parts, 1):
-        words = sequence[part.start : part.end]
-        speech = speak(model, words, seed)
-        mels.append(speech.mel)
-        alignments += speech.alignments
-        shown = shortened(sequence_to_text(words), 30)
-        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
-        warnings += [where + warning for warning in speech.warnings]
-        if number < len(parts):
-            frames = round(pause_frames * PAUSES[part.ending])
-            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
-    return Speech(torch.cat(mels, dim=1), alignments, warnings, parts)
 
 
 def shortened(text: str, length: int) -> str:
@@ -160,17 +137,16 @@ def sharpness(alignment: np.ndarray) -> float:
 
 
 def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
-    """What is broken in attention weights [steps, symbols]: words blurred, left out or repeated.
+    """What is broken in attention weights [steps, symbols]: words blurred, missing or repeated.
 
-    `sequence` holds the ids of the symbols. Attention often passes over the silent letters at the
-    end of a word, and the punctuation after it; words are missing if it never gets so far as the
-    middle of the last word.
+    `sequence` has the ids of the symbols. A word counts as reached from its middle on, for
+    attention often skips silent letters at its end and the punctuation after it.
     """
     warnings = []
     if sharpness(alignment) < LEAST_SHARPNESS:
         warnings.append(
             f"alignment is blurred: sharpness {sharpness(alignment):.2f} is below "
-            f"{LEAST_SHARPNESS}; the model has not learnt to read yet, train on"
+            f"{LEAST_SHARPNESS}; the model has not learnt to read yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
     words = word_spans(sequence)
@@ -190,8 +166,7 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
 
 
 def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: a run of letters, apostrophes and phones with a letter or
-    a phone in it."""
+    """(first, last + 1) of every word: letters, apostrophes and phones that begin with no "'"."""
     spans, start = [], None
     for i, symbol in enumerate([*(symbols[number] for number in sequence), " "]):
         spoken = symbol[0] == "@" or symbol.isalpha()  # a phone of the ARPAbet, or a letter
@@ -206,19 +181,17 @@ def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
 def describe_parts(parts: list[TextPart], max_symbols: int | None, longest_text: int | None) -> str:
     """How a text was split, and by which limit: the one given, else the longest training text."""
     lengths = [part.end - part.start for part in parts]
-    given = f"--max-symbols {max_symbols}"
-    limit = given if max_symbols is not None else f"longest in training: {longest_text}"
+    limit = (
+        f"--max-symbols {max_symbols}" if max_symbols else f"longest in training: {longest_text}"
+    )
     return f"in {len(parts)} parts of {min(lengths)} to {max(lengths)} symbols ({limit})"
 
 
 def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
     """Write `base`.wav by Griffin-Lim, the alignment as `base`.png and, if asked, the mel as .npy.
-
-    Returns its seconds of sound. Raises UserError if the disk refuses a file.
-    """
-    samples = griffin_lim(speech.mel, hparams)
+    Returns its seconds of sound; UserError if a file cannot be written."""
+    samples, rate = griffin_lim(speech.mel, hparams), hparams.sampling_rate
     picture = draw_alignment(*speech.alignments)
-    rate = hparams.sampling_rate
     try:
         write_atomically(base.with_suffix(".wav"), lambda file: write_wav(file, samples, rate))
         write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
@@ -227,6 +200,6 @@ def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool
     except OSError as error:
         raise UserError(
             f"the files {base}.* could not be written ({error}): make room, or choose another "
-            "folder with -o; every file that is there is whole"
+            "folder with -o; every file that is there is complete"
         ) from None
     return len(samples) / rate

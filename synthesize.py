@@ -4,12 +4,12 @@
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
 
 Writes a wav by Griffin-Lim and a picture of the alignment for each text; with --save-mel the
-log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. Texts are spoken one after
-another: each has bitwise the sound that it has alone, on the same machine with as many threads.
+log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. Each text has bitwise the
+sound that it has alone, on the same machine with the same number of threads.
 
-A text longer than the longest that the model was trained on is spoken in parts, which end after
-sentences where they can, and joined with pauses. --max-symbols sets another limit, and is needed
-for checkpoints that do not say how long that text was: NVIDIA's, and our first release's.
+A text longer than the longest training text is spoken in parts, which end after sentences where
+possible, and joined with pauses. --max-symbols sets another limit, and is needed for NVIDIA's
+checkpoints, which do not say how long that text was.
 """
 
 import environment
@@ -23,7 +23,6 @@ from files import numbered_lines, refuse_no_folder
 from hparams import HParams
 from speaking import (
     PAUSE,
-    PAUSES,
     describe_parts,
     load_speaker,
     sequence_to_speak,
@@ -31,8 +30,8 @@ from speaking import (
     speak_text,
     write_speech,
 )
-from text.splitting import Ending
 from training.process import print_without_failing
+from version import __version__
 
 LONGEST_PAUSE = 60  # seconds
 
@@ -44,8 +43,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     else:
         numbered = numbered_lines(args.text_file, "no such file; check its path")
         lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
-        if not lines:
-            raise UserError(f"{args.text_file}: no text in it; write one a line")
+    if not lines:
+        raise UserError(f"{args.text_file}: no text in it; write one a line")
     texts, problems = [], []
     for where, text in lines:
         try:
@@ -61,26 +60,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--checkpoint", type=Path, required=True)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="one text")
     source.add_argument("--text-file", type=Path, help="a text a line, UTF-8")
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
     parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
-    parser.add_argument(
-        "--max-symbols",
-        type=int,
-        metavar="N",
-        help="speak longer texts in parts; default: the longest training text",
-    )
-    parser.add_argument(
-        "--pause",
-        type=float,
-        default=PAUSE,
-        metavar="SECONDS",
-        help="after a part that ends a sentence, %(default)s by default; after a clause "
-        f"{PAUSES[Ending.CLAUSE]:g} of it, between words none",
-    )
+    limit = "speak longer texts in parts; default: the longest training text"
+    parser.add_argument("--max-symbols", type=int, metavar="N", help=limit)
+    pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
+    parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
@@ -92,7 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    print_without_failing()  # what is asked for are the files: `| head` ends none of them
+    print_without_failing()  # `| head` must not keep files from being written
     args = parse_arguments(arguments)
     try:
         refuse_no_folder(args.output_directory, "-o")
@@ -100,20 +90,18 @@ def main(arguments: list[str] | None = None) -> None:
         texts = read_texts(args, speaker.hparams)
         args.output_directory.mkdir(parents=True, exist_ok=True)
         for number, (text, sequence) in enumerate(texts, 1):
-            name = f"{number:04d}"
             speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
-            base = args.output_directory / name
+            base = args.output_directory / f"{number:04d}"
             seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
-            print(f"{name}.wav  {seconds:5.2f} s  {shortened(text, 60)}", flush=True)
+            print(f"{base.name}.wav  {seconds:5.2f} s  {shortened(text, 60)}", flush=True)
             if len(speech.parts) > 1:
-                described = describe_parts(speech.parts, args.max_symbols, speaker.longest_text)
-                print(f"  {described}", flush=True)
+                parts = describe_parts(speech.parts, args.max_symbols, speaker.longest_text)
+                print(f"  {parts}", flush=True)
             for warning in speech.warnings:
                 print(f"  warning: {warning}", flush=True)
     except (UserError, OSError) as error:
         sys.exit(f"synthesize.py: {error}")
-    kinds = "wav, alignment png" + (" and mel npy" if args.save_mel else "")
-    print(f"wrote {kinds} of {len(texts)} texts to {args.output_directory}")
+    print(f"wrote the files of {len(texts)} texts to {args.output_directory}")
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def save(run: Run, stop: StopRequest) -> None:
         stop.exit(run.processes, run.resume_command)
 
 
-def save_what_is_trained(run: Run, stopped: NoNextBatch) -> Exception:
+def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     """Save after reading failed, here or in another process. Returns what is to be raised."""
     read_pending(run)
     path = run.save()

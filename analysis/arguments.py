@@ -1,6 +1,7 @@
 """The parser, options and types of arguments that several programs share."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -70,12 +71,14 @@ def output_file(text: str) -> Path:
     """A file that can be written, which is checked before minutes of measuring and not after."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: no such folder: {path.parent}; make it first")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; name a file in it")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r}: cannot be written to; choose another place")
-    return path
+        problem = f"no such folder: {path.parent}; make it first"
+    elif path.is_dir():
+        problem = "is a folder; name a file in it"
+    elif not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        problem = "cannot be written to; choose another place"
+    else:
+        return path
+    raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
 
 
 def available_device(text: str) -> "torch.device":
@@ -116,27 +119,23 @@ def whole_numbers(least: int) -> Callable[[str], list[int]]:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
+    with contextlib.suppress(ValueError):
         if 0 < float(text) < float("inf"):
             return float(text)
-    except ValueError:
-        pass
     raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    try:
-        if 0 <= float(text) <= 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0 to 1")
 
 
 def positive_list(text: str) -> list[float]:
     """Numbers above 0, as in 16,32."""
-    return [positive(part.strip()) for part in text.split(",") if part.strip()]
+    return [positive(part) for part in text.split(",")]
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0 to 1")
 
 
 def precision_list(text: str) -> list[str]:

@@ -51,6 +51,7 @@ STYLES = {
     "bucket_by_quantile": Style("#808080", ">", (0, (4, 1.2, 1.2, 1.2))),
     "alternated_sort": Style("#E69F00", "X", (0, (2.5, 1.2))),
 }
+GREY = "#555555"
 MOST_DOTS = 50_000  # in a panel
 RING = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
 NOVELTY_TICKS = (0, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
@@ -154,7 +155,7 @@ def _draw_batches(
     axes.set_title(title, loc="left", fontsize=11)
     seaborn.despine(ax=axes)
     if axes.get_subplotspec().is_first_row():
-        grey = {"edgecolor": "#555555", "facecolor": "#555555"}
+        grey = {"edgecolor": GREY, "facecolor": GREY}
         handles = [
             Patch(label="real frames", **grey),
             Patch(label="padding", **grey | {"facecolor": "white", "hatch": "/////"}),

@@ -1,4 +1,4 @@
-"""The lengths of a corpus' clips, read from any file that holds them or drawn; no audio is opened."""
+"""The lengths of a corpus' clips, read from any file that holds them, or drawn; without audio."""
 
 import csv
 import json
@@ -18,8 +18,8 @@ from text import text_to_sequence
 HEADERS = ("id,samples", "id,frames", "id,samples,symbols", "id,frames,symbols")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
 MOST_COUNTED = 10**10  # samples, frames or symbols of a clip: five days of audio
-# The lengths of LJSpeech-1.1's 13,100 clips: the seconds that these fractions of them do not exceed,
-# from the shortest clip to the longest.
+# The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
+# clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
 LJSPEECH_SECONDS = (
     *(1.11, 1.66, 2.68, 3.42, 4.01, 4.52, 4.99, 5.38, 5.75, 6.11, 6.43, 6.76),

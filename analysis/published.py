@@ -26,6 +26,9 @@ SETTINGS = {
 }
 
 
+STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
+
+
 class PublishedRow(NamedTuple):
     """A row of Table 2. Rates in per cent, lengths in frames of 12.5 ms."""
 

@@ -1,9 +1,8 @@
 """The pictures of a report: the paper's Figures 1 to 4, and what a study adds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -12,10 +11,10 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 
 from analysis import figures
 from analysis.figures import STYLES
+from analysis.report import Measured
 from analysis.runs import Runs
-from analysis.strategies import PARAMETERS
 from analysis.study import mixing, outcomes
-from analysis.survey import Surveyor
+from analysis.survey import PARAMETERS, Surveyor
 
 LOSSES = {
     "validation_loss": "mean over padding too, as in the paper",
@@ -34,8 +33,9 @@ MARKERS = 9  # along a line
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
-def draw_all(runs: Runs, values: pd.DataFrame, is_study: bool) -> dict[str, tuple[str, Figure]]:
-    """Every figure with its caption, by the name of its file."""
+def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
+    """Every figure by the name of its file."""
+    runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths, first.hparams.batch_size
     options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
@@ -45,60 +45,34 @@ def draw_all(runs: Runs, values: pd.DataFrame, is_study: bool) -> dict[str, tupl
     options["num_bins"] = min(options["num_bins"], len(lengths))
     options["bucket_size"] = max(options["bucket_size"], size)
     swept = {name: value for name, value in options.items() if name != "num_buckets"}
-    several = runs.rows["name"].duplicated(keep=False)
     main = list(runs.rows.index)
     if is_study:  # the follow-ups have a figure of their own
-        main = list(runs.representatives().values())
+        main = [label for label in main if label == runs.rows["name"][label]]
+
+    def losses(over: str) -> Figure:
+        return draw_losses(runs, main, [(loss, over) for loss in LOSSES])
+
     found = {
-        "figure_1_padded_batches": (
-            "Figure 1: 48 clips of the corpus in batches of 8 (LRF 0.15), as the paper draws them.",
-            figures.draw_padded_batches(lengths, dynamic=False),
+        "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
+        "figure_2_parameter_sweeps": figures.draw_parameter_sweeps(
+            Surveyor(lengths), size, **swept
         ),
-        "figure_2_parameter_sweeps": (
-            "Figure 2: the parameters of SSB, BKT and ATS against ZPR and ABL, and the lengths of "
-            "the batches at the value used.",
-            figures.draw_parameter_sweeps(Surveyor(lengths), size, **swept),
-        ),
-        "figure_3_padded_batches_dynamic": (
-            "Figure 3: the clips of Figure 1 in batches of dynamic size.",
-            figures.draw_padded_batches(lengths, dynamic=True),
-        ),
-        "figure_4_loss_over_epochs": (
-            "Figure 4: validation loss over epochs; bands are one standard error.",
-            draw_losses(runs, main, [(loss, "epoch") for loss in LOSSES]),
-        ),
-        "figure_4_loss_over_time": (
-            "Figure 4, over training time.",
-            draw_losses(runs, main, [(loss, "hours") for loss in LOSSES]),
-        ),
-        "length_against_position": (
-            "Length against position in the epoch for every strategy (Doetsch et al., Figure 1), "
-            "with fixed sizes.",
-            figures.draw_length_against_position(lengths, size, **options),
-        ),
+        "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
+        "figure_4_loss_over_epochs": losses("epoch"),
+        "figure_4_loss_over_time": losses("hours"),
+        "length_against_position": figures.draw_length_against_position(lengths, size, **options),
     }
     if is_study:
-        found["loss_over_updates"] = (
-            "Validation loss over updates of the weights; bands are one standard error.",
-            draw_losses(runs, main, [(loss, "updates") for loss in LOSSES]),
-        )
-        if several.any():
+        found["loss_over_updates"] = losses("updates")
+        several = runs.rows.index[runs.rows["name"].duplicated(keep=False)]
+        if len(several):
             panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
-            found["follow_ups"] = (
-                "Batchings that were trained with several settings; bands are one standard error.",
-                draw_losses(runs, list(runs.rows.index[several]), panels),
-            )
-        found["mixing_and_learning"] = (
-            "Novelty and spread of the batches against what was learnt, a point for each "
-            "experiment; filled: dynamic sizes.",
-            draw_mixing(runs, values),
-        )
+            found["follow_ups"] = draw_losses(runs, list(several), panels)
+        found["mixing_and_learning"] = draw_mixing(measured)
     return found
 
 
-def draw_losses(
-    runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, str]]
-) -> Figure:
+def draw_losses(runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, str]]) -> Figure:
     """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side.
 
     A line for each label: the mean of its seeds, in a band of one standard error. The losses of
@@ -117,6 +91,8 @@ def draw_losses(
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     colours, markers, dashes, filled = _looks(runs, labels)
+    if epochs.empty:  # no validation yet
+        return figure
     for axes, (loss, over) in zip(all_axes, panels, strict=True):
         sns.lineplot(
             epochs,
@@ -130,6 +106,7 @@ def draw_losses(
             markers=markers,
             dashes=dashes,
             errorbar="se",
+            err_kws={"alpha": 0.18, "linewidth": 0},
             markeredgewidth=1,
             linewidth=1.4,
             ax=axes,
@@ -141,7 +118,7 @@ def draw_losses(
             line.set_markeredgecolor(colour)
             line.set_markerfacecolor(colour if filled[labels[place % len(labels)]] else "white")
             line.set_markevery((place * every // 10 % every, every))  # close lines take turns
-        handles, names = axes.get_legend_handles_labels()
+        handles = axes.get_legend().get_lines()
         axes.get_legend().remove()
         axes.set_title(LOSSES[loss], fontsize=12, loc="left")
         axes.set(xlabel=titles[over], ylabel="")
@@ -152,7 +129,7 @@ def draw_losses(
     all_axes[0].set_ylabel("validation loss")
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
     options = {"ncols": columns, "frameon": False, "handlelength": 4.5}
-    figure.legend(handles, names, loc="outside lower center", **options)
+    figure.legend(handles, labels, loc="outside lower center", **options)
     return figure
 
 
@@ -161,13 +138,15 @@ def _looks(runs: Runs, labels: Sequence[str]) -> tuple[dict, dict, dict, dict]:
     shades of its colour."""
     rows = runs.rows.loc[labels]
     colours, markers, dashes, filled = {}, {}, {}, {}
-    for name, same_name in rows.groupby("name"):
+    for _name, same_name in rows.groupby("name"):
         for place, (label, row) in enumerate(same_name.iterrows()):
             style = STYLES[row["batching_strategy"]]
             lighter = 0.7 * place / max(1, len(same_name) - 1)
             colours[label] = tuple(v + lighter * (1 - v) for v in to_rgb(style.colour))
             markers[label] = style.marker if not place else FOLLOW_UP_MARKERS[place % 7]
-            is_mixed = "True" if row["batching_strategy"] == "random" else row["batch_randomization"]
+            is_mixed = (
+                "True" if row["batching_strategy"] == "random" else row["batch_randomization"]
+            )
             dashes[label] = DASHES[row["dynamic_batch_size"], is_mixed]
             filled[label] = row["dynamic_batch_size"] == "True"
     return colours, markers, dashes, filled
@@ -192,16 +171,16 @@ def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
     if any(float(mean.max()) > high for mean in curves):
         place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
         note = "higher losses of the first epochs are cut off"
-        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color=figures.GREY)
+        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color="0.35")
 
 
-def draw_mixing(runs: Runs, values: pd.DataFrame) -> Figure:
+def draw_mixing(measured: Measured) -> Figure:
     """Loss at equal updates and word error rate against novelty and spread, a point a row."""
-    mixed = mixing(runs)
+    mixed = mixing(measured.runs)
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(2, 2)
-    colours, markers, _, filled = _looks(runs, list(mixed.index))
-    for line, (outcome, found) in zip(panels, outcomes(runs, values).items(), strict=True):
+    colours, markers, _, filled = _looks(measured.runs, list(mixed.index))
+    for line, (outcome, found) in zip(panels, outcomes(measured).items(), strict=True):
         for axes, measure in zip(line, mixed, strict=True):
             for label, point in found.dropna(subset="ours").iterrows():
                 axes.errorbar(

@@ -1,4 +1,4 @@
-"""Seconds and memory of a training step, estimated from the steps that benchmarks/epoch.py timed."""
+"""Seconds and memory of a training step, estimated from steps timed by benchmarks/epoch.py."""
 
 import json
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ def read_costs(path: Path, hparams: HParams) -> StepCosts:
         return StepCosts(
             f"{shown}: least squares on {len(steps)} steps, median error {error:.1%}",
             per_term,
-            _fit(_memory_terms(*memory[:, :2].T), memory[:, 2]) if len(memory) else None,
+            _fit(_memory_terms(*memory[:, :2].T), memory[:, 3]) if len(memory) else None,
             settings,
             int((steps[:, 0] * steps[:, 1]).max()),
         )

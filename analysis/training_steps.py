@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from clip_table import ClipTable
 from data_utils import Batch, make_loader
-from training.setup import make_sampler
 from training.machine import synchronize
+from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
 NAME_LENGTH = 80

@@ -5,30 +5,30 @@
     python benchmarks/epoch.py train.txt --batchings RAND "batching_strategy=bucket,bucket_size=960"
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
     python benchmarks/epoch.py --runs runs/table2-small          # the batchings of finished runs
-    python benchmarks/epoch.py lengths.csv --shapes              # what the plans are; no training
 
-LENGTHS is a filelist, its NAME.clips, or a CSV of id,samples or id,frames; of LJSpeech's clips those
-of the pinned training set are used. The settings are the paper's (batch size 16, 12.5 ms between
-frames) unless --hparams changes them. Every batching is planned with the capacity of batch_size
-longest clips and with each of --capacities, in padded frames; batchings of fixed size then have as
-many clips a batch as the capacity holds longest ones.
+Lengths come from a filelist, its NAME.clips, or a CSV of id,samples or id,frames; of LJSpeech's
+clips those of the pinned training set are used. The settings are the paper's (batch size 16, 12.5
+ms between frames) unless --hparams changes them. Every batching is planned with the capacity of
+batch_size longest clips and with each of --capacities, in padded frames; batches of fixed size then
+have as many clips as the capacity holds longest ones.
 
 The updates of each plan are ordered by length and cut into strata of equal size; two of each are
-drawn, and whole training steps (forward, loss, backward, clipping, Adam) on noise of the lengths of
-their clips are timed, the plans in turns, so what else the machine does falls on all alike. What
-follows +- is the standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data
-is read. Under torchrun each process runs its own batches of every update.
+drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise of their lengths are
+timed, the plans in turns, so what else the machine does affects all alike. What follows ± is the
+standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data is read. Under
+torchrun each process runs its own batches of every update.
 """
 
 import project_root
 
 import argparse
+import functools
 import itertools
-import json
 import math
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -46,12 +46,13 @@ from analysis.arguments import (
 from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
 from analysis.survey import batching_name
+from analysis.tables import markdown_table
 from batching import REGISTRY, BatchingError, LengthBatchSampler, PaddingStats, padding_stats
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
-from files import METRICS_FILE, write_json
-from hparams import HParams, batching_options, create_hparams, hparams_from_dict
+from files import write_json
+from hparams import HParams, batching_options, create_hparams
 from progress import progress_bar
 from training.distributed import Processes, join
 from training.machine import (
@@ -61,25 +62,23 @@ from training.machine import (
     reset_peak_memory,
     seconds_of,
 )
+from training.process import print_nothing
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
-RUN_MINUTES = "epoch_minutes.json"  # in a run's folder
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 
 
 # ---------------------------------------------------------------------------- planning
 
 
-@dataclass
-class Plan:
+class Plan(NamedTuple):
     """One epoch under one batching."""
 
     name: str
     capacity: int  # padded frames that a batch may hold
     updates: list[list[np.ndarray]]  # the batches of each, of all processes
-    lengths: np.ndarray  # [updates] padded frames, one batch after another
-    clips: np.ndarray  # [updates]
+    shapes: np.ndarray  # [updates, 3] clips, padded frames one batch after another, symbols
     stats: PaddingStats
 
 
@@ -105,9 +104,9 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     )
 
 
-def make_plan(clips: CorpusLengths, hparams: HParams, name: str = "", epoch: int = 0) -> Plan:
+def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
-    h = hparams
+    h, r = hparams, hparams.n_frames_per_step
     sampler = LengthBatchSampler(
         clips.frames,
         random_epochs=h.random_epochs,
@@ -115,21 +114,22 @@ def make_plan(clips: CorpusLengths, hparams: HParams, name: str = "", epoch: int
         **batching_options(h),
     )
     sampler.set_epoch(epoch)
-    bounds = itertools.pairwise([*sampler.update_starts.tolist(), len(sampler.plan)])
-    updates = [[sampler.plan[i] for i in range(start, end)] for start, end in bounds]
-    r = h.n_frames_per_step
-    lengths = [sum(-(-int(clips.frames[b].max()) // r) * r for b in update) for update in updates]
-    if not name:
-        dynamic, randomized = h.dynamic_batch_size, h.batch_randomization
-        name = batching_name(h.batching_strategy, dynamic, randomized)
-    return Plan(
-        name,
-        h.batch_capacity or h.batch_size * int(clips.frames.max()),
-        updates,
-        np.array(lengths),
-        np.array([sum(map(len, update)) for update in updates]),
-        padding_stats(clips.frames, sampler.plan, r),
-    )
+    updates, batches_done = [], 0
+    while batches_done < len(sampler.plan):
+        numbers, batches_done = sampler.update_at(batches_done)
+        updates.append([sampler.plan[number] for number in numbers])
+    shapes = [
+        (
+            sum(map(len, update)),
+            sum(-(-int(clips.frames[batch].max()) // r) * r for batch in update),
+            max(int(clips.symbols[batch].max()) for batch in update),
+        )
+        for update in updates
+    ]
+    name = batching_name(h.batching_strategy, h.dynamic_batch_size, h.batch_randomization)
+    capacity = h.batch_capacity or h.batch_size * int(clips.frames.max())
+    stats = padding_stats(clips.frames, sampler.plan, r)
+    return Plan(name, capacity, updates, np.array(shapes), stats)
 
 
 def make_plans(
@@ -143,10 +143,8 @@ def make_plans(
                 f"capacity {capacity}: the longest clip has {longest} frames, and must fit"
             )
         h = batching_settings(batching, replace(hparams, batch_size=capacity // longest))
-        if h.dynamic_batch_size:
-            h = replace(h, batch_capacity=capacity)
-        plans.append(make_plan(clips, h))
-        plans[-1].capacity = capacity
+        h = replace(h, batch_capacity=capacity if h.dynamic_batch_size else None)
+        plans.append(make_plan(clips, h)._replace(capacity=capacity))
     return plans
 
 
@@ -156,7 +154,7 @@ def make_plans(
 def strata(plan: Plan, draws: int) -> list[np.ndarray]:
     """Updates by number, ordered by length, then clips, and cut into `draws` / 2 parts as equal as
     can be; at least two updates in each, if there are so many."""
-    order = np.lexsort((plan.clips, plan.lengths))
+    order = np.lexsort((plan.shapes[:, 0], plan.shapes[:, 1]))
     return np.array_split(order, max(1, min(draws, len(order)) // DRAWS))
 
 
@@ -173,17 +171,6 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
             spread = np.var(values, ddof=1) if len(values) > 1 else math.nan
             variance += size**2 * (1 - len(values) / size) * float(spread) / len(values)
     return total, math.sqrt(variance)
-
-
-@dataclass
-class Timed:
-    """What was measured of a plan with a decoder."""
-
-    sizes: list[int] = field(default_factory=list)  # of the strata, in updates
-    seconds: list[list[float]] = field(default_factory=list)  # of the updates drawn in each
-    steps: list[list] = field(default_factory=list)  # clips, padded frames, symbols, seconds
-    memory: list[list] = field(default_factory=list)  # clips, padded frames, peak bytes
-    fits: bool = True
 
 
 class Timer:
@@ -203,22 +190,23 @@ class Timer:
         return found
 
     def seconds(self, update: list[np.ndarray], repeats: int) -> float:
-        """Median of the repeats, of the slowest process."""
-        parts, options = self.parts(update), {"num_batches": len(update)}
+        """Of a training step: median of the repeats, of the slowest process."""
+        parts, times = self.parts(update), []
         if self.cuda:  # a GPU's first step of a shape compiles and captures
-            self.trainer.step(parts, **options)
-        times = []
+            self.trainer.step(parts, num_batches=len(update))
         for _ in range(repeats):
             self.processes.gather(None)  # all begin together
-            times.append(
-                seconds_of(self.trainer.device, lambda: self.trainer.step(parts, **options))
-            )
+            step = functools.partial(self.trainer.step, parts, num_batches=len(update))
+            times.append(seconds_of(self.trainer.device, step))
         return max(self.processes.gather(float(np.median(times))))
 
-    def measure_memory(self, plan: Plan, number: int, timed: Timed) -> None:
-        """Peak memory of an update; `fits` becomes false where a GPU has too little."""
-        trainer, update = self.trainer, plan.updates[number]
-        parts, fits = self.parts(update), True
+    def peak_bytes(self, update: list[np.ndarray]) -> int | None:
+        """Memory of a training step, of the process that needs most; None if unknown.
+
+        Raises:
+            MemoryError: if it does not fit into a GPU's memory, of one of the processes.
+        """
+        trainer, parts, fits = self.trainer, self.parts(update), True
         if self.cuda:  # alone first: a process out of memory would keep the others waiting
             try:
                 for part in parts:
@@ -228,201 +216,146 @@ class Timer:
                     raise
                 fits = False
             trainer.model.zero_grad(set_to_none=True)
-        if self.processes.any(not fits):
-            timed.fits = False
             torch.cuda.empty_cache()
-            return
+        if self.processes.any(not fits):
+            raise MemoryError
         measurable = reset_peak_memory(trainer.device)
         trainer.step(parts, num_batches=len(update))
-        peak = peak_memory(trainer.device) if measurable else None
-        peaks = self.processes.gather(peak)
-        if None not in peaks:
-            padded = int(plan.lengths[number])
-            timed.memory.append([int(plan.clips[number]), padded, max(peaks)])
+        peaks = self.processes.gather(peak_memory(trainer.device) if measurable else None)
+        return None if None in peaks else max(peaks)
 
 
 def time_plans(
     trainer: Trainer,
-    decoders: list[str],
+    decoder: str,
     clips: CorpusLengths,
     plans: list[Plan],
     *,
     batches: int,
     repeats: int,
     seed: int = 0,
-) -> list[dict[str, Timed]]:
-    """Of each plan what was measured, by decoder.
+) -> list[dict]:
+    """What was measured of each plan.
+
+    Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
+    and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
 
     Args:
         batches: updates drawn of each plan, at most.
         repeats: timed steps on each, of which the median counts.
         seed: of the drawing.
     """
-    timer, jobs = Timer(trainer, clips), []
-    found: list[dict[str, Timed]] = [{name: Timed() for name in decoders} for _ in plans]
+    trainer.use_decoder(decoder)
+    timer, jobs, found = Timer(trainer, clips), [], []
     for index, plan in enumerate(plans):
         parts, rng = strata(plan, batches), np.random.default_rng(seed)
+        row = {"decoder": decoder, "status": "measured", "sizes": [len(part) for part in parts]}
+        found.append(row | {"seconds": [[] for _ in parts], "steps": [], "memory": []})
+        frames = plan.shapes[:, 0] * plan.shapes[:, 1]
+        try:
+            for number in {int(frames.argmax()), int(frames.argmin())}:
+                peak = timer.peak_bytes(plan.updates[number])
+                if peak is not None:
+                    found[-1]["memory"].append([*plan.shapes[number].tolist(), peak])
+        except MemoryError:
+            found[-1]["status"] = "does not fit into memory"
+            continue
         for stratum, numbers in enumerate(parts):
             drawn = rng.choice(numbers, min(DRAWS, len(numbers)), replace=False).tolist()
             for turn, number in enumerate(drawn):
                 jobs.append((turn, stratum / len(parts), index, stratum, number))
-        frames = plan.lengths * plan.clips
-        for name, timed in found[index].items():
-            timed.sizes, timed.seconds = [len(part) for part in parts], [[] for _ in parts]
-            trainer.use_decoder(name)
-            for number in {int(frames.argmax()), int(frames.argmin())}:
-                if timed.fits:
-                    timer.measure_memory(plan, number, timed)
     # The plans take turns, so that a machine that slows down meanwhile slows all of them.
-    first = trainer.processes.is_first
-    with progress_bar("timing", len(jobs) * len(decoders), " updates", disable=not first) as bar:
+    with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
-            plan = plans[index]
-            for name, timed in found[index].items():
-                bar.update()
-                if not timed.fits:
-                    continue
-                trainer.use_decoder(name)
-                seconds = timer.seconds(plan.updates[number], repeats)
-                timed.seconds[stratum].append(seconds)
-                symbols = max(int(clips.symbols[b].max()) for b in plan.updates[number])
-                shape = [int(plan.clips[number]), int(plan.lengths[number]), symbols]
-                timed.steps.append([*shape, seconds])
+            seconds = timer.seconds(plans[index].updates[number], repeats)
+            found[index]["seconds"][stratum].append(seconds)
+            found[index]["steps"].append([*plans[index].shapes[number].tolist(), seconds])
+            bar.update()
     return found
 
 
 # ---------------------------------------------------------------------------- the report
 
 
-def result_rows(
-    plans: list[Plan], found: list[dict[str, Timed]], clips: CorpusLengths, precision: str
-) -> list[dict]:
-    """A row for each decoder and plan; times are of the epoch."""
-    rows: list[dict] = []
-    for name in found[0]:
-        seconds = {}
-        for plan, by_decoder in zip(plans, found, strict=True):
-            timed = by_decoder[name]
-            row = {"batching": plan.name, "capacity": plan.capacity, "precision": precision}
-            row |= {"decoder": name, "updates": len(plan.updates)} | asdict(plan.stats)
-            row["status"] = "measured" if timed.fits else "does not fit into memory"
-            row["peak_memory_bytes"] = max((peak for *_, peak in timed.memory), default=None)
-            rows.append(row | asdict(timed))
-            if timed.fits:
-                total, error = estimate(timed.sizes, timed.seconds)
-                seconds[len(rows)] = total
-                first = next(iter(seconds.values()))
-                at_equal = [
-                    s for n, s in seconds.items() if rows[n - 1]["capacity"] == plan.capacity
-                ]
-                rows[-1] |= {
-                    "minutes_per_epoch": total / 60,
-                    "standard_error_minutes": error / 60,
-                    "saved": 1 - total / first,
-                    "saved_at_equal_capacity": 1 - total / at_equal[0],
-                    "padded_frames_per_second": plan.stats.padded_frames / total,
-                    "real_frames_per_second": int(clips.frames.sum()) / total,
-                }
-    return rows
+def add_times(rows: list[dict], clips: CorpusLengths) -> None:
+    """What the measured rows of one precision and decoder say of the epoch."""
+    measured = [row for row in rows if row["status"] == "measured"]
+    for row in measured:
+        seconds, error = estimate(row["sizes"], row["seconds"])
+        row["peak_memory_bytes"] = max((step[-1] for step in row["memory"]), default=None)
+        row["minutes_per_epoch"], row["standard_error_minutes"] = seconds / 60, error / 60
+        row["saved"] = 1 - row["minutes_per_epoch"] / measured[0]["minutes_per_epoch"]
+        row["padded_frames_per_second"] = row["padded_frames"] / seconds
+        row["real_frames_per_second"] = int(clips.frames.sum()) / seconds
 
 
-PLAN_COLUMNS = {
-    "batching": "{batching}",
-    "capacity": "{capacity:,}",
-    "updates": "{updates:,}",
-    "batches": "{num_batches:,}",
-    "ZPR": "{zero_padding_rate:.2%}",
-    "decoder steps": "{decoder_steps:,.0f}",
-    "largest batch": "{largest_batch_size:,}",
-}
-TIME_COLUMNS = {
-    "batching": "{batching}",
-    "capacity": "{capacity:,}",
-    "precision": "{precision}",
-    "decoder": "{decoder}",
-    "min/epoch": "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}",
-    "saved": "{saved:.1%}",
-    "at equal capacity": "{saved_at_equal_capacity:.1%}",
-    "padded frames/s": "{padded_frames_per_second:,.0f}",
-    "real frames/s": "{real_frames_per_second:,.0f}",
-    "peak memory": "{peak_gigabytes}",
-}
-
-
-def markdown(columns: dict[str, str], rows: list[dict]) -> str:
-    lines = [list(columns), [":---", *["---:"] * (len(columns) - 1)]]
+def table(rows: list[dict]) -> str:
+    """Markdown."""
+    plan = "{batching}|{capacity:,}|{num_batches:,}|{zero_padding_rate:.2%}|{precision}|{decoder}|"
+    times = (
+        "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}|{saved:.1%}|"
+        "{padded_frames_per_second:,.0f}|{real_frames_per_second:,.0f}|"
+    )
+    cells = []
     for row in rows:
-        peak = row.get("peak_memory_bytes")
-        shown = {"peak_gigabytes": "not measured" if peak is None else f"{peak / 1e9:.2f} GB"}
-        if row.get("status", "measured") == "measured":
-            lines.append([cell.format(**row | shown) for cell in columns.values()])
-        else:
-            cells = [cell.format(**row) for cell in list(columns.values())[:4]]
-            lines.append([*cells, row["status"], *[""] * (len(columns) - 5)])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        peak, line = row.get("peak_memory_bytes"), plan + "{status}||||"
+        if row["status"] == "measured":
+            line = plan + times + ("not measured" if peak is None else f"{peak / 1e9:.2f} GB")
+        cells.append(line.format(**row).split("|"))
+    titles = ["batching", "capacity", "batches", "ZPR", "precision", "decoder", "min/epoch"]
+    titles += ["saved", "padded frames/s", "real frames/s", "peak memory"]
+    return markdown_table(titles, cells)
 
 
 # ---------------------------------------------------------------------------- of finished runs
 
 
 def time_runs(args: argparse.Namespace, processes: Processes) -> None:
-    """Write RUN_MINUTES into the folder of every run below --runs."""
-    folders = sorted({path.parent for f in args.runs for path in f.rglob(METRICS_FILE)})
-    if not folders:
-        raise UserError(f"{', '.join(map(str, args.runs))}: no {METRICS_FILE} in it or below")
-    runs = {folder: read_run(folder) for folder in folders}
-    first, base, threads = folders[0], *runs[folders[0]][:2]
-    for folder, (h, *_) in runs.items():
+    """Write EPOCH_MINUTES_FILE into the folder of every finished run below --runs.
+
+    Raises:
+        UserError: if the runs differ in clips or model, or their filelist has changed.
+    """
+    from analysis.runs import EPOCH_MINUTES_FILE, read_runs  # needs pandas
+
+    runs = read_runs(args.runs).found
+    first, *_ = runs.values()
+    base = first.hparams
+    clips, _ = with_symbols(read_lengths(base.training_files, base), base)
+    for run in runs.values():
         names = (*COST_SETTINGS, "training_files")
-        differing = [name for name in names if getattr(h, name) != getattr(base, name)]
+        differing = [n for n in names if getattr(run.hparams, n) != getattr(base, n)]
         if differing:
             what = ", ".join(differing)
-            raise UserError(f"{first} and {folder} differ in {what}: time them one by one")
-    clips, _ = with_symbols(read_lengths(base.training_files, base), base)
-    for folder in folders:
-        if read_lengths(folder / "lengths.csv", base).frames.tolist() != clips.frames.tolist():
-            raise UserError(f"{base.training_files}: not the clips that {folder} trained on")
-    torch.set_num_threads(threads or torch.get_num_threads())
-    plans: dict[str, Plan] = {}  # runs that differ but in their seeds share one
-
-    def plan_for(hparams: HParams, epoch: int) -> str:
-        is_random = epoch < hparams.random_epochs
-        key = str((is_random, batching_options(replace(hparams, seed=0))))
-        if key not in plans:
-            plans[key] = make_plan(clips, hparams, epoch=0 if is_random else hparams.random_epochs)
-        return key
-
-    keys = {f: [plan_for(h, epoch) for epoch in range(count)] for f, (h, _, count) in runs.items()}
+            raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
+        if run.lengths.tolist() != clips.frames.tolist():
+            raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
+    torch.set_num_threads(first.starts[-1].machine.get("threads") or torch.get_num_threads())
+    plans: dict[tuple, Plan] = {}  # runs that differ but in their seeds share them
+    for run in runs.values():
+        h = run.hparams
+        for epoch in {0, h.random_epochs}:
+            if plan_key(h, epoch) not in plans:
+                plans[plan_key(h, epoch)] = make_plan(clips, h, epoch)
     trainer, options = Trainer(base, args.device, processes), measuring(args)
-    found = time_plans(trainer, [base.decoder], clips, list(plans.values()), **options)
+    found = time_plans(trainer, base.decoder, clips, list(plans.values()), **options)
     times = {
-        key: estimate(timed[base.decoder].sizes, timed[base.decoder].seconds)
-        for key, timed in zip(plans, found, strict=True)
+        key: estimate(row["sizes"], row["seconds"]) for key, row in zip(plans, found, strict=True)
     }
-    for folder, of_epochs in keys.items():
-        minutes = [times[key][0] / 60 for key in of_epochs]
-        error = max(times[key][1] / times[key][0] for key in of_epochs)
-        write_json(folder / RUN_MINUTES, {"minutes": minutes, "relative_error": error})
-        print(f"{folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
+    for run in runs.values():
+        of_epochs = [times[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
+        minutes = [seconds / 60 for seconds, _ in of_epochs]
+        error = max(error / seconds for seconds, error in of_epochs)
+        written = {"minutes": minutes, "relative_error": error}
+        if processes.is_first:
+            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, written)
+        print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
 
 
-def read_run(folder: Path) -> tuple[HParams, int | None, int]:
-    """Settings, threads and epochs of a run, from its metrics.jsonl."""
-    try:
-        lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-        run = [record for record in records if record["kind"] == "run"][-1]
-        epochs = sum(record["kind"] == "epoch" for record in records)
-        hparams = hparams_from_dict(run["hparams"])
-        threads = run["machine"].get("threads")
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"{folder / METRICS_FILE}: not the record of a run ({error!r})") from None
-    if epochs < hparams.epochs:
-        raise UserError(
-            f"{folder}: unfinished, {epochs} of {hparams.epochs} epochs; resume it with train.py "
-            f"-o {folder} --resume"
-        )
-    return hparams, threads, epochs
+def plan_key(hparams: HParams, epoch: int) -> tuple:
+    """Equal for epochs that are planned alike, but for their seed."""
+    is_random = epoch < hparams.random_epochs
+    return is_random, str(batching_options(replace(hparams, seed=0)))
 
 
 # ---------------------------------------------------------------------------- the program
@@ -440,11 +373,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--capacities", type=whole_numbers(1), metavar="25824,51648", help=shown)
     add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
-    add("--runs", type=Path, nargs="+", metavar="DIR", help=f"write {RUN_MINUTES} into their runs")
+    add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
     add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
     add("--seed", type=whole_number(0), default=0, help="of plans and samples")
-    add("--shapes", action="store_true", help="only print what the plans are")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
     add_device_option(parser)
     add_json_option(parser)
@@ -454,7 +386,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     args.repeats = args.repeats or (3 if steady else 1)
     if args.symbols and not args.lengths:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
-    if args.decoder != "reference" and not (args.shapes or args.runs or fast_path.IS_HERE):
+    if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
         parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
     named = [text.split(",") if "=" not in text else [text] for text in args.batchings]
     args.batchings = list(itertools.chain.from_iterable(named))
@@ -487,30 +419,24 @@ def run(args: argparse.Namespace, processes: Processes) -> None:
     times = (2, 4, 8) if args.device.type == "cuda" else (2,)
     more = [k * first for k in times] if args.capacities is None else args.capacities
     plans = make_plans(clips, hparams, args.batchings, [first, *more])
-    described = [
-        {"batching": p.name, "capacity": p.capacity, "updates": len(p.updates)} | asdict(p.stats)
-        for p in plans
-    ]
-    measured = measured_on(args.device)
-    if processes.is_first:
-        print(f"{measured['device']}, torch {measured['versions']['torch']}, {source}")
-        print(f"\n{markdown(PLAN_COLUMNS, described)}\n")
-    if args.shapes:
-        return
     decoders, rows = list(DECODERS) if args.decoder == "both" else [args.decoder], []
-    for precision in args.precision or [hparams.precision]:
-        h = replace(hparams, precision=precision, decoder=decoders[0])
+    measured = measured_on(args.device)
+    print(f"{measured['device']}, torch {measured['versions']['torch']}, {source}")
+    for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
+        h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
-        found = time_plans(trainer, decoders, clips, plans, **measuring(args))
-        rows += result_rows(plans, found, clips, precision)
-        used = trainer.decoder_description
+        found = time_plans(trainer, decoder, clips, plans, **measuring(args))
+        described = [
+            {"batching": plan.name, "capacity": plan.capacity, "precision": precision} | timed
+            for plan, timed in zip(plans, found, strict=True)
+        ]
+        rows += [row | asdict(p.stats) for row, p in zip(described, plans, strict=True)]
+        add_times(rows[-len(plans) :], clips)
+        print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
-    if not processes.is_first:
-        return
-    print(f"decoder: {used}; {processes.world_size} process{'es' * (processes.world_size > 1)}")
-    print(f"\n{markdown(TIME_COLUMNS, rows)}")
-    if args.json:
-        result = {**measured, "processes": processes.world_size, "clips": source, "decoder": used}
+    print(f"\n{table(rows)}")
+    if args.json and processes.is_first:
+        result = {**measured, "processes": processes.world_size, "clips": source}
         write_json(args.json, result | measuring(args) | {"hparams": asdict(hparams), "rows": rows})
         print(f"\nwrote {args.json}")
 
@@ -518,8 +444,9 @@ def run(args: argparse.Namespace, processes: Processes) -> None:
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     processes = join(seconds=600)
-    if processes.world_size > 1:
-        args.device = processes.device
+    args.device = processes.device or args.device
+    if not processes.is_first:
+        print_nothing()
     try:
         time_runs(args, processes) if args.runs else run(args, processes)
     except (UserError, BatchingError, OSError) as error:

@@ -23,8 +23,9 @@ UNPACKED_BYTES = 3_850_000_000  # room that the 13,100 wavs and the texts take o
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
-TRIES = 5  # connections in a row that bring nothing new until we give up
+TRIES = 5  # connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
+LOST = (OSError, http.client.HTTPException)  # what a lost connection raises
 
 
 def download_corpus(
@@ -37,7 +38,7 @@ def download_corpus(
     """Fetch the archive at `url` into the parent of `corpus` and unpack it as `corpus`.
 
     A folder that holds a metadata.csv is left as it is. What arrives is kept in a `.part` file,
-    from which a later call goes on; the archive must have the given size and hash; its one folder,
+    from which a later call resumes; the archive must have the given size and hash; its one folder,
     named as the archive, is unpacked elsewhere and moved, so `corpus` appears whole or not at all.
 
     Raises:
@@ -48,11 +49,11 @@ def download_corpus(
     """
     corpus = Path(corpus).absolute()
     if (corpus / "metadata.csv").is_file():
-        print(f"{corpus} is there already: nothing to download.")
+        print(f"{corpus} already exists: nothing to download")
         return
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
         raise UserError(
-            f"{corpus} exists and holds no metadata.csv, so it is no LJSpeech; nothing was "
+            f"{corpus} exists and holds no metadata.csv, so it is not LJSpeech; nothing was "
             "changed. Name a new folder, or delete this one first"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +68,14 @@ def download_corpus(
             "archive and the unpacked corpus; make room or name a folder on another disk"
         )
     if archive.exists():
-        print(f"{archive} is there already: nothing to download.")
+        print(f"{archive} already exists: nothing to download")
         _verify(archive, archive_bytes, sha256)
     else:
         _fetch(url, part, archive_bytes)
         _verify(part, archive_bytes, sha256)
         os.replace(part, archive)
     _unpack(archive, corpus)
-    print(f"Unpacked {corpus}. {archive} is needed no more; delete it if you like.")
+    print(f"Unpacked {corpus}; {archive} can be deleted")
 
 
 def _size(path: Path) -> int:
@@ -84,7 +85,7 @@ def _size(path: Path) -> int:
 def _fetch(url: str, part: Path, size: int) -> None:
     """Receive into `part`, over as many connections as it takes, until it has `size` bytes."""
     failures, furthest = 0, _size(part)
-    verb = f"Going on at {furthest / 1e6:.1f} MB with" if furthest else "Downloading"
+    verb = f"Resuming at {furthest / 1e6:.1f} MB:" if furthest else "Downloading"
     print(f"{verb} {url} ({size / 1e6:.1f} MB) into {part.parent}", flush=True)
     with progress_bar("Downloading", size, "B", unit_scale=True, initial=furthest) as bar:
         while _size(part) < size:
@@ -100,7 +101,7 @@ def _fetch(url: str, part: Path, size: int) -> None:
             if failures == TRIES:
                 raise ConnectionError(
                     f"{url}: {reason}, {TRIES} times in a row; {furthest:,} of {size:,} bytes are "
-                    f"in {part}. Check the network and run the same command to go on from there"
+                    f"in {part}. Check the network and run the same command to resume"
                 )
             wait = FIRST_WAIT * 2 ** max(0, failures - 1)
             print(f"{reason}; trying again in {wait:g} s", file=sys.stderr, flush=True)
@@ -119,7 +120,7 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
         if error.code >= 500 or error.code in (408, 429):
             raise ConnectionError(answer) from None
         raise UserError(f"{url}: {answer}; check the address, or delete {part}") from None
-    except (OSError, http.client.HTTPException) as error:
+    except LOST as error:
         raise ConnectionError(f"no connection ({error})") from None
     with response:
         if response.status == 206:
@@ -128,9 +129,9 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
             if not covered.startswith(f"bytes {start}-"):
                 raise UserError(
                     f"{url}: asked for bytes from {start}, the server sent {covered!r}; delete "
-                    f"{part} to start afresh"
+                    f"{part} to start again"
                 )
-        else:  # the whole file: the first connection, or a server that cannot go on inside one
+        else:  # the whole file: the first connection, or a server that cannot resume
             start, total = 0, response.headers.get("Content-Length", "")
         if total.isdigit() and int(total) != size:
             raise UserError(
@@ -139,48 +140,37 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
             )
         bar.update(start - bar.n)
         with open(part, "ab" if start else "wb") as file:
-            # One byte beyond the size is enough to tell that there are too many.
-            while chunk := _read(response, min(CHUNK, size + 1 - file.tell())):
+            while True:
+                try:  # one byte beyond the size is enough to tell that there are too many
+                    chunk = response.read(min(CHUNK, size + 1 - file.tell()))
+                except LOST as error:
+                    raise ConnectionError(f"connection lost ({error})") from None
+                if not chunk:
+                    return
                 file.write(chunk)
                 bar.update(len(chunk))
-
-
-def _read(response: http.client.HTTPResponse, count: int) -> bytes:
-    try:
-        return response.read(count)
-    except (OSError, http.client.HTTPException) as error:
-        raise ConnectionError(f"connection lost ({error})") from None
 
 
 def _verify(path: Path, size: int, sha256: str) -> None:
     """Raise UserError, and rename the file to `.broken`, unless it has this size and hash."""
     print(f"Verifying {path}", flush=True)
-    if _size(path) != size:
-        problem = f"{_size(path):,} bytes, expected {size:,}"
-    else:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file, progress_bar("Verifying", size, "B", unit_scale=True) as bar:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                bar.update(len(chunk))
-        if digest.hexdigest() == sha256:
+    found, expected = f"{_size(path):,} bytes", f"{size:,}"
+    if _size(path) == size:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest == sha256:
             return
-        problem = f"SHA-256 {digest.hexdigest()}, expected {sha256}"
+        found, expected = f"SHA-256 {digest}", sha256
     broken = path.with_name(path.name.removesuffix(".part") + ".broken")
     os.replace(path, broken)
     raise UserError(
-        f"{path}: {problem}; the file is broken and now named {broken.name}: delete it and run the "
-        "same command to download it afresh"
+        f"{path}: {found}, expected {expected}; the file is broken and now named {broken.name}: "
+        "delete it and run the same command to download it again"
     )
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
     """Unpack beside `corpus`, then move the archive's folder into its place."""
-    if not hasattr(tarfile, "data_filter"):
-        raise UserError(
-            "unpacking safely needs Python 3.11.4 or newer; or unpack by hand: "
-            f"tar -xf {archive} -C {corpus.parent}"
-        )
     building = corpus.parent / f".{corpus.name}.unpacking"
     shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
     building.mkdir()
@@ -188,7 +178,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
         with open(archive, "rb") as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                tar.extract(member, building, filter="data")
+                tar.extract(member, building, filter="data")  # Python 3.11.4 or newer
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():

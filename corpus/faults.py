@@ -1,4 +1,7 @@
-"""What in a corpus keeps the alignment of text and speech from forming: warnings, no refusals."""
+"""What in a corpus keeps the alignment of text and speech from forming: warnings, no refusals.
+
+docs/own-data.md says why each matters.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from corpus.recordings import Recording
+from clip_table import Clip
+from corpus.dropped_symbols import dropped_symbols
+from hparams import HParams
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
@@ -17,27 +22,38 @@ LEAST_RATE_RATIO = 1.5  # at least this many times as fast or slow as the median
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault, and the clips that have it."""
+    """A kind of fault, and what is wrong with each clip that has it, worst first."""
 
-    name: str  # for the picture
-    ids: list[str]  # worst first
-    warning: str  # a line, empty where no clip has the fault
+    name: str  # for the figure
+    what: str
+    advice: str
+    notes: list[str]
+
+    def warning(self, total: int) -> str:
+        """A line about the worst of `total` clips; empty where none has the fault."""
+        if not self.notes:
+            return ""
+        more = len(self.notes) - WORST_SHOWN
+        listed = "; ".join(self.notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        count = f"{len(self.notes):,} of {total:,} clips"
+        return f"warning: {self.what} in {count}: {listed}. {self.advice} (docs/own-data.md)"
 
 
-def find_faults(clips: Sequence[Recording], sampling_rate: int, metadata: Path) -> list[Fault]:
+def find_faults(clips: Sequence[Clip], hparams: HParams) -> list[Fault]:
     """The five kinds, always in the same order, of one clip or more."""
+    rate = hparams.sampling_rate
     return [
-        _silences(clips, sampling_rate),
-        _unusual_rates(clips, sampling_rate, metadata),
-        _clipping(clips, sampling_rate),
-        _dropped(clips, metadata),
+        _silences(clips, rate),
+        _unusual_rates(clips, rate),
+        _clipping(clips, rate),
+        _dropped(clips, hparams),
         _duplicates(clips),
     ]
 
 
-def symbol_rates(clips: Sequence[Recording], sampling_rate: int) -> np.ndarray:
-    """Symbols a second of each clip; silence before and after speech does not count."""
-    return np.array([clip.num_symbols * sampling_rate / clip.speech_samples for clip in clips])
+def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
+    """Symbols per second of each clip; silence before and after speech does not count."""
+    return np.array([len(c.symbols) * sampling_rate / c.sound.speech_samples for c in clips])
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
@@ -55,123 +71,91 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     return float(low), float(median), float(high)
 
 
-def _fault(name: str, what: str, notes: dict[str, str], total: int, advice: str) -> Fault:
-    """`notes` says of every faulty clip, by id and worst first, how bad it is."""
-    if not notes:
-        return Fault(name, [], "")
-    shown, more = list(notes.values())[:WORST_SHOWN], len(notes) - WORST_SHOWN
-    rest = f" and {more:,} more" if more > 0 else ""
-    listed = "; ".join(shown) + rest
-    warning = f"warning: {what} in {len(notes):,} of {total:,} clips: {listed}. {advice}"
-    return Fault(name, list(notes), warning)
+def _worst(
+    clips: Sequence[Clip], badness: Sequence[float] | np.ndarray, limit: float
+) -> list[Clip]:
+    """The clips whose badness is above the limit, worst first."""
+    order = np.argsort(-np.asarray(badness), kind="stable")
+    return [clips[i] for i in order if badness[i] > limit]
 
 
-def _silences(clips: Sequence[Recording], sampling_rate: int) -> Fault:
-    limit = LONGEST_SILENCE * sampling_rate
+def _line(clip: Clip) -> str:
+    return Path(clip.where).name  # metadata.csv:12
 
-    def longer(clip: Recording) -> int:
-        return max(clip.silence_before, clip.silence_after)
 
-    notes = {
-        clip.id: f"{clip.id} ({clip.silence_before / sampling_rate:.2f} s before, "
-        f"{clip.silence_after / sampling_rate:.2f} s after)"
-        for clip in sorted(clips, key=longer, reverse=True)
-        if longer(clip) > limit
-    }
-    return _fault(
+def _silences(clips: Sequence[Clip], rate: int) -> Fault:
+    longest = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
+    return Fault(
         f"silence over {LONGEST_SILENCE:g} s",
         f"silence over {LONGEST_SILENCE:g} s before or after speech",
-        notes,
-        len(clips),
-        "There is nothing to read there, so the alignment forms later and the end of speech is "
-        "learnt badly: cut it off with --trim-silence DIR",
+        "Cut it off with --trim-silence DIR",
+        [
+            f"{clip.id} ({clip.sound.silence_before / rate:.2f} s before, "
+            f"{clip.sound.silence_after / rate:.2f} s after)"
+            for clip in _worst(clips, longest, LONGEST_SILENCE * rate)
+        ],
     )
 
 
-def _unusual_rates(clips: Sequence[Recording], sampling_rate: int, metadata: Path) -> Fault:
-    rates = symbol_rates(clips, sampling_rate)
+def _unusual_rates(clips: Sequence[Clip], rate: int) -> Fault:
+    rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    furthest_first = np.argsort(-np.abs(np.log(rates / median)), kind="stable")
-    notes = {
-        clips[i].id: f"{metadata.name}:{clips[i].line}: {clips[i].id} ({rates[i]:.1f})"
-        for i in furthest_first
-        if not low <= rates[i] <= high
-    }
-    return _fault(
-        "unusual symbols a second",
-        f"fewer than {low:.1f} or more than {high:.1f} symbols a second (the median is "
+    distances = np.abs(np.log(rates / median))
+    return Fault(
+        "unusual symbols per second",
+        f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
         f"{median:.1f})",
-        notes,
-        len(clips),
-        "Where the text is not what is spoken, the alignment learns a wrong path: listen, then "
-        "mend the text, cut the sound, or leave the clip out",
+        "Listen, then correct the text, cut the sound, or leave the clip out",
+        [
+            f"{_line(clip)}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
+            for clip in _worst(clips, distances, np.log(high / median))
+        ],
     )
 
 
-def _clipping(clips: Sequence[Recording], sampling_rate: int) -> Fault:
-    clipped = sorted(
-        (clip for clip in clips if clip.clipped), key=lambda clip: clip.clipped, reverse=True
-    )
-    notes = {
-        clip.id: f"{clip.id} ({clip.clipped:,} samples, {1000 * clip.clipped / sampling_rate:.1f} "
-        "ms)"
-        for clip in clipped
-    }
-    return _fault(
+def _clipping(clips: Sequence[Clip], rate: int) -> Fault:
+    return Fault(
         "clipping",
         "clipping (three samples or more in a row at full scale)",
-        notes,
-        len(clips),
-        "Clipping hides what tells one sound from another, so the alignment forms later, and the "
-        "model learns to crackle: record at a lower level, restore the clip with a declipper, or "
-        "leave it out",
+        "Record at a lower level, restore the clip with a declipper, or leave it out",
+        [
+            f"{clip.id} ({clip.sound.clipped:,} samples, {1000 * clip.sound.clipped / rate:.1f} ms)"
+            for clip in _worst(clips, [clip.sound.clipped for clip in clips], 0)
+        ],
     )
 
 
-def _dropped(clips: Sequence[Recording], metadata: Path) -> Fault:
-    affected = sorted(
-        (clip for clip in clips if clip.dropped), key=lambda clip: len(clip.dropped), reverse=True
-    )
-    notes = {
-        clip.id: f"{metadata.name}:{clip.line}: {' '.join(map(_shown, clip.dropped))}"
-        for clip in affected
-    }
-    return _fault(
+def _dropped(clips: Sequence[Clip], hparams: HParams) -> Fault:
+    dropped = {clip: dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips}
+
+    def shown(symbol: str) -> str:
+        return repr(symbol) if symbol.isprintable() else ascii(symbol)
+
+    return Fault(
         "symbols dropped from texts",
         "characters or phones that the text cleaners drop",
-        notes,
-        len(clips),
-        "Where it is spoken, the alignment finds no symbol for the sound: write it as words, or "
-        "choose other text_cleaners by --hparams",
+        "Write them as words, or choose other text_cleaners by --hparams",
+        [
+            f"{_line(clip)}: {' '.join(map(shown, dropped[clip]))}"
+            for clip in _worst(clips, [len(dropped[clip]) for clip in clips], 0)
+        ],
     )
 
 
-def _shown(symbol: str) -> str:
-    """What stands in a message: printable as it is, anything else escaped."""
-    return repr(symbol) if symbol.isprintable() else ascii(symbol)
-
-
-def _duplicates(clips: Sequence[Recording]) -> Fault:
+def _duplicates(clips: Sequence[Clip]) -> Fault:
     groups = defaultdict(list)
     for clip in clips:
-        groups[clip.checksum].append(clip)
+        groups[clip.sound.checksum].append(clip)
     repeated = [group for group in groups.values() if len(group) > 1]
-
-    def texts(group: list[Recording]) -> int:
-        return len({clip.text for clip in group})
-
-    repeated.sort(key=lambda group: (texts(group), len(group)), reverse=True)
-    notes = {}
-    for group in repeated:
-        first, *others = group
-        for clip in others:
-            where = "another text" if clip.text != first.text else "the same text"
-            notes[clip.id] = f"{clip.id} (that of {first.id}, {where})"
-    return _fault(
+    repeated.sort(key=lambda group: (len({clip.text for clip in group}), len(group)), reverse=True)
+    return Fault(
         "the same sound again",
         "the sound of another clip",
-        notes,
-        len(clips),
-        "Under two texts it teaches that they sound alike, and a copy in the validation set makes "
-        "its loss too good: keep the clip with the right text, take the others out",
+        "Keep the clip with the right text, remove the others",
+        [
+            f"{clip.id} (that of {first.id}, {'the same' if clip.text == first.text else 'another'}"
+            " text)"
+            for first, *others in repeated
+            for clip in others
+        ],
     )

@@ -3,9 +3,9 @@
 import csv
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from clip_table import Clip
 from errors import UserError
 from files import numbered_lines
 
@@ -14,69 +14,64 @@ VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
 WITH_NORMALISED = "id|text|normalised text"  # a line of LJSpeech's metadata.csv
 
 
-@dataclass(frozen=True, order=True)
-class Entry:
-    """A line of metadata.csv; its last field is the text that is spoken."""
-
-    line: int  # counted from 1
-    id: str
-    text: str
-
-
-def read_metadata(corpus: Path) -> tuple[list[Entry], list[str]]:
+def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     """The lines of `corpus`/metadata.csv, and what is wrong with others.
-
-    Lines with another number of fields and repeated ids are among the problems only.
 
     Raises:
         UserError: where the folder or the file is missing, empty or not UTF-8.
     """
-    if corpus.exists() and not corpus.is_dir():
-        raise UserError(f"{corpus}: no folder; name the folder that holds metadata.csv and wavs/")
     if not corpus.is_dir():
+        what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
-            f"{corpus}: no such folder; add --download to fetch LJSpeech-1.1 (2.7 GB) into it"
+            f"{corpus}: {what}; name the folder that holds metadata.csv and wavs/, or add "
+            "--download to fetch LJSpeech-1.1 (2.7 GB) into a new one"
         )
     metadata = corpus / "metadata.csv"
     missing = "no such file; name the folder that holds metadata.csv (lines of id|text|normalised "
-    entries, problems = read_entries(metadata, missing + "text) and wavs/", [WITH_NORMALISED])
-    if not entries and not problems:
+    clips, problems = read_entries(metadata, missing + "text) and wavs/", [WITH_NORMALISED])
+    if not clips and not problems:
         raise UserError(f"{metadata}: no clip in it; expected lines of {WITH_NORMALISED}")
-    return entries, problems
+    return clips, problems
 
 
 def read_entries(
     metadata: Path, if_missing: str, forms: Sequence[str] = (WITH_NORMALISED, "id|text")
-) -> tuple[list[Entry], list[str]]:
+) -> tuple[list[Clip], list[str]]:
     """The lines of a file, each in one of `forms`, and what is wrong with others.
+
+    The last field is the text; the sound is expected as wavs/ID.wav beside the file. Lines with
+    another number of fields and repeated ids are among the problems only.
 
     Raises:
         UserError: saying `if_missing` where there is no such file, or where it is not UTF-8.
     """
-    entries, problems, first_line = [], [], {}
+    clips, problems = [], []
+    first_line: dict[str, int] = {}
     for number, line in numbered_lines(metadata, if_missing):
-        fields = [field.strip() for field in line.split("|")]
+        name, *others = fields = [field.strip() for field in line.split("|")]
+        where = f"{metadata}:{number}"
         if len(fields) not in [form.count("|") + 1 for form in forms]:
             problems.append(
-                f"{metadata}:{number}: {len(fields)} fields, expected {' or '.join(forms)}: "
-                f"{line[:60]!r}; mend the line"
+                f"{where}: {len(fields)} fields, expected {' or '.join(forms)}: {line[:60]!r}; fix "
+                "the line"
             )
-        elif fields[0] in first_line:
+        elif name in first_line:
             problems.append(
-                f"{metadata}:{number}: id {fields[0]!r} stands in line {first_line[fields[0]]} "
-                "too; take one of them out, or give it an id and a wav of its own"
+                f"{where}: id {name!r} is also in line {first_line[name]}; delete one of them, or "
+                "give it an id and a sound file of its own"
             )
         else:
-            first_line[fields[0]] = number
-            entries.append(Entry(number, fields[0], fields[-1]))
-    return entries, problems
+            first_line[name] = number
+            path = metadata.parent / "wavs" / f"{name}.wav"
+            clips.append(Clip(str(path), others[-1], where=where))
+    return clips, problems
 
 
 def split_by_hash(ids: list[str], val_fraction: float, seed: int) -> set[str]:
     """The ids of the validation set: the first ones in the order of SHA-256("seed|id").
 
-    Whatever the order of `ids`, and with hardly a change when some come or go. With a fraction of
-    0.2 and seed 0 on LJSpeech-1.1 this is filelists/ljspeech_split.csv.
+    Independent of the order of `ids`, and almost unchanged when some are added or removed. With a
+    fraction of 0.2 and seed 0, LJSpeech-1.1 gives filelists/ljspeech_split.csv.
     """
     ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
     return set(ranked[: round(len(ids) * val_fraction)])
@@ -95,7 +90,5 @@ def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[st
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
-    return (
-        split_by_hash(ids, val_fraction, seed),
-        f"{val_fraction:g} of the ids for validation, ordered by their hash with seed {seed}",
-    )
+    origin = f"{val_fraction:g} of the ids for validation, ordered by their hash with seed {seed}"
+    return split_by_hash(ids, val_fraction, seed), origin

@@ -1,100 +1,110 @@
-"""Pictures of a corpus: how long its clips are, and what keeps the alignment from forming."""
+"""Figures of a corpus: how long its clips are, and what keeps the alignment from forming."""
 
 import io
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from clip_table import Clip
 from corpus.faults import LONGEST_SILENCE, Fault, symbol_rates, usual_rates
-from corpus.recordings import Recording
 from hparams import HParams
 
-# Told apart without colour: an area in light blue, a line in dark orange.
-AREA = {"fill": True, "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0", "linewidth": 0.8}
-LINE = {"fill": False, "edgecolor": "#A33B00", "linewidth": 2}
+# Distinct without colour too: a light area and a dark line.
+AREA = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0", "linewidth": 0.8}
+LINE = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
+LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 
-def draw_lengths(sets: dict[str, list[Recording]], hparams: HParams) -> bytes:
-    """PNG: share of each set's clips by length, in seconds and frames."""
+def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
+    """A PNG: share of each set's clips by length, in seconds and frames."""
     seconds = {
-        name: np.array([clip.num_samples for clip in clips]) / hparams.sampling_rate
+        name: np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
         for name, clips in sets.items()
     }
-    longest = max(values.max() for values in seconds.values())
-    # Few bars where a set is small: its shape should show, not its single clips.
-    most_bars = np.clip(2 * min(len(values) for values in seconds.values()) ** 0.5, 6, 30)
-    widths = (0.1, 0.25, 0.5, 1, 2, 5, 10)
-    width = next((w for w in widths if longest / w <= most_bars), longest / most_bars)
-    edges = width * np.arange(int(longest / width) + 2)
+    edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for (name, values), style in zip(seconds.items(), (AREA, LINE), strict=True):
-        counts, _ = np.histogram(values, edges)
-        hours, mean = values.sum() / 3600, values.mean()
-        label = f"{name}: {len(values):,} clips, {hours:.2f} h, mean {mean:.2f} s"
-        axes.stairs(100 * counts / len(values), edges, label=label, **style)
-    axes.set(xlabel="length of a clip (seconds)", xlim=(0, 1.02 * edges[-1]))
-    axes.set(ylabel=f"share of the set's clips (% per {width:g} s)")
+    labels = {
+        name: f"{name}: {len(values):,} clips, {values.sum() / 3600:.2f} h, mean "
+        f"{values.mean():.2f} s"
+        for name, values in seconds.items()
+    }
+    _draw_histograms(axes, {labels[name]: seconds[name] for name in sets}, edges, percent=True)
+    axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
+    axes.set_xlim(left=0)
     axes.spines["right"].set_visible(False)
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)
-    rate = hparams.sampling_rate / hparams.hop_length  # frames a second
-    upper = axes.secondary_xaxis("top", functions=(lambda s: s * rate, lambda f: f / rate))
+    rate = hparams.sampling_rate / hparams.hop_length  # frames per second
+    to_frames, to_seconds = (lambda s: np.multiply(s, rate)), (lambda f: np.divide(f, rate))
+    upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
-    axes.set_ylim(bottom=0)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    return png_of(figure)
+    return _png_of(figure)
 
 
-def draw_faults(clips: list[Recording], faults: list[Fault], hparams: HParams) -> bytes:
-    """PNG: symbols against seconds of speech, silence at the ends, and how many clips have what."""
+def draw_faults(clips: list[Clip], faults: list[Fault], hparams: HParams) -> bytes:
+    """A PNG: symbols against seconds of speech, silence at the ends, and counts of faults."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
-    upper, lower = (part.subplots() for part in right.subfigures(2, 1, height_ratios=(1.3, 1)))
-    _draw_rates(left.subplots(), clips, hparams.sampling_rate)
-    _draw_silences(upper, clips, hparams.sampling_rate)
-    _draw_counts(lower, faults, len(clips))
-    for axes in (upper, lower, *left.axes):
-        axes.spines[["top", "right"]].set_visible(False)
-    return png_of(figure)
+    axes = figure.subplot_mosaic(
+        [["rates", "silences"], ["rates", "counts"]],
+        width_ratios=(1.15, 1),
+        height_ratios=(1.3, 1),
+    )
+    _draw_rates(axes["rates"], clips, hparams.sampling_rate)
+    _draw_silences(axes["silences"], clips, hparams.sampling_rate)
+    _draw_counts(axes["counts"], faults, len(clips))
+    for part in axes.values():
+        part.spines[["top", "right"]].set_visible(False)
+    return _png_of(figure)
 
 
-def _draw_rates(axes: Axes, clips: list[Recording], rate: int) -> None:
-    symbols = np.array([clip.num_symbols for clip in clips])
-    seconds = np.array([clip.speech_samples for clip in clips]) / rate
+def _draw_histograms(
+    axes: Axes, values_by_label: dict[str, np.ndarray], edges: np.ndarray, percent: bool
+) -> None:
+    styles: tuple[dict[str, Any], ...] = AREA, LINE
+    for (label, values), style in zip(values_by_label.items(), styles, strict=True):
+        weights = np.full(len(values), 100 / len(values) if percent else 1.0)
+        axes.hist(values, edges.tolist(), weights=weights, label=label, **style)
+
+
+def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
+    symbols = np.array([len(clip.symbols) for clip in clips])
+    seconds = np.array([clip.sound.speech_samples for clip in clips]) / rate
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
     unusual = (rates < low) | (rates > high)
-    # Many points on one another should still show where most of them lie.
+    # Where many points overlap, it should still show where most of them lie.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
-    size = 12 if len(clips) < 1000 else 4
-    dots = {"s": size, "color": "#5B8DB0", "linewidths": 0, "alpha": opacity}
-    axes.scatter(symbols[~unusual], seconds[~unusual], **dots)
+    x, y, size = symbols[~unusual], seconds[~unusual], 12 if len(clips) < 1000 else 4
+    axes.scatter(x, y, size, "#5B8DB0", linewidths=0, alpha=opacity)
     label = f"unusual clips: {unusual.sum():,}"
-    crosses = {"marker": "x", "s": 40, "color": "#A33B00", "linewidths": 1.8, "label": label}
-    axes.scatter(symbols[unusual], seconds[unusual], **crosses)
-    right, top = 1.05 * symbols.max(), 1.05 * seconds.max()
-    ends = np.array([0, right])
-    axes.plot(ends, ends / median, color="0.2", linewidth=1, label=f"median: {median:.1f} a second")
-    for bound, label in ((low, f"usual: {low:.1f} to {high:.1f} a second"), (high, None)):
-        axes.plot(ends, ends / bound, color="0.2", linewidth=1, linestyle="--", label=label)
-    axes.set(xlim=(0, right), ylim=(0, top), title="symbols and seconds of each clip")
+    x, y = symbols[unusual], seconds[unusual]
+    axes.scatter(x, y, 40, "#A33B00", marker="x", linewidths=1.8, label=label)
+    ends = np.array([0, 1.05 * symbols.max()])
+    label = f"median: {median:.1f} per second"
+    axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
+    axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
+    axes.plot(ends, ends / high, **LIMIT)
+    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="symbols and seconds of each clip")
     axes.set(xlabel="symbols of the text", ylabel="seconds of speech, without silence at the ends")
     axes.legend(loc="upper left", fontsize="small")
 
 
-def _draw_silences(axes: Axes, clips: list[Recording], rate: int) -> None:
-    silences = {
-        "before speech": np.array([clip.silence_before for clip in clips]) / rate,
-        "after speech": np.array([clip.silence_after for clip in clips]) / rate,
-    }
-    longest = max(LONGEST_SILENCE, *(values.max() for values in silences.values()))
-    edges = np.linspace(0, 1.05 * longest, 31)
-    for (name, values), style in zip(silences.items(), (AREA, LINE), strict=True):
-        counts, _ = np.histogram(values, edges)
-        axes.stairs(counts, edges, label=f"{name}: longest {values.max():.2f} s", **style)
-    axes.axvline(LONGEST_SILENCE, color="0.2", linestyle="--", linewidth=1, label="warned above")
+def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
+    before = np.array([clip.sound.silence_before for clip in clips]) / rate
+    after = np.array([clip.sound.silence_after for clip in clips]) / rate
+    edges = np.linspace(0, 1.05 * max(LONGEST_SILENCE, before.max(), after.max()), 31)
+    labels = (
+        f"before speech: longest {before.max():.2f} s",
+        f"after speech: longest {after.max():.2f} s",
+    )
+    silences = dict(zip(labels, (before, after), strict=True))
+    _draw_histograms(axes, silences, edges, percent=False)
+    axes.axvline(LONGEST_SILENCE, **LIMIT, label="warned above")
     axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
@@ -102,16 +112,16 @@ def _draw_silences(axes: Axes, clips: list[Recording], rate: int) -> None:
 
 
 def _draw_counts(axes: Axes, faults: list[Fault], total: int) -> None:
-    counts = [len(fault.ids) for fault in faults]
+    counts = [len(fault.notes) for fault in faults]
     bars = axes.barh([fault.name for fault in faults], counts, color="#A33B00")
     axes.bar_label(bars, [f"{count:,}" for count in counts], padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.2 * max(5, *counts)), title=f"warnings, of {total:,} clips")
     axes.set_xlabel("clips")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def png_of(figure: Figure) -> bytes:
+def _png_of(figure: Figure) -> bytes:
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

@@ -1,8 +1,8 @@
 """A closed language for small voices: whole numbers in words, "Four thousand seventy two."
 
-Closed, so that a recogniser can take down what a model says of numbers that it was never trained
-on. Twenty-nine words, texts from 4 to some 70 letters, spread so that random batches of them pad
-about as much as LJSpeech's (ZPR 31 % in batches of 16, 28 % of 8).
+Closed, so that a recogniser can transcribe numbers that the model was never trained on. The texts
+of 29 words have 4 to about 70 letters, distributed so that random batches of them pad about as much
+as LJSpeech's (ZPR 31 % in batches of 16, 28 % of 8).
 """
 
 import random
@@ -45,9 +45,10 @@ def draw_numbers(count: int, seed: int) -> list[int]:
     """Different numbers, most of them long, in random order.
 
     Raises:
-        UserError: if so many of them are not to be had.
+        UserError: if there are not so many.
     """
-    rng, drawn = random.Random(seed), {}
+    rng = random.Random(seed)
+    drawn: dict[int, None] = {}  # in order
     for _ in range(100 * count):
         [digits] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         drawn[rng.randrange(10 ** (digits - 1), 10**digits)] = None
@@ -60,7 +61,7 @@ def sentence_of(text: str) -> str:
     """The sentence of what a user types: "4,072", "4072" or the words of a number.
 
     Raises:
-        UserError: on anything else, for a model of this language can say nothing else.
+        UserError: on anything else, which a model of this language cannot speak.
     """
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
@@ -71,7 +72,7 @@ def sentence_of(text: str) -> str:
     unknown = sorted(set(words) - WORDS)
     if not words or unknown:
         raise UserError(
-            f"{text!r}: this model speaks numbers alone, in digits or in words"
+            f"{text!r}: this model speaks only numbers, in digits or in words"
             + (f"; it does not know {', '.join(unknown)}" if unknown else "")
         )
     return as_sentence(" ".join(words))

@@ -64,6 +64,7 @@ from analysis.survey import (
     mean_survey,
     parameter_values,
 )
+from analysis.tables import markdown_table, text_table
 from batching import REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import refuse_no_folder, write_atomically
@@ -107,13 +108,12 @@ class Effort(NamedTuple):
     search_epochs: int  # of --recommend and --match-zpr
     per_octave: int  # values of a strategy's parameter a doubling
 
-    @classmethod
-    def fitting(cls, clips: int, epochs: int | None) -> "Effort":
-        """For so many clips, with the epochs asked for, if any."""
-        usual = epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // clips))
-        if clips < LARGE_CORPUS:
-            return cls(usual, (usual + 1) // 2, usual, 2)
-        return cls(epochs or 3, 1, 1, 1)
+
+def effort_for(clips: int, epochs: int | None) -> Effort:
+    """For so many clips, with the epochs asked for, if any."""
+    usual = epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // clips))
+    large = Effort(epochs or 3, 1, 1, 1)
+    return large if clips >= LARGE_CORPUS else Effort(usual, (usual + 1) // 2, usual, 2)
 
 
 # ---------------------------------------------------------------------------- surveying
@@ -169,9 +169,21 @@ def run_jobs(
     def order_of(job: Job) -> tuple:  # of the clips; one thread finds it for all its batchings
         return STRATEGIES.index(job.strategy), job.options.get(PARAMETERS.get(job.strategy), 0)
 
-    def run(group: Sequence[Job]) -> list[tuple[Job, Survey | BatchingError]]:
-        orders = [{} for _ in surveyors]
-        return [(job, _survey(job, surveyors, orders, effort)) for job in group]
+    def run(group: list[Job]) -> list[tuple[Job, Survey | BatchingError]]:
+        orders: list[dict] = [{} for _ in surveyors]
+        return [(job, survey(job, orders)) for job in group]
+
+    def survey(job: Job, orders: list[dict]) -> Survey | BatchingError:
+        options = dict(job.options)
+        options["epochs"] = effort.epochs if job.table == "comparison" else effort.sweep_epochs
+        try:
+            draws = [
+                surveyor.survey(job.batch_size, job.strategy, known_orders=known, **options)
+                for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
+            ]
+        except BatchingError as error:  # a corpus too small for the parameter
+            return error
+        return mean_survey(draws)
 
     groups = [list(g) for _, g in itertools.groupby(sorted(jobs, key=order_of), key=order_of)]
     found = {}
@@ -181,28 +193,13 @@ def run_jobs(
             bar.update(len(results))
     tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
     impossible = []
-    for job in jobs:
-        result = found[id(job)]
+    for job, result in ((job, found[id(job)]) for job in jobs):
         if isinstance(result, Survey):
             tables[job.table].append(result)
         elif job.table == "comparison":
             name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
             impossible.append(f"{name}: not possible ({result})")
     return tables, impossible
-
-
-def _survey(job: Job, surveyors: Sequence, orders: list[dict], effort: Effort):
-    epochs = effort.epochs if job.table == "comparison" else effort.sweep_epochs
-    try:
-        draws = [
-            surveyor.survey(
-                job.batch_size, job.strategy, epochs=epochs, known_orders=known, **job.options
-            )
-            for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
-        ]
-        return mean_survey(draws)
-    except BatchingError as error:  # a corpus too small for the parameter
-        return error
 
 
 def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
@@ -237,12 +234,10 @@ def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str
 # ---------------------------------------------------------------------------- tables
 
 
-def frame_of(surveys: Sequence[Survey], **more) -> pd.DataFrame:
-    """A row for each survey: its fields, after the columns `more`."""
+def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
+    """A row for each survey, its fields as columns."""
     rows = pd.DataFrame([asdict(found) for found in surveys]).drop(columns="standard_errors")
     rows.insert(1, "parameter", [found.parameter or "" for found in surveys])
-    for name, value in more.items():
-        rows.insert(0, name, value)
     return rows
 
 
@@ -258,30 +253,26 @@ def comparison_table(surveys: Sequence[Survey]) -> pd.DataFrame:
     rows = frame_of(surveys)
     cells = {"batching": named(surveys)}
     for title, (name, factor, digits) in COLUMNS.items():
-        if not rows[name].isna().all() or name in ("spread", "novelty"):
+        if name not in ("seconds_per_epoch", "peak_bytes") or rows[name].notna().any():
             cells[title] = numbers(rows[name].astype(float) * factor, digits)
     return pd.DataFrame(cells)
 
 
 def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> pd.DataFrame | None:
     """Ours beside the paper's, where clips and settings are the paper's; else None."""
-    names = ["batch_size", "hop_time", "batch_capacity", *published.SETTINGS]
     names = ["batch_size", "hop_time", "batch_capacity"]
     names += ["local_randomization_factor", "bucket_size", "num_bins"]
     as_published = all(getattr(hparams, name) == published.SETTINGS[name] for name in names)
     if clips != published.TRAINING_CLIPS or not as_published:
         return None
     theirs = [published.TABLE_2.get(n) or published.TABLE_2.get(f"{n}-BR") for n in named(surveys)]
-    rows = frame_of(surveys).assign(batching=named(surveys))
-    cells = {"batching": rows.batching}
-    for title, name, factor in (
-        ("ZPR %", "zero_padding_rate", 100),
-        ("ABL", "average_batch_length", 1),
-    ):
+    cells = {"batching": pd.Series(named(surveys))}
+    for title in ("ZPR %", "ABL"):
+        name, factor, _ = COLUMNS[title]
         wanted = pd.Series([row and getattr(row, name) for row in theirs], dtype=float)
-        cells[f"{title} published"] = numbers(wanted, 2)
-        cells[f"{title} ours"] = numbers(factor * rows[name], 2)
-        cells[f"{title} difference"] = numbers(factor * rows[name] - wanted, 2, "+")
+        ours = factor * frame_of(surveys)[name]
+        cells[f"{title} published"], cells[f"{title} ours"] = numbers(wanted, 2), numbers(ours, 2)
+        cells[f"{title} difference"] = numbers(ours - wanted, 2, "+")
     return pd.DataFrame(cells)[[row is not None for row in theirs]]
 
 
@@ -289,31 +280,19 @@ def padding_by_size(surveys: Sequence[Survey], sizes: Sequence, labels: Sequence
     """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
     rates = pd.Series([100 * found.padded_to_original_rate for found in surveys])
     rows = pd.DataFrame({"batching": named(surveys), "size": sizes, "rate": numbers(rates, 2)})
-    table = rows.pivot(index="batching", columns="size", values="rate")
-    return table.reindex(dict.fromkeys(rows.batching)).set_axis(labels, axis=1).reset_index()
-
-
-def shown(table: pd.DataFrame, layout: str = "plain") -> str:
-    """As text, or as Markdown with the layout "pipe"."""
-    alignment = ["left"] + ["right"] * (len(table.columns) - 1)
-    options = {"index": False, "disable_numparse": True, "colalign": alignment}
-    return table.fillna("–").to_markdown(tablefmt=layout, **options)
+    table = rows.pivot(index="batching", columns="size", values="rate").fillna("–")
+    table = table.reindex(dict.fromkeys(rows.batching))
+    return table.set_axis(list(map(str, labels)), axis=1).reset_index()
 
 
 def strategy_table() -> str:
     """Markdown: every strategy, its parameter with the default, and what larger values do."""
-    rows = [
-        {
-            "`batching_strategy`": f"`{s.name}`",
-            "short": s.short_name,
-            "source": s.source,
-            "the clips' order": s.meaning,
-            "parameter": s.parameter and f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`",
-            "larger values": s.larger_values,
-        }
-        for s in REGISTRY.values()
-    ]
-    return pd.DataFrame(rows).fillna("").to_markdown(index=False)
+    rows = []
+    for s in REGISTRY.values():
+        parameter = f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`" if s.parameter else ""
+        rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, s.larger_values])
+    titles = ["`batching_strategy`", "short", "source", "the clips' order", "parameter"]
+    return markdown_table([*titles, "larger values"], rows, labels=6)
 
 
 # ---------------------------------------------------------------------------- recommending
@@ -364,11 +343,7 @@ def recommended(
 
 
 def equal_padding(
-    strategy: str,
-    surveys: Sequence[Survey],
-    draws: Sequence[CorpusLengths],
-    hparams: HParams,
-    effort: Effort,
+    strategy: str, surveys: Sequence[Survey], draws: Sequence[CorpusLengths], size: int, epochs: int
 ) -> list[str]:
     """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
     wanted = [s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size]
@@ -378,14 +353,11 @@ def equal_padding(
     lines = [f"Nearest ZPR below {batching_name(strategy, False, False)}'s, {100 * target:.2f} %:"]
     for other in ("bucket", "alternated_sort"):
         name = f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}"
-        found = match_zero_padding(
-            frames, hparams.batch_size, other, target, epochs=effort.search_epochs
-        )
-        lines.append(
-            f"{name}={found[0]}: {100 * found[1]:.2f} %"
-            if found
-            else f"{name}: even the smallest value pads more"
-        )
+        found = match_zero_padding(frames, size, other, target, epochs=epochs)
+        if found:
+            lines.append(f"{name}={found[0]}: {100 * found[1]:.2f} %")
+        else:
+            lines.append(f"{name}: even the smallest value pads more")
     return lines
 
 
@@ -499,14 +471,13 @@ def make_sections(
     tables: dict[str, list[Survey]], hparams: HParams, frames: np.ndarray, capacities: dict
 ) -> dict[str, pd.DataFrame]:
     """By title, everything that is shown as a table."""
-    compared = tables["comparison"]
+    compared, fixed = tables["comparison"], tables["batch_size"]
     sections = {"Every strategy, fixed and dynamic sizes": comparison_table(compared)}
     beside = published_table(compared, hparams, len(frames))
     if beside is not None:
         sections["Beside the published figures (LJSpeech, Ge et al., Table 2)"] = beside
     unit = "padding in % of the corpus, as in Gonzalez et al., Table 1"
-    sizes = [found.batch_size for found in tables["batch_size"]]
-    table = padding_by_size(tables["batch_size"], sizes, BATCH_SIZES)
+    table = padding_by_size(fixed, [found.batch_size for found in fixed], BATCH_SIZES)
     sections[f"Fixed sizes of 1 to 8 clips: {unit}"] = table
     if capacities:
         default = hparams.batch_size * int(frames.max())
@@ -535,7 +506,7 @@ def draw_all(
     drawn = {
         "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
         "padding_against_randomness": figures.draw_padding_against_randomness(
-            frame_of(found, in_use=in_use)
+            frame_of(found).assign(in_use=in_use)
         ),
         "parameter_sweeps": sweeps,
         "length_against_position": figures.draw_length_against_position(frames, size, **options),
@@ -547,7 +518,7 @@ def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path])
     made = f"{datetime.date.today()}: python {shlex.join(sys.argv)}"
     parts = ["# Batchings compared", "\n".join(f"- {line}" for line in [made, *lines])]
     for title, table in sections.items():
-        parts += [f"## {title}", shown(table, "pipe")]
+        parts += [f"## {title}", markdown_table(list(table), table.to_numpy())]
     parts.insert(4, LEGEND)
     if closing:
         parts += ["## Found", "\n".join(f"- {line.strip()}" for line in closing)]
@@ -556,11 +527,12 @@ def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path])
         for path in pictures
         if path.suffix == ".svg"
     ]
-    sweeps = [frame_of(tables[n], varied=n) for n in tables if n != "comparison" and tables[n]]
+    varied = {name: frame_of(t) for name, t in tables.items() if name != "comparison" and t}
+    sweeps = pd.concat(varied, names=["varied"]).reset_index("varied")
     texts = {
         "comparison.md": "\n\n".join(parts) + "\n",
         "comparison.csv": frame_of(tables["comparison"]).to_csv(index=False),
-        "sweeps.csv": pd.concat(sweeps).to_csv(index=False),
+        "sweeps.csv": sweeps.to_csv(index=False),
     }
     for name, text in texts.items():
         write_atomically(out / name, lambda file, text=text: file.write_text(text, "utf-8"))
@@ -579,7 +551,7 @@ def main(arguments: list[str] | None = None) -> None:
         orders = (np.random.default_rng(seed).permutation(len(clips)) for seed in range(args.draws))
         draws = [clips.take(order[: args.clips]) for order in orders]
     clips = draws[0]
-    effort = Effort.fitting(len(clips), args.epochs)
+    effort = effort_for(len(clips), args.epochs)
     known = {"frames_per_step": hparams.n_frames_per_step, "costs": costs}
     surveyors = [Surveyor(draw.frames, seed=seed, **known) for seed, draw in enumerate(draws)]
     capacities, refused = capacities_in_frames(args.seconds, clips, hparams)
@@ -592,12 +564,17 @@ def main(arguments: list[str] | None = None) -> None:
     lines += [*notes, *refused, *same_as_random(hparams, len(clips)), *impossible]
     closing = []
     if args.match_zpr:
-        closing += equal_padding(args.match_zpr, surveys, draws, hparams, effort)
+        closing += equal_padding(
+            args.match_zpr, surveys, draws, hparams.batch_size, effort.search_epochs
+        )
     if args.recommend:
         closing += recommended(args, surveyors[0], surveys, hparams, effort.search_epochs)
     print(*lines, sep="\n")
     for number, (title, table) in enumerate(sections.items()):
-        print(f"\n{title}\n\n{shown(table)}" + ("" if number else f"\n\n{LEGEND}"))
+        print(
+            f"\n{title}\n\n{text_table(list(table), table.to_numpy())}"
+            + ("" if number else f"\n\n{LEGEND}")
+        )
     print(*([""] if closing else []), *closing, sep="\n")
     try:
         pictures = draw_all(args.out, surveyors[0], hparams, tables["parameter"], effort)

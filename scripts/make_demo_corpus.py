@@ -6,7 +6,7 @@
 
 eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks different numbers
 of up to six digits. Twenty-nine words make them all, so that a small model learns to speak in
-minutes and a recogniser can take down what it says of others. Clips of 0.3 to 4 s, most of them
+minutes and a recogniser can transcribe what it says of others. Clips of 0.3 to 4 s, most of them
 long: random batches of 16 pad 31 %, as LJSpeech's do.
 
     OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
@@ -29,9 +29,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -45,30 +45,28 @@ from progress import progress_bar
 VERSION = 3  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
-SILENCE_AFTER = 0.05  # seconds in which a model can see that the number is over
+SILENCE_AFTER = 0.05  # seconds, which show a model that the number has ended
 VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
 NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as recordings have it
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
-# ---------------------------------------------------------------------------- speech
-
-
 class Voice:
     """eSpeak NG's American English voice.
 
     Raises:
-        UserError: saying what to do, where eSpeak NG is absent or does not start.
+        UserError: saying what to do, where eSpeak NG is missing or does not start.
     """
 
     def __init__(self) -> None:
+        install = f"{shlex.quote(sys.executable)} -m pip install"
         try:
             import espeakng_loader
         except ImportError:
             raise UserError(
-                "the Python package espeakng_loader, which carries eSpeak NG, is not installed; "
-                f"install it: {shlex.quote(sys.executable)} -m pip install espeakng-loader"
+                "the Python package espeakng_loader, which contains eSpeak NG, is not installed; "
+                f"install it: {install} espeakng-loader"
             ) from None
         try:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -76,29 +74,24 @@ class Voice:
         except (OSError, RuntimeError, AttributeError) as error:
             raise UserError(
                 f"eSpeak NG from the package espeakng-loader does not start on this machine "
-                f"({error}); try to install the package anew: {shlex.quote(sys.executable)} -m pip "
-                "install --force-reinstall espeakng-loader"
+                f"({error}); try: {install} --force-reinstall espeakng-loader"
             ) from None
 
     def _start(self, espeakng_loader: ModuleType, folder: Path) -> None:
-        # eSpeak carries state from one utterance to the next, and even past its termination; a
-        # library loaded from a file of its own starts afresh, so that every corpus of a process
-        # is the same as in a fresh process.
+        # eSpeak carries state from one utterance to the next, even past its termination. A library
+        # loaded from a file of its own starts afresh, so a corpus is the same in any process.
         path = espeakng_loader.get_library_path()
         try:
             self._library = ctypes.CDLL(shutil.copy(path, folder))
         except OSError:  # such as a temporary folder from which nothing may be executed
             self._library = ctypes.CDLL(path)
-        data = espeakng_loader.get_data_path()
-        if len(os.fsencode(data)) > 140:  # eSpeak cuts longer paths off at 160 bytes
-            (folder / "espeak-ng-data").symlink_to(data, target_is_directory=True)
-            data = str(folder / "espeak-ng-data")
-
+        data = folder / "espeak-ng-data"  # eSpeak truncates paths longer than 160 bytes
+        data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
         synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
         rate = self._library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
         if rate != SAMPLE_RATE:
             raise RuntimeError(f"espeak_Initialize gave {rate}, expected {SAMPLE_RATE} Hz")
-        self._chunks = []
+        self._chunks: list[np.ndarray] = []
         callback_type = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.POINTER(ctypes.c_int16), ctypes.c_int, ctypes.c_void_p
         )
@@ -111,10 +104,10 @@ class Voice:
             *(ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p),
         ]
 
-    def _receive(self, samples, count: int, _events) -> int:
+    def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # go on
+        return 0  # continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
         """Speak `text`: int16 samples [N] at 22,050 Hz, without the silence at either end."""
@@ -124,27 +117,11 @@ class Voice:
         self._library.espeak_SetParameter(volume, VOLUME, 0)
         status = self._library.espeak_Synth(data, len(data) + 1, 0, 0, 0, utf8, None, None)
         self._library.espeak_Synchronize()
-        samples = np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
+        samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
         audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
         if status != 0 or len(audible) == 0:
             raise RuntimeError(f"eSpeak NG made no sound (status {status}) of the text: {text}")
         return samples[audible[0] : audible[-1] + 1]
-
-
-# ---------------------------------------------------------------------------- the corpus
-
-
-def make_clips(
-    voice: Voice, clips: int, seed: int, skip: int = 0
-) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (number in digits, sentence, samples) of each clip; no number comes twice."""
-    noise_rng = np.random.default_rng([seed, 1])
-    for number in draw_numbers(skip + clips, seed)[skip:]:
-        sentence = as_sentence(in_words(number))
-        samples = voice.speak(sentence, WORDS_PER_MINUTE)
-        samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
-        noisy = samples + noise_rng.normal(0, NOISE, len(samples))
-        yield f"{number:,}", sentence, np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
 
 
 def holds_corpus(out: Path, record: str) -> bool:
@@ -156,15 +133,11 @@ def holds_corpus(out: Path, record: str) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     record_file = out / "demo_corpus.json"
-    if not record_file.is_file():
-        raise UserError(
-            f"{out} exists and is no demo corpus; nothing was changed. Name another folder."
-        )
-    found = record_file.read_text(encoding="utf-8").strip()
+    found = record_file.read_text(encoding="utf-8").strip() if record_file.is_file() else None
     if found != record:
         raise UserError(
-            f"{out} holds another demo corpus; nothing was changed. Name another folder, or "
-            f"delete this one first.\nfound:  {found}\nwanted: {record}"
+            f"{out} holds something else; nothing was changed. Name another folder, or delete this "
+            f"one first.\nfound:  {found or 'no demo corpus'}\nwanted: {record}"
         )
     lines = (out / "metadata.csv").read_text(encoding="utf-8").splitlines()
     paths = [out / "wavs" / f"{line.split('|')[0]}.wav" for line in lines]
@@ -180,25 +153,29 @@ def holds_corpus(out: Path, record: str) -> bool:
 def write_clips(folder: Path, clips: int, seed: int, voice: Voice, skip: int = 0) -> np.ndarray:
     """Write the corpus into the new `folder`. Returns the clips' lengths in seconds, [clips]."""
     (folder / "wavs").mkdir()
-    lines, lengths = [], []
-    spoken_clips = make_clips(voice, clips, seed, skip)
-    bar = progress_bar("Speaking", clips, " clips", iterable=spoken_clips)
-    for number, (written, sentence, samples) in enumerate(bar, start=skip + 1):
+    lines, lengths, noise_rng = [], [], np.random.default_rng([seed, 1])
+    numbers = draw_numbers(skip + clips, seed)[skip:]
+    bar = progress_bar("Speaking", clips, " clips", iterable=numbers)
+    for i, number in enumerate(bar, start=skip + 1):
         if stop_requested.is_set():
             raise KeyboardInterrupt
-        clip_id = f"DEMO-{number:04d}"
-        soundfile.write(folder / "wavs" / f"{clip_id}.wav", samples, SAMPLE_RATE)
-        lines.append(f"{clip_id}|{written}|{sentence}\n")
+        sentence = as_sentence(in_words(number))
+        samples = voice.speak(sentence, WORDS_PER_MINUTE)
+        samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
+        noisy = samples + noise_rng.normal(0, NOISE, len(samples))
+        samples = np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
+        soundfile.write(folder / "wavs" / f"DEMO-{i:04d}.wav", samples, SAMPLE_RATE)
+        lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
         lengths.append(len(samples) / SAMPLE_RATE)
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
     return np.array(lengths)
 
 
 def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
-    """Make the corpus in the folder `out` and say so; do nothing where it is there already.
+    """Make the corpus in the folder `out` and say so; do nothing where it exists already.
 
     Raises:
-        UserError: where `out` holds anything else, or eSpeak NG is absent or does not start.
+        UserError: where `out` holds anything else, or eSpeak NG is missing or does not start.
         OSError: where `out` cannot be written. `out` is then as it was before.
     """
     start = time.perf_counter()
@@ -207,7 +184,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
     made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
     record = json.dumps(made_from | ({"skip": skip} if skip else {}))
     if holds_corpus(out, record):
-        print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do.")
+        print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return
     voice = Voice()
     with folder_made_whole(out) as folder:

@@ -7,16 +7,16 @@
     CORPUS/wavs/ID.wav      or ID.flac: mono, at the sampling rate of the settings
 
     OUT/train.txt, val.txt          path|text|seconds, a clip a line
-    OUT/train_mel.txt, val_mel.txt  the same of cached log-mels, for load_mel_from_disk=True
+    OUT/train_mel.txt, val_mel.txt  the same for cached log-mels, for load_mel_from_disk=True
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
-    OUT/corpus.png                  what keeps the alignment from forming: clips that are warned of
-    OUT/train.txt.clips and so on   the clips of each list as a table, for training to start with
+    OUT/corpus.png                  figures of what the warnings are about
+    OUT/*.txt.clips                 the clips of each list as a table, for training to start with
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
-unless --skip-bad leaves them out. Of clips that training can read, but that make the alignment of
-text and speech harder to learn, warnings name the worst: long silence at the ends, symbols a
-second unlike the rest, clipping, symbols that the cleaners drop, and the same sound again.
+unless --skip-bad leaves them out. Warnings name the worst of the clips that can be trained on, but
+make the alignment of text and speech harder to learn: long silence at the ends, an unusual number
+of symbols per second, clipping, symbols that the cleaners drop, and duplicate sounds.
 --trim-silence DIR writes copies without the silence, for the lists and mels; CORPUS stays as it is.
 """
 
@@ -27,6 +27,7 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,15 +35,13 @@ import numpy as np
 
 from analysis.arguments import make_parser
 from analysis.tables import text_table
-from audio import frame_count
 from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
-from corpus.faults import Fault, find_faults
-from corpus.mel_cache import cache_mels, refuse_other_mels
+from corpus.faults import find_faults
+from corpus.made_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
-from corpus.recordings import Recording, check_recordings
-from corpus.trimming import refuse_other_sounds, trim_clips
+from corpus.recordings import check_recordings
 from data_utils import keep_table, warn_of_long_clips
 from errors import UserError
 from files import refuse_no_folder, write_atomically
@@ -50,24 +49,15 @@ from hparams import HParams, create_hparams, override_lines
 from text import text_to_sequence
 
 
-def table(sets: dict[str, list[Recording]], hparams: HParams) -> str:
-    """What each set holds, a column a set: clips, hours, and lengths in three units."""
-    columns = [describe_clips(clips, hparams) for clips in sets.values()]
-    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return text_table(["", *sets], rows)
-
-
-def describe_clips(clips: list[Recording], hparams: HParams) -> dict[str, str]:
-    """The column of `table` for one set."""
-    samples = np.array([clip.num_samples for clip in clips])
-    seconds = samples / hparams.sampling_rate
-    symbols = np.array([clip.num_symbols for clip in clips])
+def describe_clips(clips: list[Clip], hparams: HParams) -> dict[str, str]:
+    """A column of the table of sets: clips, hours, and lengths in three units."""
+    seconds = np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
     column = {"clips": f"{len(clips):,}", "hours": f"{seconds.sum() / 3600:,.2f}"}
     statistics = (np.min, "shortest"), (np.mean, "mean"), (np.median, "median"), (np.max, "longest")
     for unit, lengths, decimals in (
         ("seconds", seconds, 2),
-        ("frames", frame_count(samples, hparams), 0),
-        ("symbols", symbols, 0),
+        ("frames", np.array([clip.num_frames for clip in clips]), 0),
+        ("symbols", np.array([len(clip.symbols) for clip in clips]), 0),
     ):
         for statistic, name in statistics:
             column[f"{unit:8} {name}"] = f"{statistic(lengths):,.{decimals}f}"
@@ -75,86 +65,50 @@ def describe_clips(clips: list[Recording], hparams: HParams) -> dict[str, str]:
     return column
 
 
-def notice_of_unnamed(sounds: list[str]) -> None:
-    """Say which sound files no line of metadata.csv names."""
-    if sounds:
-        some = ", ".join(sounds[:5]) + (", ..." if len(sounds) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(sounds):,} files in wavs: {some}")
-
-
-def warn_of_faults(clips: list[Recording], corpus: Path, hparams: HParams) -> list[Fault]:
-    """Print a warning for each kind of fault that some clip has; returns all kinds."""
-    faults = find_faults(clips, hparams.sampling_rate, corpus / "metadata.csv")
-    for fault in faults:
-        if fault.warning:
-            print(fault.warning)
-    return faults
-
-
-def refuse_or_skip(problems: list[str], total: int, skip_bad: bool) -> None:
-    """List every problem; raise UserError unless the bad clips are to be left out."""
+def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
+    """List every problem; UserError unless the bad clips are to be left out."""
     if not problems:
         return
     listed = "\n".join(f"  {problem}" for problem in problems)
     if not skip_bad:
         raise UserError(
             f"{len(problems):,} of {total:,} clips are bad:\n{listed}\n"
-            f"{len(problems):,} bad clips; no filelist was written. Mend them, or leave them out "
+            f"{len(problems):,} bad clips; no filelist was written. Fix them, or leave them out "
             "with --skip-bad"
         )
     print(f"--skip-bad leaves out {len(problems):,} of {total:,} clips:\n{listed}")
 
 
-def leave_out_long(
-    clips: list[Recording], max_seconds: float | None, hparams: HParams
-) -> list[Recording]:
+def leave_out_long(clips: list[Clip], max_seconds: float | None, hparams: HParams) -> list[Clip]:
     """The clips of at most `max_seconds`; says how many are longer, and warns of long ones left."""
-    seconds = {clip.id: clip.num_samples / hparams.sampling_rate for clip in clips}
-    kept = [clip for clip in clips if max_seconds is None or seconds[clip.id] <= max_seconds]
+
+    def seconds(clip: Clip) -> float:
+        return clip.sound.num_samples / hparams.sampling_rate
+
+    kept = [clip for clip in clips if max_seconds is None or seconds(clip) <= max_seconds]
     if len(kept) < len(clips):
-        longest = max(clips, key=lambda clip: clip.num_samples)
+        longest = max(clips, key=seconds)
         print(
             f"--max-seconds {max_seconds:g} leaves out {len(clips) - len(kept):,} of "
-            f"{len(clips):,} clips; the longest is {longest.path} ({seconds[longest.id]:.1f} s)"
+            f"{len(clips):,} clips; the longest is {longest.path} ({seconds(longest):.1f} s)"
         )
-    warning = warn_of_long_clips([seconds[clip.id] for clip in kept], lambda i: str(kept[i].path))
+    warning = warn_of_long_clips([seconds(clip) for clip in kept], lambda i: kept[i].path)
     if warning:
         print(warning)
     return kept
 
 
-def filelist(clips: list[Recording], hparams: HParams, mels: Path | None = None) -> bytes:
-    """Lines of path|text|seconds, of the sound files or of the mels in the folder `mels`."""
+def filelist(clips: list[Clip], hparams: HParams) -> bytes:
+    """Lines of path|text|seconds."""
     lines = [
-        f"{sound_or_mel(clip, mels)}|{clip.text}|{clip.num_samples / hparams.sampling_rate:.6f}\n"
+        f"{clip.path}|{clip.text}|{clip.sound.num_samples / hparams.sampling_rate:.6f}\n"
         for clip in clips
     ]
     return "".join(lines).encode()
 
 
-def sound_or_mel(clip: Recording, mels: Path | None) -> Path:
-    return mels / f"{clip.id}.npy" if mels else clip.path
-
-
-def keep_clips(
-    path: Path, clips: list[Recording], hparams: HParams, mels: Path | None = None
-) -> None:
-    """Write what training would find when it reads the filelist at `path`, a clip a line."""
-    hparams = replace(hparams, load_mel_from_disk=mels is not None)
-    numbered = (
-        (
-            line,
-            Clip(
-                str(sound_or_mel(clip, mels)),
-                clip.text,
-                clip.symbols,
-                frame_count(clip.num_samples, hparams),
-                f"{path}:{line}",
-            ),
-        )
-        for line, clip in enumerate(clips, 1)
-    )
-    keep_table(ClipTable.of(path, numbered, [mels] if mels else [], complete=True), hparams)
+def of_mels(clips: list[Clip], mels: Path) -> list[Clip]:
+    return [replace(clip, path=str(mels / f"{clip.id}.npy")) for clip in clips]
 
 
 def write_together(contents: dict[Path, bytes]) -> None:
@@ -179,11 +133,36 @@ def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
         "validation_files": out / f"val{suffix}.txt",
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
-    for line in override_lines(overrides):
-        if line.partition("=")[0].strip() not in ours:
-            lines.append(line)
+    lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     lines += [f"{name}={value}" for name, value in ours.items()]
     return ("\n".join(lines) + "\n").encode()
+
+
+def good_clips(
+    corpus: Path,
+    mels: Folder | None,
+    trim: Folder | None,
+    skip_bad: bool,
+    max_seconds: float | None,
+    hparams: HParams,
+) -> tuple[list[Clip], list[Clip]]:
+    """The clips to list, checked, trimmed and with their mels cached; and those of all lines."""
+    entries, problems = read_metadata(corpus)
+    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
+    total = len(entries) + len(problems)
+    if unnamed:
+        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+    refuse_or_skip(problems + bad, total, skip_bad)
+    if trim and clips:
+        clips, faulty = trim_clips(clips, trim, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+    clips = leave_out_long(clips, max_seconds, hparams)
+    if mels and clips:
+        faulty = cache_mels(clips, mels, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+        clips = [clip for clip in clips if clip.where not in faulty]
+    return clips, entries
 
 
 def prepare(
@@ -209,63 +188,56 @@ def prepare(
     hparams = create_hparams(overrides)
     text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
     corpus = Path(os.path.abspath(corpus))
-    mels = Path(os.path.abspath(mels)) if mels else None
-    trim = Path(os.path.abspath(trim)) if trim else None
-    for folder in (corpus, mels, trim):
-        if folder and any(character in str(folder) for character in "|\n\r"):
-            raise UserError(f"{str(folder)!r}: a path in a filelist cannot hold '|'; rename it")
-    for option, folder in (("--out", out), ("--cache-mels", mels), ("--trim-silence", trim)):
+    mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
+    # What is wrong with the folders is said before clips are read.
+    refuse_no_folder(out, "--out")
+    for_mels = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
+    for_copies = trim_folder(trim, corpus) if trim else None
+    for folder in (for_mels, for_copies):
         if folder:
-            refuse_no_folder(folder, option)
-    if mels:
-        refuse_other_mels(mels, hparams, trimmed=trim is not None)
-    if trim:
-        refuse_other_sounds(trim, corpus)
+            refuse_no_folder(folder.path, folder.option)
+            folder.refuse_others()
+    if any(character in f"{corpus}{mels}{trim}" for character in "|\n\r"):
+        raise UserError(
+            f"{corpus}, {mels}, {trim}: a path in a filelist cannot hold '|'; rename it"
+        )
+    clips, entries = good_clips(corpus, for_mels, for_copies, skip_bad, max_seconds, hparams)
 
-    entries, problems = read_metadata(corpus)
-    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
-    problems += bad
-    total = len(clips) + len(problems)
-    notice_of_unnamed(unnamed)
-    refuse_or_skip(problems, total, skip_bad)
-    if trim and clips:
-        clips, bad = trim_clips(clips, corpus, trim, hparams)
-        refuse_or_skip(list(bad.values()), total, skip_bad)
-    clips = leave_out_long(clips, max_seconds, hparams)
-
-    # All ids, bad clips too: leaving one out must not move others between the sets.
+    # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
-    if mels and clips:
-        bad = cache_mels(clips, mels, hparams, trimmed=trim is not None)
-        refuse_or_skip(list(bad.values()), total, skip_bad)
-        clips = [clip for clip in clips if clip.id not in bad]
-    train = [clip for clip in clips if clip.id not in validation]
-    val = [clip for clip in clips if clip.id in validation]
+    held_out = {entry.where for entry in entries if entry.id in validation}
+    train = [clip for clip in clips if clip.where not in held_out]
+    val = [clip for clip in clips if clip.where in held_out]
     if not train or not val:
         raise UserError(
             f"{len(train)} clips for training and {len(val)} for validation ({origin}): each set "
-            "needs one at least; add clips, or change --val-fraction or --max-seconds. No filelist "
+            "needs at least one; add clips, or change --val-fraction or --max-seconds. No filelist "
             "was written"
         )
-    print(f"\n{table({'train': train, 'val': val, 'all': clips}, hparams)}\n\nSplit: {origin}")
-    faults = warn_of_faults(clips, corpus, hparams)
+    sets = {"train": train, "val": val, "all": clips}
+    columns = [describe_clips(part, hparams) for part in sets.values()]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    print(f"\n{text_table(['', *sets], rows)}\n\nSplit: {origin}")
+    faults = find_faults(clips, hparams)
+    for fault in faults:
+        if fault.notes:
+            print(fault.warning(len(clips)))
 
-    lists = {"train.txt": filelist(train, hparams), "val.txt": filelist(val, hparams)}
+    lists = {"train.txt": train, "val.txt": val}
     if mels:
-        lists["train_mel.txt"] = filelist(train, hparams, mels)
-        lists["val_mel.txt"] = filelist(val, hparams, mels)
+        lists |= {"train_mel.txt": of_mels(train, mels), "val_mel.txt": of_mels(val, mels)}
     elif (out / "train_mel.txt").exists():
-        print(f"Notice: {out}/*_mel.txt are of an earlier run; --cache-mels would renew them")
-    contents = lists | {
+        print(f"Notice: {out}/*_mel.txt are of an earlier run; --cache-mels would update them")
+    contents = {name: filelist(listed, hparams) for name, listed in lists.items()} | {
         "settings.txt": settings(overrides, out, mels),
         "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
         "corpus.png": draw_faults(clips, faults, hparams),
     }
     out.mkdir(parents=True, exist_ok=True)
     write_together({out / name: content for name, content in contents.items()})
-    for suffix, folder in (("", None), *([("_mel", mels)] if mels else [])):
-        for name, part in (("train", train), ("val", val)):
-            keep_clips(out / f"{name}{suffix}.txt", part, hparams, folder)
+    for name, listed in lists.items():
+        table = ClipTable.of(out / name, enumerate(listed, 1), complete=True)
+        keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
     tables = [table_path(out / name) for name in lists]
     return [out / name for name in contents] + [path for path in tables if path.exists()]
 
@@ -277,12 +249,14 @@ def main(arguments: list[str] | None = None) -> None:
     add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")
     add("--val-fraction", type=float, default=VAL_FRACTION, help="clips never trained on (0.2)")
     add("--seed", type=int, default=SEED, help="another seed, another split (0)")
-    add("--cache-mels", metavar="DIR", type=Path, help="store log-mels there")
+    add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")
     add("--max-seconds", metavar="S", type=float, help="leave longer clips out")
-    add("--trim-silence", metavar="DIR", type=Path, help="write clips without it there, use them")
+    add(
+        "--trim-silence", metavar="DIR", dest="trim", type=Path, help="write clips without it there"
+    )
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
-    add("--hparams", metavar="NAME=VALUE,...", default="", help="audio settings, text_cleaners")
+    add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
     args = parser.parse_args(arguments)
     if not 0 < args.val_fraction < 1:
         parser.error(f"--val-fraction {args.val_fraction}: expected a number between 0 and 1")
@@ -291,22 +265,13 @@ def main(arguments: list[str] | None = None) -> None:
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:
-        create_hparams(args.hparams)  # refused before a download of hours
+        create_hparams(args.overrides)  # refused before a download of hours
         if args.download:
             download_corpus(args.corpus)
-        written = prepare(
-            args.corpus,
-            args.out,
-            args.hparams,
-            args.val_fraction,
-            args.seed,
-            args.cache_mels,
-            args.skip_bad,
-            args.max_seconds,
-            args.trim_silence,
-        )
+        del args.download
+        written = prepare(**vars(args))
     except KeyboardInterrupt:
-        sys.exit("stopped; no filelist was written. The same command goes on from here")
+        sys.exit("stopped; no filelist was written. Run the same command to resume")
     except (UserError, OSError) as error:
         sys.exit(f"prepare_ljspeech: {error}")
     print("Wrote " + ", ".join(str(path) for path in written))
@@ -315,6 +280,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # A terminated run finishes the file it is writing and takes temporary ones away.
+    # A terminated run finishes the file it is writing and removes temporary ones.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; no filelist was written"))
     main()

@@ -41,7 +41,8 @@ def take_part(corpus: Path, out: Path) -> str:
         raise UserError("\n".join(problems))
     chosen = entries
     if len(entries) > MOST_CLIPS:
-        chosen = sorted(random.Random(0).sample(entries, MOST_CLIPS))
+        numbers = random.Random(0).sample(range(len(entries)), MOST_CLIPS)
+        chosen = [entries[i] for i in sorted(numbers)]
     with folder_made_whole(out) as folder:
         (folder / "wavs").mkdir()
         lines = []

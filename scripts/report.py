@@ -28,10 +28,10 @@ try:
 
     from analysis import published
     from analysis.figures import write_figure
-    from analysis.report import Table, choose_losses, measure, paper_tables, tidy
+    from analysis.report import Measured, Table, paper_tables, tidy
     from analysis.report_figures import draw_all
     from analysis.runs import Runs, comparison_warnings, deviations, facts, read_runs
-    from analysis.study import TESTED, Finding, findings, study_tables
+    from analysis.study import Finding, findings, study_tables
 except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
@@ -41,35 +41,20 @@ LARGEST_INLINE_SVG = 1_000_000  # characters; a larger picture goes into the pag
 
 def compose(runs: Runs, command: str) -> dict:
     """What the templates show, by the names that they use."""
-    losses = choose_losses(runs)
-    values = measure(runs, losses)
+    measured, unlike = Measured(runs), deviations(runs)
     is_study = any(run.transcription for run in runs.found.values())
-    unlike = deviations(runs)
-    introduction = (
-        "The settings, the model, the number of epochs and the number of clips are the paper's: "
-        "this is a reproduction of it, on other hardware and with its own split, because the paper "
-        "does not publish one."
-    )
-    if is_study:
-        introduction = (
-            "A study of learning with a small model and a synthetic voice that speaks numbers: "
-            "what is found here need not hold for LJSpeech and the full-size model."
-        )
-    lacking = [name for name in published.TABLE_2 if name not in set(runs.rows["name"])]
+    lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
     left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
     notices = {
         "This is not a reproduction of the paper:": unlike,
         "Left out or missing:": left_out,
         "The runs are not all alike, so compare their rows with care:": comparison_warnings(runs),
     }
-    caution = (
-        "Minutes are of this machine and the paper's of a GTX 1080, so compare differences, not "
-        "minutes. "
-    )
-    if not losses.as_published:
-        caution += "Our VL3 is that of the runs' late third, not of the paper's epoch 220. "
     return {
-        "introduction": "" if unlike and not is_study else introduction,
+        "is_study": is_study,
+        "is_reproduction": not unlike,
+        "as_published": measured.as_published,
+        "is_timed": bool(runs.table["relative_error"].any()),
         "notices": [(heading, items) for heading, items in notices.items() if items],
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
@@ -77,13 +62,10 @@ def compose(runs: Runs, command: str) -> dict:
             **facts(runs),
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
         },
-        "caution": caution + TESTED,
-        "findings": findings(runs, values),
-        "tables": paper_tables(runs, values, losses)
-        + (study_tables(runs, values) if is_study else []),
-        "lengths_source": "Figures 1 to 3 and length against position are drawn from the clips of "
-        f"{next(iter(runs.found))}.",
-        "figures": draw_all(runs, values, is_study),
+        "findings": findings(measured),
+        "tables": paper_tables(measured) + (study_tables(measured) if is_study else []),
+        "lengths_of": next(iter(runs.found)),
+        "figures": draw_all(measured, is_study),
     }
 
 
@@ -97,14 +79,7 @@ def table_in_markdown(table: Table) -> str:
     for column in table.columns:
         sides = [] if column.published is None else column.sides
         titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
-    rows = [
-        [
-            f"{escape_markdown(cell.text)} {cell.error}".strip()
-            + (f"<sup>{cell.note}</sup>" if cell.note else "")
-            for cell in line
-        ]
-        for line in table.shown()[0]
-    ]
+    rows = [list(map(escape_markdown, line)) for line in table.shown()[0]]
     return markdown_table([escape_markdown(x) for x in titles], rows, len(table.headings))
 
 
@@ -153,7 +128,7 @@ def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     content = compose(runs, command)
     drawn = content["figures"].items()
-    pictures = [path for stem, (_, figure) in drawn for path in write_figure(figure, out / stem)]
+    pictures = [path for stem, figure in drawn for path in write_figure(figure, out / stem)]
     pages = {
         "report.md": render("report.md", **content),
         "report.csv": tidy(content["tables"]).to_csv(index=False),

@@ -34,11 +34,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.epoch_times import EPOCH_MINUTES_FILE
 from analysis.lengths import read_lengths
 from analysis.recommendation import as_hparams, batching_overrides, recommend
-from analysis.strategies import PARAMETERS
-from analysis.survey import Surveyor, match_zero_padding
+from analysis.runs import EPOCH_MINUTES_FILE
+from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
 from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
@@ -355,7 +354,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(128 + signal.SIGINT)
     out = out.resolve()
     if not study.failed and not study.is_timed():
-        time_epochs = [sys.executable, "scripts/time_epochs.py", str(out)]
+        time_epochs = [sys.executable, "benchmarks/epoch.py", "--runs", str(out)]
         if subprocess.run(time_epochs, cwd=ROOT, check=False).returncode != 0:
             sys.exit(f"study.py: epochs could not be timed; {again}")
     report = [sys.executable, "scripts/report.py", str(out), "-o", str(out / "report")]

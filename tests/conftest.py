@@ -1,13 +1,25 @@
 import gc
 import lzma
 import os
+import shutil
 import signal
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers import DATA, LJSPEECH_CLIPS, SPEAKER, Corpus, make_corpus
+from helpers import (
+    DATA,
+    LJSPEECH_CLIPS,
+    LONG,
+    SPEAKER,
+    Child,
+    Corpus,
+    draw_quickly,
+    flags,
+    make_corpus,
+)
 
 import batching
 from hparams import create_hparams
@@ -31,6 +43,32 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def clean_process(monkeypatch, one_thread):
+    """What `train.main` sets in its process, put back; no GPU: the CPU's rules; empty pictures."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    draw_quickly(monkeypatch.setattr)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def whole(corpus, tmp_path_factory):
+    """The run LONG, uninterrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
+    return out
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "copied")
 
 
 @pytest.fixture

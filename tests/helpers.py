@@ -86,6 +86,9 @@ class Corpus:
         return ",".join(f"{name}={value}" for name, value in values.items())
 
 
+# The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
+# inside epochs and between them, validation after the second and the fourth.
+LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 
@@ -104,6 +107,11 @@ def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
             lines.append(f"{path}|{SENTENCES[i]}|{len(time) / SAMPLING_RATE:.6f}")
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Corpus(folder, folder / "train.txt", folder / "val.txt")
+
+
+def flags(out: Path, hparams: str, *more) -> list[str]:
+    """Arguments of train.py."""
+    return ["-o", str(out), "--hparams", hparams, *map(str, more)]
 
 
 # ---------------------------------------------------------------------------- what a run left

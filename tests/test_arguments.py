@@ -6,8 +6,17 @@ import os
 import pytest
 import torch
 
-from analysis.arguments import available_device, make_parser, output_file
-from benchmarks import epoch, synthesis
+from analysis.arguments import (
+    available_device,
+    make_parser,
+    output_file,
+    positive,
+    positive_list,
+    whole_number,
+    whole_numbers,
+)
+from benchmarks import epoch
+from version import __version__
 
 
 def test_a_file_to_write_lies_in_a_folder_that_is_there(tmp_path, monkeypatch):
@@ -22,10 +31,9 @@ def test_a_file_to_write_lies_in_a_folder_that_is_there(tmp_path, monkeypatch):
         output_file("new.json")
 
 
-@pytest.mark.parametrize("program", [epoch, synthesis])
-def test_results_that_could_not_be_written_are_not_measured(program, capsys):
+def test_results_that_could_not_be_written_are_not_measured(capsys):
     with pytest.raises(SystemExit):
-        program.main(["--json", "none/x.json"])
+        epoch.main(["--json", "none/x.json"])
     assert "--json: 'none/x.json': no such folder: none" in capsys.readouterr().err
 
 
@@ -39,5 +47,25 @@ def test_only_devices_that_are_there_are_taken(monkeypatch):
             available_device(name)
 
 
-def test_help_shows_the_programs_description_as_it_stands():
-    assert "one\n    two  three" in make_parser("one\n    two  three").format_help()
+def test_every_program_shows_its_description_and_version(capsys):
+    parser = make_parser("one\n    two  three")
+    assert "one\n    two  three" in parser.format_help()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--version"])
+    assert capsys.readouterr().out.split()[-1] == __version__
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "value", "bad"),
+    [
+        (whole_number(2), "2", 2, "1 2.0 -3 two"),
+        (whole_numbers(1), "1,4", [1, 4], "1,0 1,x"),
+        (positive, "0.5", 0.5, "0 nan inf x"),
+        (positive_list, "16,3.2", [16.0, 3.2], "16,0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(kind, good, value, bad):
+    assert kind(good) == value
+    for text in bad.split():
+        with pytest.raises(argparse.ArgumentTypeError, match=r"^'.+': expected "):
+            kind(text)

@@ -3,15 +3,12 @@
 import re
 import resource
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
-from helpers import OTHER_THAN_FILES, locked, make_other_than_file
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
     check_sound,
@@ -28,7 +25,6 @@ from audio import (
 )
 from hparams import HParams, create_hparams
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "mel_dev.npz"
 REFERENCE = HParams()
 PAPER = create_hparams("win_time=50,hop_time=12.5")
 BOTH = pytest.mark.parametrize("h", [REFERENCE, PAPER], ids=["1024_256", "2048_276"])
@@ -86,11 +82,10 @@ def naive_log_mel(samples, h):
 # ---------------------------------------------------------------------------- log-mel
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="golden arrays (../shared) are not here")
 @BOTH
 @pytest.mark.parametrize("clip", ["LJ001-0002", "LJ001-0008", "LJ002-0020"])
-def test_log_mel_meets_the_reference(clip, h):
-    with np.load(GOLDEN, allow_pickle=False) as golden:
+def test_log_mel_matches_nvidia(clip, h):
+    with np.load(GOLDEN / "mel_dev.npz", allow_pickle=False) as golden:
         samples = torch.from_numpy(golden[f"{clip}/wav_int16"].astype(np.float32) / 32768)
         expected = golden[f"{clip}/{h.filter_length}_{h.hop_length}"]
     mel = log_mel_spectrogram(samples, h)
@@ -110,7 +105,7 @@ def test_log_mel_meets_the_reference(clip, h):
     ],
     ids=["1024_256", "2048_276", "other bands"],
 )
-def test_log_mel_equals_the_textbook_in_numpy(h):
+def test_log_mel_matches_plain_numpy(h):
     samples = speech_like()
     mel, expected = log_mel_spectrogram(samples, h).numpy(), naive_log_mel(samples, h)
     assert mel.shape == expected.shape
@@ -121,7 +116,7 @@ def test_log_mel_equals_the_textbook_in_numpy(h):
 
 @BOTH
 @pytest.mark.parametrize("hertz", [220, 440, 1000, 3000, 7000])
-def test_a_pure_tone_is_loudest_in_its_band(hertz, h):
+def test_pure_tone_is_loudest_in_its_band(hertz, h):
     t = torch.arange(22050) / 22050
     mel = log_mel_spectrogram(0.5 * torch.sin(2 * torch.pi * hertz * t), h)
     edges, inside = band_edges(h), slice(5, -5)
@@ -134,27 +129,13 @@ def test_a_pure_tone_is_loudest_in_its_band(hertz, h):
     assert torch.allclose(step, torch.full_like(step, float(np.log(2))), atol=1e-4)
 
 
-def test_silence_is_the_logarithm_of_the_floor():
+def test_silence_is_log_of_floor():
     mel = log_mel_spectrogram(torch.zeros(4000), REFERENCE)
     assert torch.allclose(mel, torch.full_like(mel, -11.512925), atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    num_samples=st.one_of(
-        st.integers(1025, 9000), st.integers(4, 30).flatmap(lambda k: st.sampled_from(
-            [k * 276 - 1, k * 276, k * 256 + 1024, k * 256 + 1023]))
-    )
-)  # fmt: skip
-def test_frames_are_one_and_a_frame_a_hop(num_samples):
-    for h, hop in ((REFERENCE, 256), (PAPER, 276)):
-        if num_samples >= minimum_samples(h):
-            frames = log_mel_spectrogram(torch.zeros(num_samples), h).shape[1]
-            assert frames == frame_count(num_samples, h) == 1 + num_samples // hop
-
-
 @BOTH
-def test_the_shortest_clip_allowed_has_a_mel(h):
+def test_shortest_clip_allowed_has_a_mel(h):
     shortest = minimum_samples(h)
     assert shortest == h.filter_length // 2 + 1
     assert log_mel_spectrogram(torch.zeros(shortest), h).shape == (80, 1 + shortest // h.hop_length)
@@ -174,18 +155,12 @@ def test_the_shortest_clip_allowed_has_a_mel(h):
         (torch.full((4000,), 12345.0), "32768"),
     ],
 )
-def test_samples_that_are_no_sound_are_refused(samples, words):
+def test_invalid_samples_are_refused(samples, words):
     with pytest.raises(ValueError, match=words):
         log_mel_spectrogram(samples, REFERENCE)
 
 
-def test_full_scale_samples_are_fine():
-    samples = torch.ones(4000)
-    samples[::2] = -1
-    assert torch.isfinite(log_mel_spectrogram(samples, REFERENCE)).all()
-
-
-def test_filters_do_not_mix_between_settings():
+def test_mel_filters_belong_to_their_settings():
     """The cached bank belongs to its settings, whichever came first."""
     for h in (REFERENCE, PAPER, create_hparams("n_mel_channels=40"), REFERENCE):
         assert mel_filters(h).shape == (h.n_mel_channels, h.filter_length // 2 + 1)
@@ -193,29 +168,20 @@ def test_filters_do_not_mix_between_settings():
     assert narrow[:, 4100 * 1024 // 22050 :].abs().max() == 0 < mel_filters(REFERENCE)[:, 300].max()
 
 
-def test_the_fingerprint_changes_with_every_setting_of_the_mel_and_no_other():
-    changes = (
-        "sampling_rate=24000",
-        "filter_length=2048",
-        "hop_length=300",
-        "win_length=1000",
-        "n_mel_channels=40",
-        "mel_fmin=20",
-        "mel_fmax=7600",
-    )
-    prints = {mel_fingerprint(create_hparams(c))["sha256"] for c in ("", *changes)}
-    assert len(prints) == 1 + len(changes)
-    same = create_hparams("batch_size=3,mel_fmin=0,text_cleaners=[basic_cleaners]")
+def test_mel_fingerprint_changes_with_mel_settings_only():
+    changes = ("sampling_rate=24000", "filter_length=2048", "hop_length=300", "win_length=1000")
+    changes += ("n_mel_channels=40", "mel_fmin=20", "mel_fmax=7600")
+    for change in changes:
+        assert mel_fingerprint(create_hparams(change)) != mel_fingerprint(REFERENCE)
+    same = create_hparams("batch_size=3,mel_fmin=0,mel_fmax=8000,text_cleaners=[basic_cleaners]")
     assert mel_fingerprint(same) == mel_fingerprint(REFERENCE)
-    whole = HParams(mel_fmax=8000)  # an int where the default is a float
-    assert mel_fingerprint(whole)["sha256"] == mel_fingerprint(REFERENCE)["sha256"]
 
 
 # ---------------------------------------------------------------------------- Griffin-Lim
 
 
 @BOTH
-def test_griffin_lim_sounds_like_the_mel(h):
+def test_griffin_lim_gives_the_mel_back(h):
     """The log-mels lie 0.12 and 0.13 apart (measured), those of noise as loud 1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
@@ -236,7 +202,7 @@ def test_griffin_lim_is_deterministic():
 
 @BOTH
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
-def test_griffin_lim_speaks_mels_of_a_few_frames(frames, h):
+def test_griffin_lim_takes_a_few_frames(frames, h):
     mel = log_mel_spectrogram(speech_like(0.5), h)[:, 12 : 12 + frames]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -250,55 +216,36 @@ def test_griffin_lim_speaks_mels_of_a_few_frames(frames, h):
 # ---------------------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize(("name", "subtype"), [("a.wav", "PCM_16"), ("b.flac", "PCM_16")])
-def test_a_sound_file_reads_back(tmp_path, name, subtype):
-    samples = speech_like(0.5).clamp(-1, 1)
-    path = tmp_path / name
-    soundfile.write(path, samples.numpy(), 22050, subtype=subtype)
-    assert read_header(path, REFERENCE) == len(samples)
-    read = read_audio(str(path), REFERENCE)
-    assert read.dtype == torch.float32
-    assert read.shape == samples.shape
-    assert (read - samples).abs().max() <= 1 / 32768  # half a 16-bit step, and rounding
-
-
-def test_16_bit_samples_are_divided_by_32768(tmp_path):
+@pytest.mark.parametrize("name", ["a.wav", "b.flac"])
+def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
-    soundfile.write(tmp_path / "steps.wav", steps, 22050)
-    expected = steps.astype(np.float32) / 32768
-    np.testing.assert_array_equal(read_audio(tmp_path / "steps.wav", REFERENCE), expected)
+    soundfile.write(tmp_path / name, steps, 22050)
+    assert read_header(tmp_path / name, REFERENCE) == len(steps)
+    read = read_audio(tmp_path / name, REFERENCE)
+    assert read.dtype == torch.float32
+    np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_write_wav_reads_back(tmp_path):
-    samples = speech_like(0.3).numpy()
-    write_wav(tmp_path / "a.wav", samples, 22050)
+def test_write_wav_scales_loud_samples_only(tmp_path):
+    wave = np.sin(2 * np.pi * np.arange(8000) / 100)
+    for factor in (3, 0.25):  # what fits is not changed
+        write_wav(tmp_path / "a.wav", factor * wave, 22050)
+        read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
+        assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
+    write_wav(tmp_path / "a.wav", np.zeros(0), 22050)
     info = soundfile.info(tmp_path / "a.wav")
-    assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
-    assert np.abs(read_audio(tmp_path / "a.wav", REFERENCE).numpy() - samples).max() < 1 / 16384
+    assert (info.samplerate, info.channels, info.subtype, info.frames) == (22050, 1, "PCM_16", 0)
 
 
-def test_write_wav_scales_loud_samples_instead_of_clipping(tmp_path):
-    t = np.arange(8000)
-    wave = np.sin(2 * np.pi * t / 100)
-    write_wav(tmp_path / "loud.wav", 3 * wave, 22050)
-    write_wav(tmp_path / "soft.wav", 0.25 * wave, 22050)
-    loud = read_audio(tmp_path / "loud.wav", REFERENCE).numpy()
-    soft = read_audio(tmp_path / "soft.wav", REFERENCE).numpy()
-    assert np.abs(loud - wave).max() < 1e-4  # scaled as a whole: the shape is that of the wave
-    assert np.abs(soft - 0.25 * wave).max() < 1e-4  # what fits is not touched
-
-
-def test_write_wav_refuses_samples_that_are_not_finite(tmp_path):
+def test_write_wav_refuses_non_finite_samples(tmp_path):
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(ValueError, match="nan or infinity"):
             write_wav(tmp_path / "bad.wav", np.array([0.0, bad, 0.5]), 22050)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("size", [0, 100, 127, 30_000, 32_127])
-def test_a_mel_that_the_disk_refuses_to_the_last_byte_is_an_error_and_leaves_nothing(
-    size, tmp_path
-):
+@pytest.mark.parametrize("size", [0, 100, 30_000, 32_127])
+def test_full_disk_leaves_no_partial_mel(size, tmp_path):
     """Of 32,128 bytes; a limit of file sizes stands for the full disk."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -310,28 +257,14 @@ def test_a_mel_that_the_disk_refuses_to_the_last_byte_is_an_error_and_leaves_not
     assert list(tmp_path.iterdir()) == []
 
 
-def test_write_wav_writes_a_silent_and_an_empty_clip(tmp_path):
-    for samples in (np.zeros(100), np.zeros(0)):
-        write_wav(tmp_path / "a.wav", samples, 22050)
-        assert soundfile.info(tmp_path / "a.wav").frames == len(samples)
-
-
 def faulty_file(path, fault):
-    silence = np.zeros(4000)
     if fault in OTHER_THAN_FILES:
         make_other_than_file(path, fault)
     elif fault == "text":
         path.write_text("no sound at all\n" * 100)
-    elif fault == "nothing":
-        path.touch()
-    elif fault == "stereo":
-        soundfile.write(path, np.stack([silence] * 2, axis=1), 22050)
-    elif fault == "rate":
-        soundfile.write(path, silence, 16000)
-    elif fault == "no samples":
-        soundfile.write(path, silence[:0], 22050)
-    elif fault == "short":
-        soundfile.write(path, silence[:512], 22050)
+    elif fault != "missing":
+        shape = {"stereo": (4000, 2), "no samples": 0, "short": 512}.get(fault, 4000)
+        soundfile.write(path, np.zeros(shape), 16000 if fault == "rate" else 22050)
 
 
 @pytest.mark.parametrize(
@@ -340,14 +273,13 @@ def faulty_file(path, fault):
         ("missing", ["no such file", "check"]),
         *((kind, [f"{kind}, expected a file"]) for kind in OTHER_THAN_FILES),
         ("text", ["not readable as sound", "convert"]),
-        ("nothing", ["not readable as sound"]),
         ("stereo", ["2 channels, expected mono", "mix"]),
         ("rate", ["16000 Hz, expected 22050", "resample", "sampling_rate=16000"]),
         ("no samples", ["empty", "at least 513 samples", "leave the clip out"]),
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_a_faulty_file_is_refused_with_what_mends_it(tmp_path, fault, words):
+def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, check_sound):
@@ -357,81 +289,40 @@ def test_a_faulty_file_is_refused_with_what_mends_it(tmp_path, fault, words):
             assert word in str(caught.value)
 
 
-def test_a_wav_cut_short_is_as_short_as_its_samples(tmp_path):
-    """Not as long as its header says; the filelist's seconds then tell that it was cut."""
-    samples = speech_like(0.5).numpy()
-    soundfile.write(tmp_path / "whole.wav", samples, 22050)
-    whole = (tmp_path / "whole.wav").read_bytes()
-    (tmp_path / "cut.wav").write_bytes(whole[: len(whole) // 2])
-    num_samples = read_header(tmp_path / "cut.wav", REFERENCE)
-    assert len(samples) // 2 - 50 < num_samples <= len(samples) // 2
-    assert len(read_audio(tmp_path / "cut.wav", REFERENCE)) == num_samples
-
-
-def test_a_flac_cut_short_is_refused(tmp_path):
-    soundfile.write(tmp_path / "whole.flac", speech_like(0.5).numpy(), 22050)
-    whole = (tmp_path / "whole.flac").read_bytes()
-    (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"not readable as sound .*; copy or convert it again"):
-        read_audio(tmp_path / "cut.flac", REFERENCE)
-
-
-def test_a_sound_that_may_not_be_read_is_a_matter_of_permission(tmp_path):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, speech_like(0.1).numpy(), 22050)
-    with locked(path):
-        for read in (read_header, read_audio, check_sound):
-            with pytest.raises(ValueError, match=r"permission denied; let your user read it"):
-                read(path, REFERENCE)
-
-
 # ---------------------------------------------------------------------------- every sample
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
 @pytest.mark.parametrize(
-    ("name", "options"),
+    "options",
     [
-        ("a.wav", {"subtype": "PCM_16"}),
-        ("a.wav", {"subtype": "PCM_24"}),
-        ("a.wav", {"subtype": "PCM_U8"}),
-        ("a.wav", {"subtype": "FLOAT"}),
-        ("a.wav", {"subtype": "DOUBLE"}),
-        ("a.wav", {"subtype": "PCM_16", "format": "WAVEX"}),
-        ("a.flac", {"subtype": "PCM_16"}),
-        ("a.wav", {"subtype": "PCM_16", "format": "FLAC"}),  # read as what it is
+        {"subtype": "PCM_24"},
+        {"subtype": "PCM_16", "format": "WAVEX"},
+        {"subtype": "PCM_16", "format": "FLAC"},  # read as what it is
+        {"subtype": "PCM_U8", "format": "WAV"},
+        {"subtype": "FLOAT", "format": "WAV"},
+        {"subtype": "DOUBLE", "format": "WAV"},
     ],
 )
-def test_a_sound_fit_for_training_passes_however_it_is_stored(tmp_path, name, options):
-    samples = speech_like(0.3).numpy() / 2
-    soundfile.write(tmp_path / name, samples, 22050, **options)
-    assert check_sound(tmp_path / name, REFERENCE) == len(samples)
-    log_mel_spectrogram(read_audio(tmp_path / name, REFERENCE), REFERENCE)
-
-
-@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-@pytest.mark.parametrize("peak", [0.001, 1.0])
-def test_quiet_and_full_scale_sounds_pass(tmp_path, subtype, peak):
+@pytest.mark.parametrize("peak", [0.05, 1.0])
+def test_good_sounds_pass_in_every_format(tmp_path, name, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
-    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
-    assert check_sound(tmp_path / "a.wav", REFERENCE) == 4000
+    soundfile.write(tmp_path / name, samples, 22050, **options)
+    assert check_sound(tmp_path / name, REFERENCE) == 4000
+    log_mel_spectrogram(read_audio(tmp_path / name, REFERENCE), REFERENCE)
 
 
 @pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (
-            np.nan,
-            r"sample 2205 \(at 0.10 s\) is nan, expected finite numbers; .* leave the clip out",
-        ),
-        (np.inf, r"sample 2205 \(at 0.10 s\) is inf"),
+        (np.nan, r"sample 2205 \(at 0.10 s\) is nan, expected finite numbers; .* leave the clip"),
         (-np.inf, r"sample 2205 \(at 0.10 s\) is -inf"),
-        (1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: sox --norm"),
-        (-12345.0, r"samples reach 12345, expected"),
+        (-1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: sox --norm"),
     ],
 )
-def test_samples_that_no_mel_can_be_made_of_are_found(tmp_path, subtype, bad, words):
+def test_bad_samples_are_found(tmp_path, subtype, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
@@ -444,7 +335,7 @@ def test_samples_that_no_mel_can_be_made_of_are_found(tmp_path, subtype, bad, wo
 @pytest.mark.parametrize(
     "options", [{"subtype": "PCM_16"}, {"subtype": "FLOAT"}, {"format": "FLAC"}]
 )
-def test_a_clip_silent_throughout_is_found(tmp_path, silence, options):
+def test_silent_clip_is_found(tmp_path, silence, options):
     dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
@@ -453,7 +344,7 @@ def test_a_clip_silent_throughout_is_found(tmp_path, silence, options):
 
 
 @pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF", "RF64"])
-def test_other_formats_under_the_name_wav_are_named_with_how_to_convert_them(tmp_path, kind):
+def test_other_formats_named_wav_are_found(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; convert it: ffmpeg") as caught:
@@ -461,9 +352,9 @@ def test_other_formats_under_the_name_wav_are_named_with_how_to_convert_them(tmp
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
+@pytest.mark.parametrize("place", [0.2, 0.9])
 @pytest.mark.parametrize("damage", ["a flipped bit", "a zeroed block", "a missing block"])
-@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
-def test_a_flac_damaged_inside_is_found(tmp_path, damage, place):
+def test_damage_inside_a_flac_is_found(tmp_path, damage, place):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -482,7 +373,7 @@ def test_a_flac_damaged_inside_is_found(tmp_path, damage, place):
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
 @pytest.mark.parametrize("kept", [0.3, 0.9, -4])
-def test_a_sound_that_is_cut_off_is_found(tmp_path, kind, kept):
+def test_truncated_sound_is_found(tmp_path, kind, kept):
     path = tmp_path / f"clip.{kind}"
     soundfile.write(path, speech_like(0.5).numpy(), 22050)
     whole = path.read_bytes()

@@ -99,7 +99,7 @@ def ends_at(longest, texts, r):
 
 @pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])
 @pytest.mark.parametrize("longest", [3, CHUNK, CHUNK + 1], ids=["inside", "edge", "beyond"])
-def test_chunks_speak_the_very_steps_of_the_readable_loop(longest, texts, r):
+def test_chunks_equal_the_readable_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
@@ -113,24 +113,16 @@ def test_chunks_end_at_the_step_limit(most):
     assert outputs.mel_lengths.tolist() == [most] * 3
     assert_same(outputs, expected)
     assert len(calls) == -(-most // CHUNK)
-    memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(most, 1)
-    mask = torch.zeros(1, 4, dtype=torch.bool)
-    steps = in_chunks(model.decoder, memory, mask, masks, most, functools.partial(overwriting, []))
-    assert sum(len(step.gate) for step in steps) == most
 
 
-def test_a_cpu_makes_one_step_at_a_time():
+def test_cpus_make_one_step_at_a_time():
     model = speaker(gate_threshold=1.0)
-    expected = spoken(model)
-    model.speaking_decoder = captured_steps.free_running
-    assert_same(spoken(model), expected)
-    memory = torch.zeros(1, 4, 8)
-    masks = model.decoder.draw_masks(2, 1)
+    memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
     steps = captured_steps.free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_speech_goes_on_where_its_steps_cannot_be_captured(monkeypatch):
+def test_failed_captures_fall_back_with_a_warning(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")
@@ -153,7 +145,7 @@ def test_speech_goes_on_where_its_steps_cannot_be_captured(monkeypatch):
     captured_steps._warn_once.cache_clear()
 
 
-def test_a_speaker_captures_its_steps_unless_the_reference_decoder_is_asked_for(checkpoint_path):
+def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
     cpu = torch.device("cpu")
     model = speaking.load_speaker(checkpoint_path, device=cpu).model
     assert model.speaking_decoder is captured_steps.free_running
@@ -173,7 +165,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_on_a_gpu_graphs_make_bitwise_the_steps_of_the_readable_loop(full_size, lengths):
+def test_gpu_graphs_equal_the_readable_loop_bitwise(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -191,7 +183,7 @@ def test_on_a_gpu_graphs_make_bitwise_the_steps_of_the_readable_loop(full_size, 
 
 
 @needs_gpu
-def test_a_gpu_speaks_texts_of_two_lengths_by_graphs_as_one_step_at_a_time():
+def test_gpu_graphs_speak_texts_of_two_lengths():
     model = ends_at(CHUNK + 3, 3, 1).cuda()
     for lengths in (LENGTHS, (5, 7, 3)):
         model.speaking_decoder = readable.free_running
@@ -202,7 +194,7 @@ def test_a_gpu_speaks_texts_of_two_lengths_by_graphs_as_one_step_at_a_time():
 
 
 @needs_gpu
-def test_speaking_on_a_gpu_leaves_its_random_state_as_it_was(full_size):
+def test_gpu_speech_leaves_the_random_state_alone(full_size):
     full_size.speaking_decoder = captured_steps.free_running
     torch.cuda.manual_seed(3)
     before, expected = torch.cuda.get_rng_state(), torch.rand(5, device="cuda")
@@ -213,7 +205,7 @@ def test_speaking_on_a_gpu_leaves_its_random_state_as_it_was(full_size):
 
 
 @needs_gpu
-def test_after_a_failed_capture_on_a_gpu_all_goes_on():
+def test_gpu_works_on_after_a_failed_capture():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 

@@ -67,9 +67,7 @@ class Captures:
 
 
 @pytest.mark.parametrize("ends_pool_itself", [False, True])
-def test_a_capture_that_fails_leaves_generator_stream_and_memory_as_they_were(
-    monkeypatch, ends_pool_itself
-):
+def test_failed_captures_leave_everything_as_it_was(monkeypatch, ends_pool_itself):
     cuda = Captures(monkeypatch, ends_pool_itself)
     before = cuda.generator.state
 
@@ -85,16 +83,12 @@ def test_a_capture_that_fails_leaves_generator_stream_and_memory_as_they_were(
     assert (cuda.streams, cuda.pools) == (["the usual stream"], [])
 
 
-def test_a_capture_that_succeeds_never_touches_the_generator(monkeypatch):
+def test_captures_never_touch_the_generator(monkeypatch):
     cuda = Captures(monkeypatch)
     before, seen = cuda.generator.state, []
-
-    def function():
-        seen.append((before.capturing, cuda.generator.state is before))
-        return "tensors"
-
-    _, result = captured(function, STREAM)
-    assert result == "tensors"
-    assert seen == [(False, False)]
+    _, result = captured(lambda: seen.append(cuda.generator.state is before), STREAM)
+    assert result is None
+    assert seen == [False]
     assert cuda.generator.state is before
+    assert not before.capturing
     assert (cuda.streams, cuda.pools) == (["the usual stream"], [])

@@ -29,7 +29,7 @@ from helpers import (
 )
 
 import train
-from training import agreement, distributed
+from training import distributed, setup
 from training.trainer import Trainer
 
 # 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
@@ -63,7 +63,7 @@ def flags(out: Path, corpus, *more: str, **overrides) -> list[str]:
 
 
 def on(out: Path, *more: str) -> list[str]:
-    """Flags to go on with a run."""
+    """Flags to resume a run."""
     return ["-o", str(out), "--resume", *more]
 
 
@@ -100,9 +100,7 @@ def _without(record: dict) -> dict:
 
 
 @pytest.mark.parametrize("decoder", ["reference", "fast"])
-def test_two_batches_an_update_give_bitwise_the_same_run_in_one_process_and_in_two(
-    decoder, corpus, alone, tmp_path
-):
+def test_one_and_two_processes_agree_bitwise(decoder, corpus, alone, tmp_path):
     one = alone
     if decoder == "fast":
         one = tmp_path / "one"
@@ -138,7 +136,7 @@ def test_four_batches_an_update_agree_in_1_2_and_4_processes(decoder, numbers, c
         assert [record[n] for n in names] == pytest.approx([other[n] for n in names], rel=1e-4)
 
 
-def test_one_batch_an_update_becomes_one_for_each_process_and_that_is_said(corpus, tmp_path):
+def test_one_batch_becomes_one_for_each_process(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
@@ -162,20 +160,20 @@ def stop_at(step: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_either_process_stops_both_and_one_goes_on_bitwise(
-    rank, corpus, alone, tmp_path
-):
+def test_signal_to_either_process_stops_both(rank, corpus, alone, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus), {rank: (stop_at, 1)}).end()
     check_all([first, second])
-    again = f"stopped and saved; go on with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
+    again = (
+        f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
+    )
     assert again in first.output
     assert load(newest(out))["loop"]["batches_trained"] > 0  # inside an epoch
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
 
 
-def test_a_run_of_two_processes_goes_on_with_four_and_trains_each_batch_once(corpus, tmp_path):
+def test_run_of_two_processes_resumes_with_four(corpus, tmp_path):
     settings = {"batches_per_update": 4, "batch_size": 1}
     settings |= {"epochs": 3, "epochs_per_validation": 9}
     assert Child(flags(tmp_path / "one", corpus, **settings)).end().code == 0
@@ -188,7 +186,7 @@ def test_a_run_of_two_processes_goes_on_with_four_and_trains_each_batch_once(cor
     np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def test_a_process_killed_at_10_random_moments_changes_nothing(corpus, alone, tmp_path):
+def test_process_killed_at_random_moments_changes_nothing(corpus, alone, tmp_path):
     """What torchrun --max-restarts does: once one process is gone it ends the others, and starts
     them all again."""
     chance, out = random.Random(0), tmp_path / "out"
@@ -211,7 +209,7 @@ def test_a_process_killed_at_10_random_moments_changes_nothing(corpus, alone, tm
     assert_same_result(out, alone)
 
 
-def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus, tmp_path):
+def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     """As on two machines."""
     settings = {"epochs": 12, "epochs_per_validation": 12, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
@@ -236,13 +234,13 @@ def test_two_torchruns_start_a_killed_process_again_and_hand_a_signal_on(corpus,
         for machine in machines:
             machine.kill()
     again = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
-    assert f"stopped and saved; go on with: {again} train.py -o {out}" in log.read_text()
+    assert f"stopped and saved; resume with: {again} train.py -o {out}" in log.read_text()
     assert 0 < trained(out) < trained(undisturbed)
     assert Child(on(out)).end().code == 0
     assert_same_result(out, undisturbed)
 
 
-def test_processes_that_are_started_again_do_not_meet_those_that_are_gone(monkeypatch):
+def test_restarted_processes_do_not_meet_dead_ones(monkeypatch):
     """torchrun's store, and what they wrote into it, outlives them."""
     store = torch.distributed.HashStore()
     store.set("start", "gone")
@@ -277,7 +275,7 @@ def wait_until(condition, log: Path) -> None:
 # ---------------------------------------------------------------------------- no hanging
 
 
-def test_a_process_that_does_not_answer_ends_the_others_within_the_time_given(corpus, tmp_path):
+def test_silent_process_ends_the_others_in_time(corpus, tmp_path):
     arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
     stopped = act_at, Trainer, "step", stop_answering, 3
     both = Together(2, arguments, {1: stopped})
@@ -294,7 +292,7 @@ def stop_answering() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_process_that_cannot_read_its_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
+def test_unreadable_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
     folder, out = tmp_path / "clips", tmp_path / "out"
     shutil.copytree(corpus.folder, folder)
     text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
@@ -331,21 +329,19 @@ def refused(ended) -> str:
 
 
 def other_code() -> None:
-    agreement._fingerprint_of_code = lambda: "0123456789abcdef"
+    setup._fingerprint_of_code = lambda: "0123456789abcdef"
 
 
 @pytest.mark.parametrize("what", ["a setting", "the clips", "the code"])
-def test_processes_that_differ_are_refused_and_the_one_that_differs_is_named(
-    what, corpus, tmp_path
-):
+def test_processes_that_differ_are_refused(what, corpus, tmp_path):
+    """The one that differs from the first is named."""
     out = tmp_path / "out"
     arguments, hooks = [flags(out, corpus)] * 2, {}
     if what == "a setting":
         arguments = [flags(out, corpus), flags(out, corpus, learning_rate=0.5)]
         expected = "learning_rate is 0.5, in process 0 "
     elif what == "the clips":
-        fewer = tmp_path / "train.txt"
-        fewer.write_text("".join(corpus.train.read_text().splitlines(keepends=True)[1:]))
+        fewer = without_first_clip(corpus, tmp_path)
         arguments = [flags(out, corpus), flags(out, corpus, training_files=fewer)]
         expected = "the corpus is "
     else:
@@ -357,13 +353,30 @@ def test_processes_that_differ_are_refused_and_the_one_that_differs_is_named(
     assert not out.exists()
 
 
+def without_first_clip(corpus, folder: Path) -> Path:
+    fewer = folder / "train.txt"
+    fewer.write_text("".join(corpus.train.read_text().splitlines(keepends=True)[1:]))
+    return fewer
+
+
+def test_all_processes_must_allow_new_clips(corpus, alone, tmp_path):
+    out = shutil.copytree(alone, tmp_path / "out")
+    fewer = without_first_clip(corpus, tmp_path)
+    arguments = on(out, "--hparams", f"epochs=3,training_files={fewer}")
+    message = refused(Together(2, [[*arguments, "--new-clips"], arguments]).end())
+    assert "process 1: " in message
+    assert "resume with these clips by --resume --new-clips" in message
+    check_all(Together(2, [*arguments, "--new-clips"]).end())
+    assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
+
+
 def test_what_is_wrong_for_all_is_said_once(corpus, tmp_path):
     message = refused(Together(2, flags(tmp_path / "out", corpus, training_files="none.txt")).end())
     assert message.count("none.txt: no such filelist") == 1
     assert len(message.splitlines()) == 1
 
 
-def test_a_number_of_processes_that_does_not_divide_the_batches_is_refused(corpus, tmp_path):
+def test_processes_must_divide_batches_per_update(corpus, tmp_path):
     message = refused(Together(2, flags(tmp_path / "out", corpus, batches_per_update=3)).end())
     assert message == (
         "train.py: batches_per_update=3: cannot be shared out evenly between 2 processes; expected "
@@ -371,23 +384,12 @@ def test_a_number_of_processes_that_does_not_divide_the_batches_is_refused(corpu
     )
 
 
-def test_an_epoch_of_an_earlier_version_left_half_way_wants_one_process(tmp_path):
-    (tmp_path / "clips").mkdir()
-    seconds = {"train": np.linspace(0.3, 1.5, 14), "val": (0.35, 0.5, 0.7, 0.9, 1.3)}
-    corpus = make_corpus(tmp_path / "clips", seconds)
-    out = shutil.copytree(ROOT / "tests" / "data" / "first_release", tmp_path / "out")
-    files = f"training_files={corpus.train},validation_files={corpus.val}"
-    message = refused(Together(2, on(out, "--hparams", files)).end())
-    assert "was left inside epoch 2 by an earlier version" in message
-    assert "go on so until the epoch ends" in message
-
-
-def test_shared_batch_norm_is_refused_where_torch_does_not_have_it(corpus, tmp_path):
+def test_shared_batch_norm_is_refused_on_cpus(corpus, tmp_path):
     message = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
     assert "between GPUs alone" in message
 
 
-def test_shared_batch_norm_waits_for_nobody_where_a_process_is_alone():
+def test_shared_batch_norm_alone_waits_for_nobody():
     model = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 1), torch.nn.BatchNorm1d(3))
     x = torch.randn(4, 2, 5)
     expected = model(x)
@@ -399,7 +401,7 @@ def test_shared_batch_norm_waits_for_nobody_where_a_process_is_alone():
     assert "forward" not in vars(shared[1])
 
 
-def test_what_the_reference_took_is_answered_with_the_command_to_type(capsys):
+def test_n_gpus_is_answered_with_torchrun(capsys):
     with pytest.raises(SystemExit):
         train.parse_arguments(["-o", "runs/four", "--n_gpus", "4"])
     assert "torchrun --nproc-per-node 4 train.py -o runs/four" in capsys.readouterr().err

@@ -13,9 +13,9 @@ from corpora import RATE, contents, kill_while_preparing, refusal
 
 from audio import log_mel_spectrogram, read_audio
 from corpus.dropped_symbols import dropped_symbols
-from corpus.faults import LONGEST_SILENCE, usual_rates
-from corpus.sound_measures import WINDOW_SECONDS, count_clipped, silence_at_ends
-from corpus.trimming import KEPT_SECONDS
+from corpus.faults import usual_rates
+from corpus.made_files import KEPT_SECONDS
+from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from data_utils import read_filelist
 from hparams import create_hparams
 from scripts import prepare_ljspeech
@@ -66,7 +66,7 @@ def warnings(printed: str) -> list[str]:
 
 @pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0.3, 0), (0, 1.1), (0.123, 0.456)])
-def test_silence_is_found_to_the_window_before_and_after_speech(before, after, as_stored):
+def test_silence_is_found_to_the_window(before, after, as_stored):
     samples = as_stored(sound(before, 0.5, after))
     found = silence_at_ends(samples, RATE)
     for silence, expected in zip(found, (before, after), strict=True):
@@ -74,22 +74,19 @@ def test_silence_is_found_to_the_window_before_and_after_speech(before, after, a
     assert found[0] % WINDOW == 0
 
 
-def test_a_sound_that_fades_is_speech_down_to_40_decibels_below_its_loudest():
+def test_silence_is_40_decibels_below_the_loudest():
     faded = {}
     for decibels in (38, 42):
         quiet = sound() * 10 ** (-decibels / 20)
         faded[decibels] = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
     assert faded[38] == (0, 0)
     assert faded[42][1] == pytest.approx(RATE, abs=WINDOW)
-
-
-def test_a_pause_inside_and_a_clip_shorter_than_a_window_are_no_silence():
-    assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
-    assert silence_at_ends(sound()[:100], RATE) == (0, 0)
+    assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)  # a pause
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
-def test_only_runs_of_three_samples_at_full_scale_count_as_clipping(dtype, full):
+def test_clipping_is_three_samples_at_full_scale(dtype, full):
     def count(*samples):
         return count_clipped((full * np.array(samples)).astype(dtype))
 
@@ -116,13 +113,11 @@ def test_only_runs_of_three_samples_at_full_scale_count_as_clipping(dtype, full)
         ("no\u00a0break, soft\u00adhyphen", "basic_cleaners", []),
     ],
 )
-def test_characters_and_phones_that_vanish_are_found_and_what_is_expanded_is_not(
-    text, cleaners, dropped
-):
+def test_dropped_symbols_are_found(text, cleaners, dropped):
     assert dropped_symbols(text, (cleaners,)) == dropped
 
 
-def test_usual_rates_follow_the_spread_and_leave_room_where_there_is_none():
+def test_usual_rates_follow_the_spread():
     spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
     low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
     assert median == pytest.approx(15, rel=0.01)
@@ -133,7 +128,7 @@ def test_usual_rates_follow_the_spread_and_leave_room_where_there_is_none():
 # ---------------------------------------------------------------------------- warnings
 
 
-def test_a_clean_corpus_gets_no_warning(tmp_path, capsys):
+def test_clean_corpus_gets_no_warning(tmp_path, capsys):
     prepare(write_corpus(tmp_path / "corpus"), tmp_path / "lists")
     assert "warning" not in capsys.readouterr().out
 
@@ -143,12 +138,12 @@ FAULTS = {
     "silence": (
         {"c03": (sound(after=0.5), TEXT), "c07": (sound(before=0.9), TEXT)},
         r"silence over 0\.3 s before or after speech in 2 of 12 clips: c07 \(0\.[89]. s before, "
-        r"0\.00 s after\); c03 \(0\.00 s before, 0\.[45]. s after\)\. .* --trim-silence DIR$",
+        r"0\.00 s after\); c03 \(0\.00 s before, 0\.[45]. s after\)\. .* --trim-silence DIR",
     ),
     "rate": (
         {"c03": (None, f"{TEXT} " * 2), "c07": (None, "Word.")},
-        r"fewer than 12\.7 or more than 28\.5 symbols a second \(the median is 19\.0\) in 2 of 12 "
-        r"clips: metadata\.csv:8: c07 \(5\.0\); metadata\.csv:4: c03 \(39\.0\)\. .*mend the text",
+        r"fewer than 12\.7 or more than 28\.5 symbols per second \(the median is 19\.0\) in 2 of "
+        r"12 clips: metadata\.csv:8: c07 \(5\.0\); metadata\.csv:4: c03 \(39\.0\)\. .*correct the",
     ),
     "clipping": (
         {"c05": (LOUD, TEXT)},
@@ -157,18 +152,18 @@ FAULTS = {
     "dropped": (
         {"c04": (None, "Words @ #home, doz"), "c09": (None, "Words by * dozen.")},
         r"text cleaners drop in 2 of 12 clips: metadata\.csv:5: '@' '#'; metadata\.csv:10: '\*'\. "
-        r".*write it as words",
+        r".*Write them as words",
     ),
     "duplicates": (
         {"c04": (sound(seed=1), TEXT), "c08": (sound(seed=2), "Another dozen text")},
         r"the sound of another clip in 2 of 12 clips: c08 \(that of c02, another text\); "
-        r"c04 \(that of c01, the same text\)\. .*take the others out",
+        r"c04 \(that of c01, the same text\)\. .*remove the others",
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_warned_of_alone_with_the_clips_that_have_it(tmp_path, capsys, fault):
+def test_each_fault_is_warned_of_alone(tmp_path, capsys, fault):
     changes, expected = FAULTS[fault]
     prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
     (warning,) = warnings(capsys.readouterr().out)
@@ -177,22 +172,13 @@ def test_each_fault_is_warned_of_alone_with_the_clips_that_have_it(tmp_path, cap
     assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # nothing is refused
 
 
-def test_the_five_worst_clips_are_named_and_the_others_counted(tmp_path, capsys):
+def test_five_worst_clips_are_named(tmp_path, capsys):
     changes = {f"c{i:02}": (sound(before=0.4 + 0.1 * i), TEXT) for i in range(8)}
     prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
     (warning,) = warnings(capsys.readouterr().out)
     assert "in 8 of 12 clips" in warning
     assert re.findall(r"c\d\d", warning) == ["c07", "c06", "c05", "c04", "c03"]
     assert " and 3 more. " in warning
-
-
-def test_the_same_sound_counts_however_it_is_stored(tmp_path, capsys):
-    corpus = write_corpus(tmp_path / "corpus")
-    (corpus / "wavs" / "c05.wav").unlink()
-    soundfile.write(corpus / "wavs" / "c05.flac", sound(seed=3), RATE)
-    prepare(corpus, tmp_path / "lists")
-    (warning,) = warnings(capsys.readouterr().out)
-    assert "c05 (that of c03, the same text)" in warning
 
 
 # ---------------------------------------------------------------------------- --trim-silence
@@ -204,7 +190,7 @@ def quiet_corpus(folder: Path, clips: int = 12) -> Path:
     return write_corpus(folder, changes, clips)
 
 
-def test_trimmed_clips_have_a_little_silence_left_and_stand_in_lists_and_table(tmp_path, capsys):
+def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
     before = contents(corpus)
     main([str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)])
@@ -241,7 +227,7 @@ def test_trimmed_clips_have_a_little_silence_left_and_stand_in_lists_and_table(t
     ("name", "subtype"),
     [("a.wav", "PCM_U8"), ("a.wav", "PCM_24"), ("a.wav", "FLOAT"), ("a.flac", "PCM_24")],
 )
-def test_what_is_left_of_a_clip_is_bitwise_as_it_was(tmp_path, name, subtype):
+def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     corpus = write_corpus(tmp_path / "corpus", clips=4)
     source, copy = corpus / "wavs" / name, tmp_path / "t" / name
     start = 10 * WINDOW
@@ -257,13 +243,13 @@ def test_what_is_left_of_a_clip_is_bitwise_as_it_was(tmp_path, name, subtype):
     assert np.array_equal(whole[start - KEPT :], short)
 
 
-def test_a_clip_that_would_become_too_short_for_a_mel_is_copied_whole(tmp_path):
+def test_clip_too_short_to_trim_is_copied(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
     prepare(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t")
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
 
 
-def test_trimmed_mels_are_of_the_trimmed_sound_and_do_not_mix_with_others(tmp_path):
+def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
     prepare(corpus, lists, mels=tmp_path / "m", trim=trimmed)
     for name in ("c00", "c01"):
@@ -273,13 +259,20 @@ def test_trimmed_mels_are_of_the_trimmed_sound_and_do_not_mix_with_others(tmp_pa
     assert hparams.load_mel_from_disk
     assert read_filelist(hparams.training_files, hparams)
     message = refusal(prepare, corpus, lists, mels=tmp_path / "m")
-    assert "holds mels of clips cut by --trim-silence; name another folder" in message
+    assert "silence_trimmed=True, this run has False; name another folder" in message
     prepare(corpus, lists, mels=tmp_path / "whole")
     message = refusal(prepare, corpus, lists, mels=tmp_path / "whole", trim=trimmed)
-    assert "holds mels of whole clips; name another folder" in message
+    assert "silence_trimmed=False, this run has True; name another folder" in message
+    other = quiet_corpus(tmp_path / "other", 6)
+    before = contents(tmp_path)
+    message = refusal(prepare, other, tmp_path / "l2", trim=trimmed)
+    assert f"--trim-silence {trimmed}: holds files made with corpus={corpus}, this run" in message
+    message = refusal(prepare, corpus, tmp_path / "l2", trim=corpus / "wavs")
+    assert "holds files made with corpus=unknown" in message
+    assert contents(tmp_path) == before
 
 
-def test_a_second_run_trims_only_what_changed(tmp_path, capsys):
+def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
     prepare(corpus, tmp_path / "l", trim=trimmed)
     before, old = contents(trimmed), time.time() - 1000
@@ -292,28 +285,13 @@ def test_a_second_run_trims_only_what_changed(tmp_path, capsys):
     (trimmed / ".c04.wav.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, tmp_path / "l", trim=trimmed)
-    assert f"9 of 12 trimmed clips are in {trimmed} already" in capsys.readouterr().out
+    assert f"9 of 12 files are already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
     renewed = {path.stem for path in trimmed.glob("*.wav") if path.stat().st_mtime > old + 100}
     assert renewed == {"c01", "c02", "c03"}
 
 
-def test_a_folder_with_other_sounds_is_refused_and_left_as_it_is(tmp_path):
-    corpus, other = quiet_corpus(tmp_path / "corpus", 6), quiet_corpus(tmp_path / "other", 6)
-    trimmed, lists = tmp_path / "t", tmp_path / "l"
-    prepare(corpus, lists, trim=trimmed)
-    before = contents(tmp_path)
-    message = refusal(prepare, other, tmp_path / "l2", trim=trimmed)
-    assert f"--trim-silence {trimmed}: holds sounds trimmed with" in message
-    assert str(corpus) in message
-    assert "name another folder" in message
-    message = refusal(prepare, corpus, tmp_path / "l2", trim=corpus / "wavs")
-    assert "holds sounds and no readable trim_settings.json" in message
-    assert "cannot hold '|'" in refusal(prepare, corpus, lists, trim=tmp_path / "a|b")
-    assert contents(tmp_path) == before
-
-
-def test_a_kill_while_trimming_leaves_no_half_clip_under_its_name_and_the_next_run_goes_on(
+def test_killed_trimming_resumes(
     tmp_path,
 ):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
@@ -330,11 +308,3 @@ def test_a_kill_while_trimming_leaves_no_half_clip_under_its_name_and_the_next_r
     assert all(after[name] == done[name] for name in whole)
     assert json.loads(after["trim_settings.json"])["corpus"] == str(corpus)
     assert read_filelist(lists / "train.txt", HPARAMS)
-
-
-def test_too_long_and_too_short_silences_are_told_apart_at_the_limit(tmp_path, capsys):
-    below, above = LONGEST_SILENCE - 0.01, LONGEST_SILENCE + 0.03
-    changes = {"c01": (sound(before=below), TEXT), "c02": (sound(after=above), TEXT)}
-    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
-    (warning,) = warnings(capsys.readouterr().out)
-    assert re.findall(r"c\d\d", warning) == ["c02"]

@@ -2,11 +2,12 @@
 
 import itertools
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 import pytest
-from surveys import survey
+from test_survey import survey
 
 from analysis.figures import (
     STYLES,
@@ -23,13 +24,13 @@ from batching import REGISTRY, STRATEGIES, padding_stats, plan_epoch
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 
 
-def test_every_strategy_looks_different_without_colour_too():
+def test_strategies_differ_without_colour():
     assert set(STYLES) == set(STRATEGIES)
     assert len({style.marker for style in STYLES.values()}) == len(STRATEGIES)
 
 
 @pytest.mark.parametrize(("count", "dynamic"), [(120, False), (120, True), (5, False), (1, True)])
-def test_bars_are_the_real_frames_and_the_padding(count, dynamic):
+def test_bars_are_real_frames_and_padding(count, dynamic):
     figure = draw_padded_batches(LENGTHS[:count], dynamic=dynamic)
     for axes in figure.axes:
         real = np.array([bar.get_height() for bar in axes.patches if not bar.get_hatch()])
@@ -45,7 +46,7 @@ def test_bars_are_the_real_frames_and_the_padding(count, dynamic):
     assert clips[0] == clips[1] == clips[2]  # the same clips under all three
 
 
-def test_the_excerpt_shows_the_first_whole_batches_and_the_title_tells_the_whole_epoch():
+def test_excerpt_shows_the_first_whole_batches():
     figure = draw_epoch_excerpt(LENGTHS, 4, clips=22)
     plans = (
         plan_epoch(LENGTHS, 4, "random", batch_randomization=True),
@@ -62,7 +63,7 @@ def test_the_excerpt_shows_the_first_whole_batches_and_the_title_tells_the_whole
         assert f"{stats.decoder_steps:,.0f} frames" in title
 
 
-def test_the_value_in_use_is_ringed_in_the_sweeps():
+def test_sweeps_mark_the_value_in_use():
     figure = draw_parameter_sweeps(
         Surveyor(LENGTHS), 4, local_randomization_factor=0.2, bucket_size=20, num_bins=6
     )
@@ -79,28 +80,11 @@ def test_the_value_in_use_is_ringed_in_the_sweeps():
         assert sorted(planned) == list(ordered)
 
 
-@pytest.mark.parametrize("least", [True, False])
-def test_the_note_of_the_value_in_use_lies_inside_its_axes(least):
-    """Where a value adds no padding, a note below it would lie on the labels of the axis."""
-    values = {"local_randomization_factor": 0.0, "bucket_size": 4, "num_bins": 1}
-    if not least:
-        values = {"local_randomization_factor": 1.6, "bucket_size": 116, "num_bins": 30}
-    figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, **values, epochs=1)
-    figure.draw_without_rendering()
-    for axes in figure.axes[:6]:
-        (note,) = axes.texts
-        frame, box = axes.get_window_extent(), note.get_window_extent()
-        assert frame.contains(*box.min), note.get_text()
-        assert frame.contains(*box.max), note.get_text()
-
-
 @pytest.mark.parametrize("repeated", [1e-5, 1e-4, 1e-3, 1e-2, 0.2])
-def test_the_labels_of_novelty_do_not_touch(repeated):
+def test_novelty_labels_do_not_touch(repeated):
     found = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1])[0]
     few = replace(found, novelty=1 - repeated)
-    figure = draw_padding_against_randomness(
-        {("semi_sorted", d): [few, found] for d in (False, True)}
-    )
+    figure = draw_padding_against_randomness(frame([few, found]))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     least, most = sorted(axes.get_xlim())
@@ -114,7 +98,7 @@ def test_the_labels_of_novelty_do_not_touch(repeated):
     assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
-def test_every_strategy_has_its_panel_with_every_clip_in_it():
+def test_every_strategy_panel_holds_every_clip():
     figure = draw_length_against_position(LENGTHS, 4, num_bins=6, bucket_size=20)
     panels = figure.axes[: len(STRATEGIES)]
     assert [axes.get_title().split(" (")[0] for axes in panels] == [
@@ -128,25 +112,31 @@ def test_every_strategy_has_its_panel_with_every_clip_in_it():
 
 
 @pytest.mark.usefixtures("broken_strategy")
-def test_a_fault_of_a_strategy_is_no_panel_that_the_corpus_does_not_allow():
+def test_faults_of_strategies_are_not_hidden():
     with pytest.raises(ValueError, match="could not be broadcast"):
         draw_length_against_position(LENGTHS, 16)
 
 
-def test_the_trade_off_shows_each_curve_among_its_own_sizes():
+def frame(surveys, in_use=()):
+    rows = pd.DataFrame([asdict(one) for one in surveys])
+    return rows.assign(in_use=[place in in_use for place in range(len(rows))])
+
+
+def test_trade_off_separates_fixed_and_dynamic_sizes():
     fixed = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1, 0.5])
     dynamic = sweep(Surveyor(LENGTHS), 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)
-    curves = {("semi_sorted", False): fixed, ("semi_sorted", True): dynamic}
-    figure = draw_padding_against_randomness(curves, {("semi_sorted", True): dynamic[0]})
-    assert [len(axes.lines) for axes in figure.axes] == [1, 2, 1, 2]
-    line = figure.axes[1].lines[0]
+    figure = draw_padding_against_randomness(frame([*fixed, *dynamic], in_use=[2]))
+    drawn = [[line for line in axes.lines if len(line.get_xdata())] for axes in figure.axes]
+    assert [len(lines) for lines in drawn] == [1, 2, 1, 2]
+    line, ring = drawn[1]
     assert line.get_xdata() == pytest.approx([1 - one.novelty for one in dynamic])
     assert line.get_ydata() == pytest.approx([100 * one.padded_fraction for one in dynamic])
+    assert ring.get_ydata() == pytest.approx([100 * dynamic[0].padded_fraction])
 
 
 @pytest.mark.parametrize("lengths", [[100], [90, 100, 200], [100] * 30])
-def test_odd_corpora_are_drawn_without_a_warning(lengths):
-    curves = {("random", d): [survey(lengths, 4, "random")] for d in (False, True)}
+def test_odd_corpora_are_drawn_without_warnings(lengths):
+    curves = frame([survey(lengths, 4, "random", dynamic_batch_size=d) for d in (False, True)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for figure in (
@@ -160,7 +150,7 @@ def test_odd_corpora_are_drawn_without_a_warning(lengths):
             assert all(axes.has_data() or axes.texts for axes in figure.axes)
 
 
-def test_the_same_data_writes_the_same_bytes_with_text_as_text(tmp_path):
+def test_same_data_writes_the_same_bytes(tmp_path):
     written = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -6,10 +6,9 @@ import shlex
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from helpers import OTHER_THAN_FILES, locked, make_other_than_file
+from helpers import OTHER_THAN_FILES, ROOT, locked, make_other_than_file
 
 from errors import UserError
 from files import (
@@ -22,34 +21,28 @@ from files import (
     write_atomically,
 )
 
-PROJECT = Path(__file__).parents[1]
+LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
 
 
-def test_a_file_is_written_and_nothing_else_left(tmp_path):
-    for content in ("old", "new"):
-        write_atomically(tmp_path / "a.txt", lambda p, content=content: p.write_text(content))
-        assert (tmp_path / "a.txt").read_text() == content
-        assert os.listdir(tmp_path) == ["a.txt"]
-    write_atomically(str(tmp_path / "a.txt"), lambda p: p.write_text("a path as a str"))
-    assert (tmp_path / "a.txt").read_text() == "a path as a str"
-
-
-def test_nothing_is_seen_under_the_name_before_the_end(tmp_path):
+def test_file_appears_when_it_is_complete(tmp_path):
     target = tmp_path / "a.txt"
 
     def write(path):
         assert path.parent == target.parent  # so that the last step is a rename on one disk
-        path.write_text("half")
+        path.write_text("whole")
         assert not target.exists()
 
     write_atomically(target, write)
-    assert target.read_text() == "half"
+    assert target.read_text() == "whole"
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_the_old_file_stays_when_writing_fails(tmp_path, error):
+@pytest.mark.parametrize("exists", [True, False])
+def test_failed_write_leaves_the_old_file(tmp_path, error, exists):
     target = tmp_path / "a.txt"
-    target.write_text("old")
+    if exists:
+        target.write_text("old")
 
     def write(path):
         path.write_text("half of the new")
@@ -57,68 +50,34 @@ def test_the_old_file_stays_when_writing_fails(tmp_path, error):
 
     with pytest.raises(type(error)):
         write_atomically(target, write)
-    assert target.read_text() == "old"
-    assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
+    assert os.listdir(tmp_path) == (["a.txt"] if exists else [])  # no temporary file either
+    assert not exists or target.read_text() == "old"
 
 
-def test_no_file_appears_when_the_first_writing_fails(tmp_path):
-    def write(path):
-        path.write_text("half")
-        raise ValueError("no more")
-
-    with pytest.raises(ValueError, match="no more"):
-        write_atomically(tmp_path / "a.txt", write)
-    assert os.listdir(tmp_path) == []
-
-
-def test_the_old_file_stays_when_the_process_is_killed_in_the_middle(tmp_path):
-    target = tmp_path / "a file.txt"
-    target.write_text("old")
+def test_killed_writer_leaves_the_old_file(tmp_path):
+    kept = {"a file.txt", "b.tmp", ".hidden", ".x.pt"}
+    for name in kept:
+        (tmp_path / name).write_text("old")
     script = (
         "import os, sys; from files import write_atomically\n"
         "def write(path):\n"
         "    path.write_text('half of the new'); os._exit(9)\n"
         "write_atomically(sys.argv[1], write)"
     )
-    killed = subprocess.run([sys.executable, "-c", script, target], cwd=PROJECT, check=False)
-    assert killed.returncode == 9
-    assert target.read_text() == "old"
-    (left,) = set(os.listdir(tmp_path)) - {"a file.txt"}
-    assert left.startswith(".")
-    assert left.endswith(".tmp")
+    command = [sys.executable, "-c", script, tmp_path / "a file.txt"]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 9
+    assert (tmp_path / "a file.txt").read_text() == "old"
+    (left,) = set(os.listdir(tmp_path)) - kept
+    assert re.fullmatch(r"\..*\.tmp", left)
     remove_leftovers(tmp_path)
-    assert os.listdir(tmp_path) == ["a file.txt"]
+    assert set(os.listdir(tmp_path)) == kept
 
 
-def test_only_leftovers_are_removed(tmp_path):
-    kept = ["a.tmp", ".hidden", "checkpoint_1", ".x.pt"]
-    for name in [*kept, ".a.pt.123.tmp"]:
-        (tmp_path / name).touch()
-    remove_leftovers(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == sorted(kept)
-
-
-def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        write_atomically(tmp_path / "gone" / "a.txt", lambda path: path.write_text("new"))
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_writer_that_writes_elsewhere_does_not_harm_the_old_file(tmp_path):
-    """`np.save(path)` adds a suffix of its own, for one."""
-    target = tmp_path / "a.npy"
-    target.write_text("old")
-    with pytest.raises(FileNotFoundError):
-        write_atomically(target, lambda path: (tmp_path / "other").write_text("new"))
-    assert target.read_text() == "old"
-
-
-def test_a_lock_keeps_other_processes_out_until_it_is_closed(tmp_path):
-    script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
+def test_lock_excludes_other_processes(tmp_path):
 
     def another_process():
-        command = [sys.executable, "-c", script, tmp_path]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", LOCK, tmp_path]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     held = lock(tmp_path)
     refused = another_process()
@@ -129,8 +88,7 @@ def test_a_lock_keeps_other_processes_out_until_it_is_closed(tmp_path):
     lock(tmp_path).close()  # the other one is gone, and its lock with it
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
+def test_lock_ends_with_its_process(tmp_path):
     """As when a run is killed and its loader's processes need some seconds to notice."""
     reader, writer = os.pipe()
     holder = os.fork()
@@ -143,12 +101,11 @@ def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
         os._exit(0)
     os.close(reader)
     os.waitpid(holder, 0)
-    script = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", script, tmp_path], cwd=PROJECT, check=True)
+    subprocess.run([sys.executable, "-c", LOCK, tmp_path], cwd=ROOT, check=True)
     os.close(writer)
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+def test_folder_appears_whole_or_not_at_all(tmp_path):
     out = tmp_path / "new" / "out"
 
     def fail():
@@ -167,7 +124,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert (out / "a").read_text() == "whole"
 
 
-def test_lines_are_numbered_stripped_and_empty_ones_left_out(tmp_path):
+def test_lines_are_numbered_and_stripped(tmp_path):
     path = tmp_path / "list"
     path.write_bytes("\ufeffa b \r\n\r\n c\u2028d\x0b".encode())
     assert numbered_lines(path, "") == [(1, "a b"), (3, "c\u2028d")]
@@ -176,8 +133,9 @@ def test_lines_are_numbered_stripped_and_empty_ones_left_out(tmp_path):
     path.write_bytes(b"a\nb\n\xe2")
     with pytest.raises(UserError, match=r"list: not readable as UTF-8 text .* in line 3\).*iconv"):
         numbered_lines(path, "")
-    with pytest.raises(UserError, match=r"a folder, expected a file"):
-        numbered_lines(tmp_path, "")
+    for name in ("a\0b", "x" * 300):
+        with pytest.raises(UserError, match=r"make it first|File name too long"):
+            open_file(tmp_path / name, "make it first")
 
 
 @pytest.mark.parametrize(
@@ -190,9 +148,7 @@ def test_lines_are_numbered_stripped_and_empty_ones_left_out(tmp_path):
         ("utf-32", "UTF-32", ""),
     ],
 )
-def test_texts_of_wide_characters_are_named_with_the_command_that_converts_them(
-    tmp_path, encoding, name, mark
-):
+def test_wide_encodings_get_the_command_to_convert(tmp_path, encoding, name, mark):
     path = tmp_path / "a list.csv"
     path.write_bytes(f"{mark}id|Größe\nid2|b\n".encode(encoding))
     with pytest.raises(UserError, match=rf"a list.csv: {name} text, expected UTF-8; ") as caught:
@@ -205,7 +161,7 @@ def test_texts_of_wide_characters_are_named_with_the_command_that_converts_them(
 
 
 @pytest.mark.parametrize("kind", OTHER_THAN_FILES)
-def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, kind):
+def test_non_files_are_refused_without_waiting(tmp_path, kind):
     path = tmp_path / "list.txt"
     make_other_than_file(path, kind)
     with pytest.raises(UserError, match=f"^{kind}, expected a file"):
@@ -214,20 +170,14 @@ def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, kind):
         numbered_lines(path, "no such file")
 
 
-def test_a_file_that_may_not_be_read_is_a_matter_of_permission(tmp_path):
+def test_unreadable_file_names_permissions(tmp_path):
     path = tmp_path / "list.txt"
     path.write_text("a")
     with locked(path), pytest.raises(UserError, match=r"list.txt: permission denied; .*chmod"):
         numbered_lines(path, "no such file")
 
 
-@pytest.mark.parametrize("name", ["none", "a\0b", "x" * 300])
-def test_names_of_no_file_are_refused(tmp_path, name):
-    with pytest.raises(UserError, match=r"make it first|File name too long"):
-        open_file(tmp_path / name, "make it first")
-
-
-def test_results_of_threads_come_in_order_and_few_are_begun_ahead():
+def test_thread_results_are_ordered_and_bounded():
     begun, gate = [], threading.Event()
 
     def square(number):
@@ -245,6 +195,6 @@ def test_results_of_threads_come_in_order_and_few_are_begun_ahead():
     assert list(map_in_threads(square, [], threads=2)) == []
 
 
-def test_a_fault_in_a_thread_is_raised_where_the_results_are_read():
+def test_thread_errors_reach_the_reader():
     with pytest.raises(ZeroDivisionError):
         list(map_in_threads(lambda number: 1 // number, [1, 0, 1]))

@@ -58,22 +58,8 @@ def scalars(directory) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_one_json_line_a_record_with_its_kind_first(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
-    logger.log_run(RUN)
-    logger.log_epoch(EPOCH)
-    logger.log_validation(VALIDATION, example())
-    assert lines(tmp_path) == [  # on the disk already
-        {"kind": "run"} | RUN,
-        {"kind": "epoch"} | EPOCH,
-        {"kind": "validation"} | VALIDATION,
-    ]
-    assert all(next(iter(line)) == "kind" for line in lines(tmp_path))
-    logger.close()
-
-
-def test_tensorboard_gets_settings_curves_pictures_and_sound(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
     logger.log_steps(3, {"loss": 1.5})
     logger.log_epoch(EPOCH)
@@ -101,7 +87,7 @@ def test_tensorboard_gets_settings_curves_pictures_and_sound(tmp_path):
 
 
 def test_loud_sound_is_scaled_and_not_clipped(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_validation(VALIDATION, example())
     logger.close()
     [sound] = events(tmp_path).Audio("predicted")
@@ -109,15 +95,8 @@ def test_loud_sound_is_scaled_and_not_clipped(tmp_path):
     assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
-def test_one_frame_and_one_symbol_can_be_drawn(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
-    logger.log_validation(VALIDATION, example(1, 1))
-    logger.close()
-    assert len(events(tmp_path).Images("mel")) == 1
-
-
-def test_cutting_back_leaves_what_was_there_and_nothing_after(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
     for step in range(5):
         logger.log_steps(step, {"loss": float(step)})
@@ -146,7 +125,7 @@ def test_cutting_back_leaves_what_was_there_and_nothing_after(tmp_path):
 def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     write = RecordWriter.write
     monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.01) or write(*args))
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+    logger = RunLogger(tmp_path, tmp_path / "logs")
     for step in range(30):
         logger.log_steps(step, {"loss": float(step)})
     state = logger.state()
@@ -154,34 +133,9 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
-def test_event_files_begun_after_the_checkpoint_are_removed_and_no_others(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
-    state = logger.state()
-    logger.close()
-    later = RunLogger(tmp_path, tmp_path / "logs", state)
-    later.log_steps(1, {"loss": 1.0})
-    later.close()
-    (tmp_path / "logs" / "notes.txt").write_text("mine")
-    (tmp_path / "lengths.csv").write_text("id,frames\n")
-    RunLogger(tmp_path, tmp_path / "logs", state).close()
-    assert "training/loss" not in scalars(tmp_path)
-    assert (tmp_path / "logs" / "notes.txt").read_text() == "mine"
-    assert (tmp_path / "lengths.csv").exists()
-
-
-def test_empty_state_clears_the_logs(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
-    logger.log_run(RUN)
-    logger.log_epoch(EPOCH)
-    logger.close()
-    RunLogger(tmp_path, tmp_path / "logs", {}).close()
-    assert lines(tmp_path) == []
-    assert scalars(tmp_path) == {}
-
-
-def test_folder_may_be_moved_between_stop_and_resume(tmp_path):
+def test_folder_may_move_before_it_is_resumed(tmp_path):
     (tmp_path / "a").mkdir()
-    logger = RunLogger(tmp_path / "a", tmp_path / "a" / "logs", {})
+    logger = RunLogger(tmp_path / "a", tmp_path / "a" / "logs")
     logger.log_epoch(EPOCH)
     state = logger.state()
     logger.log_epoch(EPOCH)
@@ -191,18 +145,8 @@ def test_folder_may_be_moved_between_stop_and_resume(tmp_path):
     assert lines(tmp_path / "b") == [{"kind": "epoch"} | EPOCH]
 
 
-def test_closing_twice_is_fine_and_keeps_what_was_written(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
-    logger.log_epoch(EPOCH)
-    logger.close()
-    logger.close()
-    assert lines(tmp_path) == [{"kind": "epoch"} | EPOCH]
-
-
-def test_full_disk_in_tensorboards_thread_is_raised_here_without_a_traceback(
-    tmp_path, monkeypatch, capfd
-):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, capfd):
+    logger = RunLogger(tmp_path, tmp_path / "logs")
 
     def full(self, data):
         raise OSError(28, "No space left on device")
@@ -221,8 +165,8 @@ def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 
 
-def test_event_files_of_others_are_left_alone_and_later_ones_of_ours_are_removed(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs", {})
+def test_event_files_of_others_are_left_alone(tmp_path):
+    logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_epoch(EPOCH)
     saved = logger.state()
     [ours] = event_files(tmp_path)
@@ -236,24 +180,8 @@ def test_event_files_of_others_are_left_alone_and_later_ones_of_ours_are_removed
     assert len(newest) == 1
     assert later.name not in newest
     assert foreign.read_bytes() == b"of another program"
-    assert f"logs/{foreign.name}" not in logger.state()
+    assert f"logs/{foreign.name}" not in logger.state()["logs"]
     logger.close()
-    RunLogger(tmp_path, tmp_path / "logs", {}).close()  # a run that starts anew
+    RunLogger(tmp_path, tmp_path / "logs").close()  # a run that starts anew
     assert foreign.read_bytes() == b"of another program"
     assert ours not in event_files(tmp_path)
-
-
-def test_logs_of_the_first_release_are_cut_back_and_kept(tmp_path):
-    """Its event files have no suffix: those that its checkpoint lists are ours, and with them all
-    that are there when a run first goes on from it."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (logs / "events.out.tfevents.1.here.2.0").write_bytes(b"listed and grown")
-    (logs / "events.out.tfevents.5.here.9.0").write_bytes(b"begun after the checkpoint")
-    RunLogger(tmp_path, logs, {"logs/events.out.tfevents.1.here.2.0": 6}).close()
-    assert (logs / "events.out.tfevents.1.here.2.0").read_bytes() == b"listed"
-    assert not (logs / "events.out.tfevents.5.here.9.0").exists()
-    logger = RunLogger(tmp_path, logs, {"logs/events.out.tfevents.1.here.2.0": 6})
-    logger.log_steps(1, {"loss": 1.0})
-    assert logger.state()["logs/events.out.tfevents.1.here.2.0"] == 6  # still part of the run
-    logger.close()

@@ -1,4 +1,4 @@
-"""The rehearsal of the costliest batches: what is run, that it leaves no trace, what it advises."""
+"""The check of memory with worst-case batches: what is run, that no trace is left, the advice."""
 
 import copy
 
@@ -81,30 +81,12 @@ def test_no_batch_of_any_plan_costs_more(
                 assert symbols[batch].max() <= widest
 
 
-@settings(deadline=None, max_examples=60)
-@given(corpus=corpora, batch_size=st.integers(1, 12))
-def test_with_the_default_capacity_the_longest_clips_are_rehearsed_with_the_longest_text(
-    corpus, batch_size
-):
-    """B0 x the longest clip, as far as there are B0 clips; and the largest batch."""
-    frames, symbols = map(np.array, zip(*corpus, strict=True))
-    for dynamic in (False, True):
-        hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
-        first, *others = worst_case_shapes(frames, symbols, hparams)
-        if len(frames) >= batch_size:
-            assert first == (batch_size, frames.max(), symbols.max())
-        assert len(others) == dynamic
-
-
-def test_largest_batch_by_hand():
-    """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there."""
+def test_worst_cases_by_hand():
+    """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there.
+    150 frames hold one clip of 100, but three of 50."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
     hparams = create_hparams("batch_size=2,dynamic_batch_size=True")
     assert worst_case_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
-
-
-def test_explicit_capacity_that_shorter_clips_fill_better():
-    """150 frames hold one clip of 100, but three of 50."""
     hparams = create_hparams("batch_size=2,dynamic_batch_size=True,batch_capacity=150")
     assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
 
@@ -114,8 +96,8 @@ def test_explicit_capacity_that_shorter_clips_fill_better():
 
 def clips(num_frames: list[int], num_symbols: list[int]) -> ClipTable:
     pairs = zip(num_frames, num_symbols, strict=True)
-    made_up = [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
-    return ClipTable.of("list.txt", enumerate(made_up, 1))
+    synthetic = [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
+    return ClipTable.of("list.txt", enumerate(synthetic, 1))
 
 
 VALIDATION = clips([12, 5, 8], [6, 4, 7])
@@ -145,7 +127,7 @@ class WatchedTrainer(Trainer):
 
 @pytest.mark.parametrize("device", devices(), ids=str)
 @pytest.mark.parametrize("with_gradients", [False, True])
-def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_gradients):
+def test_memory_check_leaves_no_trace(device, with_gradients):
     trainer = WatchedTrainer(device=device)
     model, gradients = trainer.model, {}
     if with_gradients:
@@ -174,7 +156,7 @@ def test_buffers_gradients_and_random_states_are_put_back_bitwise(device, with_g
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_rehearsed_batches_are_such_as_training_could_meet(r):
+def test_checked_batches_are_like_training_batches(r):
     """Shapes, types and lengths as the collation makes them."""
     trainer = WatchedTrainer(f"n_frames_per_step={r},dynamic_batch_size=False")
     check_memory(trainer, clips([20, 7, 9], [4, 6, 2]), VALIDATION)
@@ -197,7 +179,7 @@ def test_rehearsed_batches_are_such_as_training_could_meet(r):
         RuntimeError("CUDA driver error: out of memory"),
     ],
 )
-def test_everything_is_put_back_when_it_does_not_fit_either(error):
+def test_out_of_memory_leaves_no_trace_either(error):
     def fail(_):
         raise error
 
@@ -212,7 +194,7 @@ def test_everything_is_put_back_when_it_does_not_fit_either(error):
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory():
+def test_other_errors_are_not_out_of_memory():
     def fail(_):
         raise RuntimeError("something else")
 
@@ -257,47 +239,40 @@ def advice(
     return str(refusal.value), trainer.tried
 
 
-@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
-def test_largest_validation_batch_size_that_fits_is_named(fitting):
-    text = "validation_batch_size=64"
-    message, tried = advice(100 * fitting + 99, [100] * 70, text, "validation")
-    assert message.endswith(f"this fits: --hparams validation_batch_size={fitting}")
-    assert "for validation" in message
-    assert len(tried) <= 8
+DYNAMIC = "batch_size=64,dynamic_batch_size=True"
+FIXED = "batch_size=64,dynamic_batch_size=False"
 
 
-@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
-def test_largest_batch_size_that_fits_is_named(fitting):
-    text = "batch_size=64,dynamic_batch_size=False"
-    message, tried = advice(100 * fitting + 99, [100] * 70, text)
-    assert message.endswith(f"this fits: --hparams batch_size={fitting}")
+@pytest.mark.parametrize("fitting", [1, 2, 31, 63])
+@pytest.mark.parametrize(
+    ("settings", "kind", "name"),
+    [
+        ("validation_batch_size=64", "validation", "validation_batch_size"),
+        (FIXED, "training", "batch_size"),
+        (DYNAMIC, "training", "batch_capacity"),
+        (f"{DYNAMIC},random_epochs=2", "training", "batch_size"),  # for it, capacity is of no use
+    ],
+)
+def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):
+    message, tried = advice(100 * fitting + 99, [100] * 70, settings, kind)
+    value = fitting * 100 if name == "batch_capacity" else fitting
+    assert message.endswith(f"this fits: --hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
-    assert len(tried) <= 8
+    assert ("for validation" in message) == (kind == "validation")
+    assert len(tried) <= 9
 
 
-@pytest.mark.parametrize("fitting", [1, 2, 7, 31, 62, 63])
-def test_largest_capacity_that_fits_is_named(fitting):
-    message, _ = advice(100 * fitting + 99, [100] * 70, "batch_size=64,dynamic_batch_size=True")
-    assert message.endswith(f"this fits: --hparams batch_capacity={fitting * 100}")
-
-
-def test_with_random_epochs_a_batch_size_is_named_for_no_capacity_goes_with_them():
-    text = "batch_size=64,dynamic_batch_size=True,random_epochs=2"
-    message, _ = advice(799, [100] * 70, text)
-    assert message.endswith("this fits: --hparams batch_size=7")
-
-
-def test_advice_starts_from_the_capacity_given():
-    """Fits: 10 longest clips of 100; given: 1050, which clips of 95 fill with 1045."""
-    frames = [100] * 12 + [95] * 30
-    text = "batch_size=64,dynamic_batch_size=True,batch_capacity=1050"
-    message, _ = advice(1000, frames, text)
-    assert message.endswith("this fits: --hparams batch_capacity=1000")
-
-
-def test_advice_names_no_more_clips_than_there_are():
-    message, _ = advice(450, [100] * 5, "batch_size=64,dynamic_batch_size=False")
-    assert message.endswith("this fits: --hparams batch_size=4")
+@pytest.mark.parametrize(
+    ("limit", "frames", "settings", "expected"),
+    [
+        # Fits: 10 longest clips of 100; given: 1050, which clips of 95 fill with 1045.
+        (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
+        (450, [100] * 5, FIXED, "batch_size=4"),  # no more clips than there are
+    ],
+)
+def test_advice_starts_from_what_was_asked(limit, frames, settings, expected):
+    message, _ = advice(limit, frames, settings)
+    assert message.endswith(f"this fits: --hparams {expected}")
 
 
 def test_what_is_advised_fits_when_it_is_tried():
@@ -312,7 +287,7 @@ def test_what_is_advised_fits_when_it_is_tried():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_the_capacity_named_when_memory_runs_out_fits_and_trains():
+def test_advised_capacity_trains_on_a_gpu():
     """The full-size model in 4 GB, of which a batch of 64 clips of 870 frames takes more."""
     device, training = torch.device("cuda"), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory

@@ -4,23 +4,18 @@ import dataclasses
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers import GOLDEN
 
 from data_utils import Batch, TextMelCollate
 from hparams import HParams
-from model import DropoutMasks, Encoder, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
+from model import DropoutMasks, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "model_dev.npz"
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="golden arrays (../shared) are not here"
-)
 MELS = 6
 TINY = HParams(
     n_symbols=20,
@@ -85,7 +80,7 @@ def assert_close(actual, expected, tolerance, what=""):
 
 @pytest.fixture(scope="module")
 def golden():
-    with np.load(GOLDEN, allow_pickle=False) as file:
+    with np.load(GOLDEN / "model_dev.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays["meta/json"]))["config"]
     tensors = {k: torch.from_numpy(v) for k, v in arrays.items() if v.dtype.kind in "fib"}
@@ -106,21 +101,16 @@ def golden_batch(golden):
     return Batch(*(golden[f"input/{name}"] for name in names))
 
 
-@needs_golden
 def test_outputs_meet_the_reference(golden, golden_model, golden_batch):
-    outputs = golden_model(golden_batch)
-    assert_close(outputs.mel, golden["output/mel_outputs"], 2e-5)
-    assert_close(outputs.mel_postnet, golden["output/mel_outputs_postnet"], 2e-5)
-    assert_close(outputs.gate, golden["output/gate_outputs"], 2e-5)
-    assert_close(outputs.alignments, golden["output/alignments"], 1e-4)
-    golden_model.mask_padding = False
-    outputs = golden_model(golden_batch)
-    assert_close(outputs.mel, golden["output_unmasked/mel_outputs"], 2e-5)
-    assert_close(outputs.mel_postnet, golden["output_unmasked/mel_outputs_postnet"], 2e-5)
-    assert_close(outputs.gate, golden["output_unmasked/gate_outputs"], 2e-5)
+    for run, masked in (("output", True), ("output_unmasked", False)):
+        golden_model.mask_padding = masked
+        outputs = golden_model(golden_batch)
+        assert_close(outputs.mel, golden[f"{run}/mel_outputs"], 2e-5)
+        assert_close(outputs.mel_postnet, golden[f"{run}/mel_outputs_postnet"], 2e-5)
+        assert_close(outputs.gate, golden[f"{run}/gate_outputs"], 2e-5)
+        assert_close(outputs.alignments, golden["output/alignments"], 1e-4)
 
 
-@needs_golden
 def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, golden_batch):
     losses = Tacotron2Loss()(golden_model(golden_batch), golden_batch)
     for name in ("total", "mel", "mel_postnet", "gate"):
@@ -137,7 +127,6 @@ def test_losses_and_every_gradient_meet_the_reference(golden, golden_model, gold
         assert_close(parameter.grad, expected, 1e-3 * expected.abs().max().item(), name)
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
@@ -158,67 +147,19 @@ def test_inference_meets_the_reference(golden, golden_model, run, gate_threshold
         assert_close(getattr(outputs, name), reference, 1e-4, name)
 
 
-@needs_golden
-def test_names_are_those_of_the_reference(golden):
-    names = {k.removeprefix("state_dict/") for k in golden if k.startswith("state_dict/")}
-    assert len(names) == 84
-    assert set(default_shapes()) == names
-
-
 # ---------------------------------------------------------------------------- the default model
 
 
-def default_shapes():
-    with torch.device("meta"):
-        state = Tacotron2(HParams()).state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
-
-
-def published_shapes():
-    """Names and shapes of the published checkpoints, from the layers' sizes."""
-    shapes = {"embedding.weight": (148, 512)}
-
-    def convolution(name, in_dim, out_dim):
-        shapes[f"{name}.0.conv.weight"] = (out_dim, in_dim, 5)
-        for rest in ("0.conv.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
-            shapes[f"{name}.{rest}"] = (out_dim,)
-        shapes[f"{name}.1.num_batches_tracked"] = ()
-
-    def lstm(name, in_dim, dim, suffix):
-        for source, width in (("ih", in_dim), ("hh", dim)):
-            shapes[f"{name}.weight_{source}{suffix}"] = (4 * dim, width)
-            shapes[f"{name}.bias_{source}{suffix}"] = (4 * dim,)
-
-    for i in range(3):
-        convolution(f"encoder.convolutions.{i}", 512, 512)
-    for direction in ("", "_reverse"):
-        lstm("encoder.lstm", 512, 256, f"_l0{direction}")
-    shapes["decoder.prenet.layers.0.linear_layer.weight"] = (256, 80)
-    shapes["decoder.prenet.layers.1.linear_layer.weight"] = (256, 256)
-    lstm("decoder.attention_rnn", 256 + 512, 1024, "")
-    attention = "decoder.attention_layer"
-    shapes[f"{attention}.query_layer.linear_layer.weight"] = (128, 1024)
-    shapes[f"{attention}.memory_layer.linear_layer.weight"] = (128, 512)
-    shapes[f"{attention}.v.linear_layer.weight"] = (1, 128)
-    shapes[f"{attention}.location_layer.location_conv.conv.weight"] = (32, 2, 31)
-    shapes[f"{attention}.location_layer.location_dense.linear_layer.weight"] = (128, 32)
-    lstm("decoder.decoder_rnn", 1024 + 512, 1024, "")
-    shapes["decoder.linear_projection.linear_layer.weight"] = (80, 1024 + 512)
-    shapes["decoder.linear_projection.linear_layer.bias"] = (80,)
-    shapes["decoder.gate_layer.linear_layer.weight"] = (1, 1024 + 512)
-    shapes["decoder.gate_layer.linear_layer.bias"] = (1,)
-    dims = [80, 512, 512, 512, 512, 80]
-    for i in range(5):
-        convolution(f"postnet.convolutions.{i}", dims[i], dims[i + 1])
-    return shapes
-
-
-def test_the_default_model_has_the_published_tensors():
-    assert default_shapes() == published_shapes()
-    assert len(published_shapes()) == 84
+def test_default_model_has_the_published_tensors(golden):
     with torch.device("meta"):
         model = Tacotron2(HParams())
+    names = {k.removeprefix("state_dict/") for k in golden if k.startswith("state_dict/")}
+    assert names == set(model.state_dict())
+    assert len(names) == 84
     assert sum(p.numel() for p in model.parameters()) == 28_193_153
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+    assert len(norms) == 8
+    assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
 def test_weights_begin_as_in_the_reference():
@@ -263,12 +204,6 @@ def test_weights_begin_as_in_the_reference():
     assert set(weights) == set(bounds) | normalisations
     for name in normalisations:
         assert (weights[name] == (1 if name.endswith("weight") else 0)).all()
-
-
-def test_batch_norm_has_the_reference_settings():
-    norms = [m for m in tiny_model().modules() if isinstance(m, torch.nn.BatchNorm1d)]
-    assert len(norms) == 5
-    assert {(m.eps, m.momentum) for m in norms} == {(1e-5, 0.1)}
 
 
 # ---------------------------------------------------------------------------- shapes and order
@@ -319,13 +254,13 @@ def test_frames_of_a_step_follow_one_another(r):
     assert torch.equal(decoder.to_frames(steps), mel)
 
 
-def test_a_mel_of_no_whole_number_of_steps_is_refused():
+def test_partial_steps_are_refused():
     with pytest.raises(ValueError, match="mel of 13 frames: expected a multiple of n_frames_per"):
         tiny_model(n_frames_per_step=2)(tiny_batch(((7, 9), (5, 13)), r=1))
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
-def test_teacher_forcing_sees_earlier_steps_only_and_the_last_one(r):
+def test_teacher_forcing_sees_earlier_steps_only(r):
     model = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0, mask_padding=False)
     batch = tiny_batch(((7, 4 * r), (4, 4 * r)), r)
     before = model(batch)
@@ -342,7 +277,7 @@ def test_teacher_forcing_sees_earlier_steps_only_and_the_last_one(r):
                 assert not torch.equal(after.gate[:, t + 1], before.gate[:, t + 1])
 
 
-# ---------------------------------------------------------------------------- a decoder in numpy
+# ---------------------------------------------------------------------------- plain numpy
 
 
 def sigmoid(x):
@@ -419,7 +354,7 @@ def numpy_decoder(decoder, memory, text_lengths, mel, masks, p):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_the_decoder_equals_plain_numpy_dropout_included(r):
+def test_decoder_equals_plain_numpy(r):
     p = {"prenet": 0.5, "attention": 0.2, "decoder": 0.3}
     model = tiny_model(
         training=True,
@@ -441,98 +376,29 @@ def test_the_decoder_equals_plain_numpy_dropout_included(r):
         assert_close(ours.detach(), plain, 1e-12)
 
 
-def numpy_convolution(state, name, x):
-    """[in, T] -> [out, T]: a convolution with zeros beyond the ends, then batch norm."""
-    weight, bias = state[f"{name}.0.conv.weight"], state[f"{name}.0.conv.bias"]
-    half = weight.shape[2] // 2
-    padded = np.pad(x, ((0, 0), (half, half)))
-    columns = [
-        np.einsum("oik,ik->o", weight, padded[:, t : t + 2 * half + 1]) for t in range(x.shape[1])
-    ]
-    y = np.stack(columns, axis=1) + bias[:, None]
-    mean, variance = state[f"{name}.1.running_mean"], state[f"{name}.1.running_var"]
-    scale = state[f"{name}.1.weight"] / np.sqrt(variance + 1e-5)
-    return (y - mean[:, None]) * scale[:, None] + state[f"{name}.1.bias"][:, None]
-
-
-def test_the_postnet_equals_plain_numpy_and_is_added():
-    model = tiny_model(p_prenet_dropout=0.0, mask_padding=False).double()
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    outputs = model(tiny_batch(dtype=torch.float64))
-    for mel, mel_postnet in zip(outputs.mel, outputs.mel_postnet, strict=True):
-        x = mel.detach().numpy()
-        for i in range(3):
-            x = numpy_convolution(state, f"postnet.convolutions.{i}", x)
-            x = np.tanh(x) if i < 2 else x
-        assert_close((mel_postnet - mel).detach(), x, 1e-12)
-
-
-def test_the_encoders_convolutions_equal_plain_numpy_padding_included():
-    """As the reference trains: the embedding of the padding symbol is seen, and may learn."""
-    model = tiny_model(p_prenet_dropout=0.0).double()
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    batch = tiny_batch(dtype=torch.float64)
-    packed = []
-    model.encoder.lstm.register_forward_pre_hook(lambda _, inputs: packed.append(inputs[0]))
-    model(batch)
-    given, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed[0], batch_first=True)
-    longest_first = torch.argsort(batch.text_lengths, descending=True, stable=True)
-    assert torch.equal(lengths, batch.text_lengths[longest_first])
-    for row, length in enumerate(lengths):
-        x = state["embedding.weight"][batch.text[longest_first[row]].numpy()].T
-        for i in range(2):
-            x = np.maximum(numpy_convolution(state, f"encoder.convolutions.{i}", x), 0)
-        assert_close(given[row, :length].detach(), x.T[:length], 1e-12)
-
-
 # ---------------------------------------------------------------------------- dropout
 
 
-def test_masks_have_their_shapes_and_rates():
-    model = tiny_model(prenet_dim=40, attention_rnn_dim=30, decoder_rnn_dim=50, training=True)
-    masks = model.decoder.draw_masks(200, 8, seeded())
-    assert [m.shape for m in masks.prenet] == [(200, 8, 40)] * 2
-    assert masks.attention_hidden.shape == (200, 8, 30)
-    assert masks.decoder_hidden.shape == (200, 8, 50)
-    kept = {"prenet": 0.5, "lstm": 0.9}  # the published dropout of 0.5 and 0.1
-    for mask, rate in (
-        (masks.prenet[0], kept["prenet"]),
-        (masks.prenet[1], kept["prenet"]),
-        (masks.attention_hidden, kept["lstm"]),
-        (masks.decoder_hidden, kept["lstm"]),
-    ):
-        assert mask.dtype == torch.bool
-        assert abs(mask.float().mean().item() - rate) < 0.01
-        assert (mask.float().mean(dim=(0, 1)) - rate).abs().max() < 0.07  # at every unit
-        assert (mask.float().mean(dim=(1, 2)) - rate).abs().max() < 0.2  # and every step
-    assert not torch.equal(*masks.prenet)
-
-
-def test_lstm_dropout_is_for_training_and_the_prenets_for_ever():
+def test_prenet_dropout_stays_on_after_training():
     masks = tiny_model(training=False).decoder.draw_masks(4, 2)
     assert masks.attention_hidden is None
     assert masks.decoder_hidden is None
     assert all(0 < m.float().mean() < 1 for m in masks.prenet)
-    masks = tiny_model(training=True, p_prenet_dropout=0.0).decoder.draw_masks(4, 2)
-    assert masks.prenet == (None, None)
-    assert masks.attention_hidden is not None
-
-
-def test_evaluation_is_random_by_its_prenet():
-    model, batch = tiny_model(), tiny_batch()
-    torch.manual_seed(0)
-    first = model(batch)
-    assert not torch.equal(first.mel, model(batch).mel)
-    torch.manual_seed(0)
-    assert torch.equal(first.mel, model(batch).mel)
-    calm = tiny_model(p_prenet_dropout=0.0)
-    assert torch.equal(calm(batch).mel, calm(batch).mel)
+    model = tiny_model(training=True, prenet_dim=40, attention_rnn_dim=30, decoder_rnn_dim=50)
+    masks = model.decoder.draw_masks(200, 8, seeded())
+    assert [m.shape for m in masks.prenet] == [(200, 8, 40)] * 2
+    assert not torch.equal(*masks.prenet)
+    assert masks.attention_hidden.shape == (200, 8, 30)
+    assert masks.decoder_hidden.shape == (200, 8, 50)
+    # The published dropout of 0.5 and 0.1; 48,000 draws or more: a standard deviation of 0.0023.
+    rates = [m.float().mean().item() for m in (*masks.prenet, *masks[1:])]
+    assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_same_masks_give_bitwise_the_same_outputs(training):
+def test_masks_decide_the_decoders_dropout(training):
     model, batch = tiny_model(training=training), tiny_batch()
-    masks = model.decoder.draw_masks(batch.mel.shape[2], 3, seeded())
+    masks, others = (model.decoder.draw_masks(batch.mel.shape[2], 3, seeded(i)) for i in (0, 1))
 
     def run(masks):
         torch.manual_seed(5)  # for encoder and postnet
@@ -541,11 +407,11 @@ def test_the_same_masks_give_bitwise_the_same_outputs(training):
     first, second = run(masks), run(masks)
     for one, other in zip(first[:4], second[:4], strict=True):
         assert torch.equal(one, other)
-    others = model.decoder.draw_masks(batch.mel.shape[2], 3, seeded(1))
     assert not torch.equal(first.mel, run(others).mel)
+    assert not torch.equal(model(batch).mel, model(batch).mel)  # drawn anew
 
 
-def test_a_generator_draws_the_same_masks_whatever_the_global_state():
+def test_a_generator_alone_decides_masks():
     decoder = tiny_model(training=True).decoder
     drawn = []
     for seed in (1, 2):
@@ -569,7 +435,7 @@ def inputs_of(module, run):
     return x
 
 
-def test_encoder_and_postnet_drop_half_after_every_convolution_in_training():
+def test_convolutions_drop_half_in_training():
     model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
     batch = tiny_batch(((40, 50), (40, 50)))
     for stack in (model.encoder.convolutions, model.postnet.convolutions):
@@ -638,37 +504,6 @@ def test_losses_equal_a_naive_loop(r):
     assert all(loss.ndim == 0 for loss in losses)
 
 
-@pytest.mark.parametrize("r", [1, 2])
-def test_more_padding_lowers_the_padded_loss_and_leaves_the_other(r):
-    batch = tiny_batch(((7, 9), (3, 4), (5, 12)), r)
-    model = tiny_model(n_frames_per_step=r, mask_padding=True)
-    outputs = model(batch)
-    longer = dataclasses.replace(
-        batch, mel=F.pad(batch.mel, (0, 10 * r)), gate=F.pad(batch.gate, (0, 10), value=1.0)
-    )
-    padded = outputs._replace(
-        mel=F.pad(outputs.mel, (0, 10 * r)),
-        mel_postnet=F.pad(outputs.mel_postnet, (0, 10 * r)),
-        gate=F.pad(outputs.gate, (0, 10), value=1e3),  # masked as the model masks
-    )
-    before, after = Tacotron2Loss()(outputs, batch), Tacotron2Loss()(padded, longer)
-    for name in ("total_unpadded", "mel_unpadded", "mel_postnet_unpadded", "gate_unpadded"):
-        assert getattr(after, name).item() == pytest.approx(getattr(before, name).item(), rel=1e-6)
-    for name in ("total", "mel", "mel_postnet", "gate"):
-        assert getattr(after, name) < 0.75 * getattr(before, name)
-    junk = padded._replace(mel=torch.where(longer.mel == 0, 99.0, padded.mel))
-    assert Tacotron2Loss()(junk, longer).mel_unpadded.item() == pytest.approx(
-        before.mel_unpadded.item(), rel=1e-6
-    )
-
-
-def test_a_batch_without_padding_has_one_loss():
-    batch = tiny_batch(((5, 8), (3, 8)))
-    losses = Tacotron2Loss()(random_outputs(batch), batch)
-    for padded, unpadded in zip(losses[:4], losses[4:], strict=True):
-        assert padded.item() == pytest.approx(unpadded.item(), rel=1e-6)
-
-
 @pytest.mark.parametrize("loss", ["total", "total_unpadded"])
 def test_autograd_sees_the_mask(loss):
     """Finite differences: masking in place behind autograd falsifies this very gradient."""
@@ -711,7 +546,7 @@ def test_every_parameter_learns():
 # ---------------------------------------------------------------------------- the encoder
 
 
-def test_the_order_of_a_batch_does_not_matter():
+def test_order_of_a_batch_does_not_matter():
     """Texts need not come longest first."""
     model = tiny_model(p_prenet_dropout=0.0)
     batch = tiny_batch(((3, 4), (7, 9), (5, 12), (7, 2)))
@@ -726,7 +561,7 @@ def test_the_order_of_a_batch_does_not_matter():
         assert_close(two, one[order], 1e-5)
 
 
-def test_the_encoder_without_a_mask_sees_padding_as_the_reference_does():
+def test_encoder_without_a_mask_sees_padding():
     encoder = tiny_model().encoder
     x = torch.randn(1, 7, 5, generator=seeded())
     padded = torch.cat([x, torch.full((1, 7, 3), 2.0)], dim=2)
@@ -737,10 +572,6 @@ def test_the_encoder_without_a_mask_sees_padding_as_the_reference_does():
     assert masked.shape == (1, 8, 8)
     assert_close(masked[:, :5], alone, 1e-6)
     assert (masked[:, 5:] == 0).all()
-
-
-def test_the_encoder_gives_every_symbol_a_vector():
-    assert Encoder(TINY).eval()(torch.zeros(2, 7, 9), torch.tensor([9, 4])).shape == (2, 9, 8)
 
 
 # ---------------------------------------------------------------------------- inference
@@ -770,7 +601,7 @@ def eager_to_stop(model, text, lengths, masks, distinct=3):
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
-def test_a_text_speaks_in_a_batch_as_it_does_alone(r):
+def test_texts_do_not_disturb_each_other(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
     text = torch.randint(1, 20, (5, 9), generator=seeded())  # beyond its length: other symbols
@@ -809,7 +640,7 @@ def test_inference_is_teacher_forcing_on_its_own_frames(r):
         assert_close(getattr(forced, name), getattr(spoken, name), 1e-5, name)
 
 
-def test_a_text_ends_with_the_step_whose_gate_passes_the_threshold():
+def test_texts_end_where_the_gate_passes_the_threshold():
     model = tiny_model()
     text, lengths = torch.randint(1, 20, (6, 7), generator=seeded()), torch.full((6,), 7)
     masks = model.decoder.draw_masks(12, 6, seeded(1))
@@ -824,42 +655,29 @@ def test_a_text_ends_with_the_step_whose_gate_passes_the_threshold():
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_speech_that_never_stops_ends_at_the_step_limit(r):
+def test_inference_ends_at_the_step_limit(r):
     model = tiny_model(n_frames_per_step=r, gate_threshold=2.0, max_decoder_steps=7)
-    outputs = model.infer(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    text, lengths = torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3])
+    outputs = model.infer(text, lengths)
     assert outputs.mel_lengths.tolist() == [7 * r, 7 * r]
     assert outputs.mel_lengths.device.type == "cpu"
     assert outputs.mel.shape == outputs.mel_postnet.shape == (2, MELS, 7 * r)
     assert outputs.gate.shape == (2, 7)
     assert outputs.alignments.shape == (2, 7, 5)
-
-
-def test_a_first_step_can_be_the_last():
-    model = tiny_model()
-    torch.nn.init.constant_(model.decoder.gate_layer.linear_layer.bias, 1000.0)
-    outputs = model.infer(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))
-    assert outputs.mel_lengths.tolist() == [1, 1]
-    assert outputs.mel.shape == (2, MELS, 1)
-
-
-def test_inference_in_training_mode_is_refused():
-    with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
-        tiny_model(training=True).infer(torch.ones(1, 5, dtype=torch.int64), torch.tensor([5]))
-
-
-def test_inference_makes_no_graph_and_leaves_the_model_alone():
-    model = tiny_model()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    outputs = model.infer(torch.ones(1, 5, dtype=torch.int64), torch.tensor([5]))
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    model.gate_threshold = 0.0  # the first step is the last
+    assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
+    with pytest.raises(RuntimeError, match=r"training mode: call model\.eval\(\)"):
+        model.train().infer(text, lengths)
 
 
 # ---------------------------------------------------------------------------- another decoder
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_training_decoder_receives_what_is_promised(training):
+def test_training_decoder_receives_what_is_promised(training):
     calls = []
 
     def recorder(*arguments):
@@ -870,8 +688,7 @@ def test_a_training_decoder_receives_what_is_promised(training):
     model = tiny_model(training=training, training_decoder=recorder, n_frames_per_step=r)
     batch = tiny_batch(((7, 9), (3, 4), (5, 12)), r)
     masks = model.decoder.draw_masks(6, 3, seeded())
-    torch.manual_seed(0)
-    outputs = model(batch, masks)
+    model(batch, masks)
     ((decoder, memory, mask, mel, given_masks),) = calls
     assert decoder is model.decoder
     assert memory.shape == (3, 7, 8)
@@ -879,33 +696,13 @@ def test_a_training_decoder_receives_what_is_promised(training):
     assert mask.tolist() == (torch.arange(7) >= torch.tensor([[7], [3], [5]])).tolist()
     assert mel is batch.mel
     assert given_masks is masks
-    readable = tiny_model(training=training, n_frames_per_step=r)
-    torch.manual_seed(0)
-    for one, other in zip(outputs[:4], readable(batch, masks)[:4], strict=True):
-        assert torch.equal(one, other)
-
     model(batch)  # without masks the model draws them, once, for all steps
-    drawn = calls[1][4]
-    assert isinstance(drawn, DropoutMasks)
-    assert [m.shape for m in drawn.prenet] == [(6, 3, 5)] * 2
-    assert (drawn.attention_hidden is None) == (not training)
+    assert [m.shape for m in calls[1][4].prenet] == [(6, 3, 5)] * 2
     model.eval().infer(batch.text, batch.text_lengths)
-    assert len(calls) == 2  # synthesis has no use for it
+    assert len(calls) == 2  # synthesis does not use it
 
 
 # ---------------------------------------------------------------------------- precision
-
-
-def test_the_model_works_in_double_precision():
-    batch = tiny_batch(dtype=torch.float64)
-    single, double = tiny_model(p_prenet_dropout=0.0), tiny_model(p_prenet_dropout=0.0).double()
-    outputs = double(batch)
-    assert {x.dtype for x in outputs[:4]} == {torch.float64}
-    assert Tacotron2Loss()(outputs, batch).total.dtype == torch.float64
-    for one, other in zip(single(tiny_batch())[:4], outputs[:4], strict=True):
-        assert_close(one, other.float(), 1e-4)
-    text, lengths = batch.text, batch.text_lengths
-    assert double.infer(text, lengths).mel.dtype == torch.float64
 
 
 def test_bfloat16_autocast_is_near_single_precision():

@@ -46,12 +46,8 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_a_clear_diagonal_alignment_raises_no_warning():
-    assert speaking.alignment_warnings(diagonal(60, 20), TWENTY) == []
-
-
 @pytest.mark.parametrize("text", TEXTS)
-def test_speech_of_every_word_is_good_though_the_last_signs_are_never_in_focus(text):
+def test_silent_last_letters_are_not_warned_of(text):
     """The last letters of a word may be silent, and what follows it is."""
     sequence = symbols_of(text)
     start, end = speaking.word_spans(sequence)[-1]
@@ -61,7 +57,7 @@ def test_speech_of_every_word_is_good_though_the_last_signs_are_never_in_focus(t
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
-def test_speech_that_lacks_the_last_word_is_warned_of(text):
+def test_a_missing_last_word_is_warned_of(text):
     sequence = symbols_of(text)
     words = speaking.word_spans(sequence)
     for seed in range(40):
@@ -76,19 +72,13 @@ def test_words_are_runs_of_letters_and_of_phones():
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
-def test_a_blurred_alignment_is_named_with_its_sharpness_and_the_threshold():
-    blurred = np.full((30, 20), 0.05, dtype=np.float32)
-    warnings = speaking.alignment_warnings(blurred, TWENTY)
-    assert any("0.05" in w and str(speaking.LEAST_SHARPNESS) in w for w in warnings)
-
-
-def test_an_alignment_cut_off_says_how_many_words_were_spoken():
+def test_blurred_cut_and_repeated_speech_is_warned_of():
+    assert speaking.alignment_warnings(diagonal(60, 20), TWENTY) == []
+    blurred = speaking.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
+    assert any("0.05" in w and str(speaking.LEAST_SHARPNESS) in w for w in blurred)
     assert speaking.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
         "words are missing at the end: attention got to word 4 of 5 (symbol 16 of 20)"
     ]
-
-
-def test_a_jump_back_is_named_with_its_step_and_small_steps_back_are_not():
     alignment = diagonal(60, 20)
     alignment[30] = 0
     alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
@@ -99,18 +89,14 @@ def test_a_jump_back_is_named_with_its_step_and_small_steps_back_are_not():
     assert "jumps back 5 symbols at step 30" in warning
 
 
-def test_sharpness_is_the_mean_largest_weight():
-    assert speaking.sharpness(np.array([[0.5, 0.5], [0.1, 0.9]])) == pytest.approx(0.7)
-
-
-def test_the_seed_decides_the_dropout(checkpoint_path):
+def test_seed_decides_the_dropout(checkpoint_path):
     model = speaking.load_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu")).model
     first, again, other = (speaking.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
     assert torch.equal(first.mel, again.mel)
     assert not torch.equal(first.mel, other.mel)
 
 
-def test_the_picture_shows_every_part_in_a_box_where_it_belongs():
+def test_picture_shows_every_part_in_its_place():
     parts = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
     axes, _ = draw_alignment(*parts).axes
     assert [tuple(image.get_extent()) for image in axes.images] == [
@@ -127,7 +113,7 @@ def test_the_picture_shows_every_part_in_a_box_where_it_belongs():
     assert len(draw_alignment(parts[0]).axes[0].patches) == 0
 
 
-def test_a_reference_checkpoint_without_settings_takes_them_from_the_command(tmp_path):
+def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
     torch.manual_seed(0)
     weights = Tacotron2(create_hparams(SPEAKER)).state_dict()
     path = tmp_path / "reference.pt"

@@ -1,40 +1,51 @@
 """survey.py, recommendation.py against brute force over all pairs, closed forms, hand counts."""
 
+import csv
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from surveys import survey
 
-from analysis.recommendation import recommend
-from analysis.strategies import PARAMETERS
+from analysis import published
+from analysis.recommendation import (
+    LEARNED,
+    WITH_RANDOM_EPOCHS,
+    overrides,
+    recommend,
+    what_was_learned,
+)
+from analysis.step_costs import StepCosts
 from analysis.survey import (
+    DEFAULTS,
+    PARAMETERS,
     Surveyor,
+    batching_name,
     match_zero_padding,
     mean_survey,
     parameter_values,
-    relative_spread,
     sweep,
+    value_in_words,
 )
-from batching import STRATEGIES, plan_epoch
+from batching import REGISTRY, STRATEGIES, plan_epoch
+from hparams import HParams, create_hparams
 
 
 def distinct_lengths(count, seed=0):
     return np.random.default_rng(seed).permutation(np.arange(50, 50 + count))
 
 
-class FlatCosts:
-    """A step takes a millisecond a frame; its memory is a byte a padded frame."""
+# A step takes a millisecond a frame; its memory is a byte a padded frame.
+FLAT_COSTS = StepCosts(
+    "", np.array([0, 1e-3, 0]), np.array([0, 1.0]), {"n_frames_per_step": 1}, 0
+)
 
-    bytes_per_term = (1.0,)
 
-    def seconds(self, batch_sizes, frames, symbols):
-        return frames / 1000
-
-    def bytes(self, batch_sizes, frames, symbols):
-        return batch_sizes * frames
+def survey(lengths, batch_size, strategy, *, seed=0, frames_per_step=1, costs=None, **options):
+    surveyor = Surveyor(lengths, seed=seed, frames_per_step=frames_per_step, costs=costs)
+    return surveyor.survey(batch_size, strategy, **options)
 
 
 # ---------------------------------------------------------------------------- brute force
@@ -63,7 +74,7 @@ def brute_rank_distance(lengths, pairs):
     dynamic=st.booleans(),
     seed=st.integers(0, 3),
 )
-def test_spread_and_novelty_are_those_of_all_pairs(lengths, strategy, batch_size, dynamic, seed):
+def test_spread_and_novelty_match_brute_force(lengths, strategy, batch_size, dynamic, seed):
     options = {"dynamic_batch_size": dynamic, "seed": seed, "bucket_size": 4, "num_bins": 2}
     found = survey(lengths, batch_size, strategy, epochs=2, **options)
     plans = [plan_epoch(lengths, batch_size, strategy, epoch=e, **options) for e in range(3)]
@@ -84,31 +95,24 @@ def test_spread_and_novelty_are_those_of_all_pairs(lengths, strategy, batch_size
 # ---------------------------------------------------------------------------- closed forms
 
 
-def test_random_batches_repeat_as_many_pairs_as_chance_says():
+def test_random_batches_repeat_pairs_by_chance():
     found = survey(distinct_lengths(400), 20, "random", epochs=60)
     assert 1 - found.novelty == pytest.approx(19 / 399, rel=0.03)
     assert found.spread == pytest.approx(1, abs=0.02)
 
 
-def test_buckets_repeat_as_many_pairs_as_chance_inside_a_bucket():
+def test_buckets_repeat_pairs_by_chance():
     found = survey(distinct_lengths(400), 10, "bucket", bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(9 / 39, rel=0.03)
 
 
-def test_sorted_batches_of_distinct_lengths_never_change():
+def test_sorted_batches_never_change():
     found = survey(distinct_lengths(60), 6, "sorted", epochs=3)
     assert found.novelty == 0
     assert found.spread == 0
 
 
-def test_spread_is_measured_between_sorted_and_random():
-    assert relative_spread(0.2, 0.2) == 0
-    assert relative_spread(1.0, 0.2) == 1
-    assert relative_spread(0.6, 0.2) == pytest.approx(0.5)
-    assert np.isnan(relative_spread(1.0, 1.0))
-
-
-def test_what_cannot_be_told_is_not_a_number():
+def test_undefined_mixing_is_nan():
     alone = survey([10, 20, 30], 1, "random")
     assert np.isnan(alone.novelty)
     assert np.isnan(alone.spread)
@@ -118,7 +122,7 @@ def test_what_cannot_be_told_is_not_a_number():
 # ---------------------------------------------------------------------------- counted by hand
 
 
-def test_costs_of_four_clips_counted_by_hand():
+def test_padding_of_four_clips_by_hand():
     found = survey([40, 10, 30, 20], 2, "sorted")  # (10, 20), (30, 40); capacity 80
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -135,7 +139,7 @@ def test_costs_of_four_clips_counted_by_hand():
     assert larger.batch_capacity == 90
 
 
-def test_several_frames_a_step_make_fewer_steps_of_whole_numbers_of_frames():
+def test_several_frames_per_step_round_up():
     found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)  # (10, 21), (30, 40)
     assert found.decoder_steps == 6 + 10
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
@@ -143,15 +147,13 @@ def test_several_frames_a_step_make_fewer_steps_of_whole_numbers_of_frames():
     assert found.largest_batch_frames == 80
 
 
-def test_predicted_time_is_the_sum_and_memory_the_most_of_the_batches():
-    found = survey(
-        np.array([40, 10, 30, 20]), 2, "sorted", costs=FlatCosts(), symbols=np.array([4, 1, 3, 2])
-    )
+def test_time_is_summed_and_memory_maximal():
+    found = survey([40, 10, 30, 20], 2, "sorted", costs=FLAT_COSTS)
     assert found.seconds_per_epoch == pytest.approx(0.060)
     assert found.peak_bytes == 80
 
 
-def test_several_draws_average_but_keep_the_largest():
+def test_draws_average_but_keep_the_largest():
     small, large = survey([1, 2], 2, "sorted"), survey([1, 4], 2, "sorted")
     both = mean_survey([small, large])
     assert both.average_batch_length == 3
@@ -168,7 +170,7 @@ def test_several_draws_average_but_keep_the_largest():
     num_clips=st.integers(1, 90),
     batch_size=st.integers(1, 20),
 )
-def test_every_value_of_a_sweep_is_allowed_on_its_corpus(strategy, num_clips, batch_size):
+def test_every_sweep_value_is_allowed(strategy, num_clips, batch_size):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
     surveys = sweep(Surveyor(distinct_lengths(num_clips)), batch_size, strategy, values, epochs=1)
@@ -176,22 +178,15 @@ def test_every_value_of_a_sweep_is_allowed_on_its_corpus(strategy, num_clips, ba
 
 
 @pytest.mark.parametrize("strategy", PARAMETERS)
-def test_a_sweep_goes_from_least_to_most_random(strategy):
+def test_sweeps_go_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(Surveyor(distinct_lengths(400)), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
     assert least.spread < 0.05 < 0.5 < most.spread
 
 
-def test_the_default_value_can_be_put_into_a_sweep():
-    assert 58 in parameter_values("alternated_sort", 10_480, 16, include=[58])
-    assert 58 not in parameter_values("alternated_sort", 20, 4, include=[58])
-    assert 1024 in parameter_values("bucket", 10_480, 16)
-    assert 0.1 in parameter_values("semi_sorted", 10_480, 16)
-
-
 @pytest.mark.parametrize("strategy", ["bucket", "alternated_sort"])
-def test_equal_padding_is_the_nearest_below_among_all_values(strategy):
+def test_equal_padding_is_the_nearest_below(strategy):
     lengths, batch_size = np.random.default_rng(1).integers(80, 800, 240), 4
     target = 0.06
     value, rate = match_zero_padding([lengths], batch_size, strategy, target, epochs=4)
@@ -206,12 +201,12 @@ def test_equal_padding_is_the_nearest_below_among_all_values(strategy):
     assert (value, rate) == (best, pytest.approx(rates[best]))
 
 
-def test_equal_padding_says_when_nothing_pads_so_little():
+def test_equal_padding_may_be_impossible():
     lengths = np.random.default_rng(1).integers(80, 800, 40)
     assert match_zero_padding([lengths], 4, "bucket", 0.0) is None
 
 
-def test_the_recommendation_is_as_cheap_as_an_exhaustive_search():
+def test_recommendation_matches_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
     result = recommend(Surveyor(lengths), 8, min_novelty=0.8, epochs=3)
     allowed = [
@@ -232,9 +227,9 @@ def test_the_recommendation_is_as_cheap_as_an_exhaustive_search():
     assert result.ranked[0].cost <= 1.01 * min(one.cost for one in allowed)
 
 
-def test_more_memory_makes_larger_batches_and_none_beyond_the_limit():
+def test_memory_limits_the_recommended_capacity():
     lengths = np.random.default_rng(2).integers(80, 800, 300)
-    surveyor = Surveyor(lengths, costs=FlatCosts(), symbols=lengths // 6)
+    surveyor = Surveyor(lengths, costs=FLAT_COSTS)
     usual = recommend(surveyor, 8, min_novelty=0.8, epochs=3).ranked[0]
     limit = 2.5 * 8 * lengths.max()
     roomy = recommend(surveyor, 8, min_novelty=0.8, max_bytes=limit, epochs=3).ranked[0]
@@ -247,8 +242,59 @@ def test_more_memory_makes_larger_batches_and_none_beyond_the_limit():
     assert tight.ranked[0].peak_bytes <= 3 * lengths.max()
 
 
-def test_limits_that_nothing_keeps_leave_the_most_random_and_no_recommendation():
+def test_impossible_limits_give_no_recommendation():
     lengths = np.random.default_rng(2).integers(80, 800, 60)
     result = recommend(Surveyor(lengths), 8, min_novelty=1.0, epochs=3)
     assert result.ranked == []
     assert max(one.novelty for one in result.tried) > 0.8
+
+
+# ---------------------------------------------------------------------------- words
+
+
+def test_batching_names_are_the_papers():
+    short = {entry.short_name: name for name, entry in REGISTRY.items()}
+    for name in published.TABLE_2:
+        first, *rest = name.split("-")
+        assert batching_name(short[first], "DBS" in rest, "BR" in rest) == name
+    assert batching_name("random", True, True) == "RAND-DBS"
+    assert value_in_words("bucket", 1024) == "buckets of 1,024"
+    assert {name: getattr(HParams(), name) for name in PARAMETERS.values()} == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "batch_size=8,text_cleaners=[basic_cleaners]",
+        "win_time=None,win_length=800,hop_length=200,precision=bf16",
+        "filter_length=4096,batching_strategy=bucket,bucket_size=64",
+        "dynamic_batch_size=True,batch_capacity=20000,num_bins=7",
+    ],
+)
+def test_overrides_give_the_settings_back(text):
+    base = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
+    hparams = create_hparams(text, base=base)
+    assert create_hparams(overrides(hparams)) == hparams
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_learning_is_reported_as_the_study_measured(strategy, dynamic):
+    """Against the report's table of losses paired by seed."""
+    path = ROOT / "benchmarks/results/table2-small-2026-11-22-cpu/report.csv"
+    with open(path, encoding="utf-8", newline="") as file:
+        measured = {
+            row["row"]: (round(float(row["ours"])), round(float(row["standard_error"])))
+            for row in csv.DictReader(file)
+            if row["quantity"] == "unpadded loss, late third: against RAND (%)" and row["ours"]
+        }
+    said = what_was_learned(strategy, dynamic)
+    name = batching_name(strategy, dynamic, True)
+    row = name + " (LRF 0.039)" * (name == "SSB-exp-DBS-BR")  # the factor that was recommended
+    studied = (strategy, dynamic) in LEARNED
+    if studied:
+        assert LEARNED[strategy, dynamic] == measured[row]
+        assert f" {name} by {measured[row][0]}% ± {measured[row][1]}" in said
+    assert ("not known" in said) != (studied or name == "RAND")
+    assert measured["SSB-DBS-BR (random_epochs 2)"] == WITH_RANDOM_EPOCHS

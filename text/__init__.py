@@ -8,7 +8,6 @@ checkpoints read a text as they were trained to.
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 from text.cleaners import clean_pieces
 from text.symbols import symbols
@@ -23,7 +22,7 @@ _SPOKEN_IDS = {i for i, symbol in enumerate(symbols) if symbol[0] == "@" or symb
 def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
     """The text after every named cleaner in turn; braces have no meaning here.
 
-    Raises UserError for an unknown cleaner, or without a package that it needs for this text.
+    Errors as `clean_pieces`.
     """
     return clean_pieces([text], cleaner_names)[0]
 
@@ -31,16 +30,13 @@ def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
 def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
     """Ids, each from 0 to len(symbols) - 1, of a text; the empty list for an empty one.
 
-    `{HH AH0 L OW1}` gives phones of the ARPAbet, the text around it is cleaned piece by piece.
-    Whatever has no symbol is dropped in silence. Two oddities of the reference are kept: an
-    underscore becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and spans
-    are looked for in the first line only, where one drops all further lines, so give single lines.
-
-    Raises UserError for an unknown cleaner, or without a package that it needs for this text.
+    `{HH AH0 L OW1}` gives phones of the ARPAbet; the text around it is cleaned piece by piece.
+    What has no symbol is dropped silently. Two quirks of NVIDIA's code are kept: an underscore
+    becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and a phone span in
+    the first line drops all further lines, so pass single lines. Errors as `clean_pieces`.
     """
     pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
-    if len(pieces) == 1:
-        pieces = [text]
+    pieces = [text] if len(pieces) == 1 else pieces
     pieces[::2] = clean_pieces(pieces[::2], cleaner_names)
 
     sequence = []
@@ -64,10 +60,5 @@ def sequence_to_text(sequence: Iterable[int]) -> str:
     unknown = sorted({i for i in ids if not 0 <= i < len(symbols)})
     if unknown:
         raise ValueError(f"no symbol has the id {unknown}: ids run from 0 to {len(symbols) - 1}")
-    text = ""
-    for is_phone, run in groupby((symbols[i] for i in ids), key=lambda symbol: symbol[0] == "@"):
-        if is_phone:
-            text += "{" + " ".join(phone[1:] for phone in run) + "}"
-        else:
-            text += "".join(run)
-    return text
+    text = "".join(f"{{{symbols[i][1:]}}}" if symbols[i][0] == "@" else symbols[i] for i in ids)
+    return text.replace("}{", " ")

@@ -2,9 +2,9 @@
 
 `english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints and published
 results rest on it: "£10" becomes "psten", "Mrs." becomes "misess", "3.14" "three point fourteen".
-`english_cleaners_corrected` mends these; do not mix the two on one model.
-`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers alone, and
-digits are no symbols, so write numbers out for them.
+`english_cleaners_corrected` fixes these; do not mix the two on one model.
+`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers as digits,
+which have no symbols, so write numbers out for them.
 """
 
 import difflib
@@ -42,7 +42,7 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
 _SIGN_RULES: list[Rule] = [(re.compile(r"&"), " and "), (re.compile(r"\s*%"), " percent")]
-# What has no symbol parts two words ("and/or") or else goes without a trace ("[he]").
+# What has no symbol separates two words ("and/or") or else is removed ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
@@ -50,7 +50,7 @@ _SILENT_RULES: list[Rule] = [
 
 
 def _to_ascii(text: str) -> str:
-    """unidecode, which gives ASCII back as it is: machines that lack it can read English."""
+    """As unidecode, which is not needed where the text is ASCII already."""
     if text.isascii():
         return text
     try:
@@ -70,7 +70,7 @@ def _to_ascii_but_currency(text: str) -> str:
 
 
 def _apply(*rules: Rule) -> Callable[[str], str]:
-    """One after another, each on the result of the last: what a rule may match depends on it."""
+    """Each rule on the result of the one before."""
 
     def rewrite(text: str) -> str:
         for pattern, replacement in rules:
@@ -100,19 +100,13 @@ CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
     "transliteration_cleaners": (_to_ascii, str.lower, _apply(*_WHITESPACE_RULES)),
     "basic_cleaners": (str.lower, _apply(*_WHITESPACE_RULES)),
 }
-_STRIPS_THE_ENDS = "english_cleaners_corrected"
 
 
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises UserError for an unknown cleaner and without a package that it needs for this text,
-    TypeError for a bare string in place of a list.
+    Raises UserError for an unknown cleaner, and if a package that the text needs is missing.
     """
-    if isinstance(cleaner_names, str):
-        raise TypeError(
-            f"cleaner_names is a list of names: give [{cleaner_names!r}], not {cleaner_names!r}"
-        )
     pieces = list(pieces)
     for name in cleaner_names:
         if name not in CLEANERS:
@@ -123,7 +117,7 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
             )
         for step in CLEANERS[name]:
             pieces = [step(piece) for piece in pieces]
-        if name == _STRIPS_THE_ENDS:  # of the text: a space beside an ARPAbet span parts words
+        if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()
     return pieces

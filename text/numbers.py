@@ -1,12 +1,13 @@
 """Numbers to English words, as rules that `cleaners` applies in order to lower-case ASCII text.
 
-`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, oddities included, because its checkpoints
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, mistakes included, because its checkpoints
 were trained on that. `CORRECTED_NUMBER_RULES` reads them as a person would.
 """
 
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from errors import UserError
 
@@ -16,8 +17,8 @@ _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999
 
 
 @lru_cache(maxsize=1)
-def _inflect_engine():
-    """The one inflect engine; its import takes about a second, so only numbers pay for it."""
+def _inflect_engine() -> Any:
+    """Imported here, as it takes about a second and only numbers need it."""
     try:
         import inflect
     except ModuleNotFoundError as error:
@@ -39,7 +40,7 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def _spell_number_or_year(digits: str) -> str:
-    """1001 to 2999 are taken for years and read in pairs, but for 2000 to 2009."""
+    """1001 to 2999 are read as years, in pairs, except 2000 to 2009."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
@@ -55,7 +56,7 @@ def _dollars_in_digits(match: re.Match[str]) -> str:
     dollars, _, cents = amount.partition(".")
     if "." in cents:  # not an amount: $1.2.3
         return f"{amount} dollars"
-    # A stray comma, as in "$,5", is an error in the reference; here it is passed over.
+    # A stray comma, as in "$,5", is an error in NVIDIA's code; here it is ignored.
     dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
     units = [(dollars, "dollar"), (cents, "cent")]
     parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]

@@ -1,16 +1,10 @@
-"""A text that is too long to speak in one go, split where a reader would take a breath.
+"""A text that is too long to speak at once, split where a reader would take a breath.
 
 Symbols are split, after cleaning: "Mr. Smith" and "$3.50" are words by then, and the model's limit
-is a number of symbols. Where a part may end, best first:
-
-- after a sentence (. ! ?);
-- after a clause (; : , a dash, dots);
-- at a space between two words;
-- at a space inside a number or after an abbreviation.
-
-Never inside a word or a run of ARPAbet phones. A part is longer than the limit only where one word
-is. Of all ways to split, the one is taken that needs the fewest places of the last kind, then of
-the third, the second and the first, and then has the most even parts.
+is a number of symbols. `Ending` lists where a part may end; never inside a word or a run of ARPAbet
+phones. A part is longer than the limit only where one word is. Of all ways to split, the one is
+taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has the
+most even parts.
 """
 
 import re
@@ -25,15 +19,15 @@ from text.symbols import symbols
 class Ending(IntEnum):
     """What a part ends with, best first."""
 
-    SENTENCE = 0
-    CLAUSE = 1
-    WORD = 2
-    INSIDE = 3  # of a number, or of an abbreviation and what it belongs to
+    SENTENCE = 0  # . ! ?
+    CLAUSE = 1  # ; : , a dash, dots
+    WORD = 2  # a space between two words
+    INSIDE = 3  # a space inside a number, or after an abbreviation
 
 
 @dataclass(frozen=True)
 class TextPart:
-    start: int  # place of its first symbol in the text
+    start: int  # index of its first symbol in the text
     end: int  # and of the one after its last
     ending: Ending
 
@@ -62,10 +56,7 @@ def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
 
     Between two parts nothing is left out but spaces. A text within the limit is one part, whole.
-
-    Args:
-        sequence: ids of symbols, as text_to_sequence gives them, something to speak among them.
-        limit: symbols (math.inf for none); a part that is one longer word exceeds it.
+    `sequence` holds ids of symbols, something to speak among them.
     """
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
@@ -112,13 +103,15 @@ def _is_abbreviation(word: str) -> bool:
 def _is_inside_number(word: str, following: str) -> bool:
     if word.endswith(",") and not _NUMBER_GOES_ON.fullmatch(word):
         return False
-    pair = word.rstrip(","), re.match(r"[^,;:.!?]*", following)[0]
+    pair = word.rstrip(","), re.split(r"[,;:.!?]", following)[0]
     return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
 
 
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
-    cheapest = [(0,) * (len(Ending) + 1)]  # endings of each kind, worst first; squared lengths
+    cheapest: list[tuple[int, ...]] = [
+        (0,) * (len(Ending) + 1)
+    ]  # endings of each kind, worst first; squared lengths
     origins = [0]  # where the last part begins, among the first so many units
     for end in range(1, len(units) + 1):
         found = []
@@ -131,8 +124,8 @@ def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
             if start > 0:
                 cost[Ending.INSIDE - units[start - 1].ending] += 1
             found.append((tuple(cost), start))
-        cost, origin = min(found)
-        cheapest.append(cost)
+        least, origin = min(found)
+        cheapest.append(least)
         origins.append(origin)
     parts, end = [], len(units)
     while end > 0:

@@ -7,14 +7,12 @@ for one, makes fused Adam write outside its memory.
 """
 
 import contextlib
-import errno
 import importlib.util
 import io
 import math
 import os
 import re
 import shutil
-import stat
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +23,7 @@ import torch
 
 from batching import BatchingError, LengthBatchSampler
 from errors import UserError
-from files import unused_name, write_atomically
+from files import open_file, unused_name, write_atomically
 from hparams import HParams, hparams_from_dict
 from training.machine import is_out_of_memory
 from training.trainer import Trainer
@@ -37,8 +35,7 @@ if CAN_CHECK:
 
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"
-READ_AT_ONCE = 2**20  # bytes
-MOST_SHOWN = 5  # problems of a part
+MOST_SHOWN = 10  # problems in a message
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
 
 
@@ -51,6 +48,10 @@ class Checkpoint(NamedTuple):
 
     path: Path
     state: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        return cls(path, load_checkpoint(path))
 
 
 # ---------------------------------------------------------------------------- what it holds
@@ -100,14 +101,9 @@ class LoopState:
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
-        return LoopState(
-            iteration=self.iteration,
-            epoch=epoch,
-            skips_running=self.skips_running,
-            best_validation_loss=self.best_validation_loss,
-            best_iteration=self.best_iteration,
-            alignment_warned=self.alignment_warned,
-        )
+        kept = ["iteration", "skips_running", "alignment_warned"]
+        kept += ["best_validation_loss", "best_iteration"]
+        return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
     def plan_number(self, hparams: HParams) -> int:
         """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
@@ -167,15 +163,17 @@ def problems_of(state: dict[str, Any]) -> list[str]:
     The optimizer is checked against a model, by `restore`. Of a checkpoint of another recipe, which
     has neither settings nor a loop, the weights alone are looked at.
     """
-    weights = _shown_of("state_dict", _weight_problems(state["state_dict"]))
+    problems = _weight_problems(state["state_dict"])
     if not _is_ours(state):
-        return weights
-    unknown = [f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS]
-    problems = [*unknown, *weights, *_settings_problems(state)]
+        return problems
+    problems += [
+        f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS
+    ]
+    problems += _settings_problems(state.get("hparams"))
     if CAN_CHECK:
         for part, kind in get_type_hints(PlainParts, include_extras=True).items():
             if part in state:
-                problems += _shown_of(part, _plain_problems(kind, state[part]))
+                problems += _plain_problems(part, kind, state[part])
     return problems or _contradictions(state)
 
 
@@ -183,27 +181,14 @@ def _is_ours(state: dict[str, Any]) -> bool:
     return "hparams" in state or "loop" in state
 
 
-def _shown_of(part: str, problems: list[str]) -> list[str]:
-    more = [f"{part}: ... and {len(problems) - MOST_SHOWN} more"]
-    shown = [f"{part}: {problem}" for problem in problems[:MOST_SHOWN]]
-    return shown + (more if len(problems) > MOST_SHOWN else [])
+def _weight_problems(weights: Any) -> list[str]:
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        return [f"state_dict: {_brief(weights)}, expected tensors by name"]
+    found = {name: _tensor_problem(tensor) for name, tensor in weights.items()}
+    return [f"state_dict: {name}: {problem}" for name, problem in found.items() if problem]
 
 
-def _plain_problems(kind: Any, value: Any) -> list[str]:
-    problems = []
-    try:
-        TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        for found in error.errors(include_url=False, include_context=False):
-            place = "".join(f"{name}: " for name in found["loc"])
-            problems.append(f"{place}{found['msg']}, not {_brief(found['input'])}")
-    if kind is LoopState and isinstance(value, dict):  # its fields have defaults
-        problems += [f"{f.name}: missing" for f in fields(LoopState) if f.name not in value]
-    return problems
-
-
-def _settings_problems(state: dict[str, Any]) -> list[str]:
-    saved = state.get("hparams")
+def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
         return ["hparams: missing, or not values by name"]  # never the defaults instead
     known = {field.name for field in fields(HParams)}
@@ -212,9 +197,23 @@ def _settings_problems(state: dict[str, Any]) -> list[str]:
     try:
         hparams_from_dict(saved)
     except UserError as error:
-        lines = str(error).splitlines()
-        return ["hparams: " + "; ".join(line.strip() for line in lines[1:] or lines)]
+        lines = [line.strip() for line in str(error).splitlines()]
+        return ["hparams: " + "; ".join(lines[1:] or lines)]
     return []
+
+
+def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
+    problems = []
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        for found in error.errors(include_url=False, include_context=False):
+            place = ": ".join(map(str, (part, *found["loc"])))
+            problems.append(f"{place}: {found['msg']}, not {_brief(found['input'])}")
+    if kind is LoopState and not problems:  # its fields have defaults
+        missing = [field.name for field in fields(LoopState) if field.name not in value]
+        problems = [f"loop: {name}: missing" for name in missing]
+    return problems
 
 
 def _contradictions(state: dict[str, Any]) -> list[str]:
@@ -222,38 +221,28 @@ def _contradictions(state: dict[str, Any]) -> list[str]:
     loop, sampler = state.get("loop"), state.get("sampler")
     if not isinstance(loop, dict):
         return []
-    problems, trained = [], loop["batches_trained"]
+    trained, problems = loop["batches_trained"], []
     if loop["iteration"] != state.get("iteration", loop["iteration"]):
         problems.append(f"loop: iteration {loop['iteration']}, but iteration {state['iteration']}")
-    if sampler is None and "sampler" in state and trained:
-        problems.append(f"sampler: none, but loop has trained {trained} batches of an epoch")
-    if sampler and not trained == sampler["batches_trained"] <= sampler["num_batches"]:
+    known = sampler or {"batches_trained": 0, "num_batches": 0}
+    if "sampler" in state and not trained == known["batches_trained"] <= known["num_batches"]:
         problems.append(
-            f"sampler: {sampler['batches_trained']} of {sampler['num_batches']} batches trained, "
+            f"sampler: {known['batches_trained']} of {known['num_batches']} batches trained, "
             f"loop has {trained}"
         )
     return problems
-
-
-def _weight_problems(weights: Any) -> list[str]:
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        return [f"{_brief(weights)}, expected tensors by name"]
-    found = ((name, _tensor_problem(tensor)) for name, tensor in weights.items())
-    return [f"{name}: {problem}" for name, problem in found if problem]
 
 
 def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
     """How a saved state differs from what Adam needs for its parameters."""
     parameters = optimizer.param_groups[0]["params"]
     state = saved.get("state") if isinstance(saved, dict) else None
-    if not isinstance(state, dict):
-        return ["no state of parameters"]
-    if state and state.keys() != set(range(len(parameters))):
-        return [f"state of {len(state)} parameters, expected the model's {len(parameters)}"]
+    if not isinstance(state, dict) or (state and state.keys() != set(range(len(parameters)))):
+        return [f"optimizer: expected a state of the model's {len(parameters)} parameters"]
     problems = []
     for number, entry in state.items():
         if not isinstance(entry, dict) or entry.keys() != {"step", "exp_avg", "exp_avg_sq"}:
-            problems.append(f"parameter {number}: expected step, exp_avg and exp_avg_sq")
+            problems.append(f"optimizer: parameter {number}: expected step, exp_avg, exp_avg_sq")
             continue
         for name, tensor in entry.items():
             shape = [] if name == "step" else list(parameters[number].shape)
@@ -265,7 +254,7 @@ def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
             if not problem and name != "exp_avg" and bool((tensor < 0).any()):
                 problem = "negative values"
             if problem:
-                problems.append(f"{name} of parameter {number}: {problem}")
+                problems.append(f"optimizer: {name} of parameter {number}: {problem}")
     return problems
 
 
@@ -286,18 +275,18 @@ def _tensor_problem(value: Any) -> str | None:
 def _brief(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a {value.dtype} tensor of shape {list(value.shape)}"
-    is_plain = isinstance(value, (float, str, type(None))) or (
-        isinstance(value, int) and abs(value) < 10**100
-    )
-    text = repr(value) if is_plain else f"a value of type {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, (float, str, type(None))) or (type(value) is int and abs(value) < MOST):
+        return repr(value)[:60]
+    return f"a value of type {type(value).__name__}"
 
 
-def parts_refused(path: Path, problems: list[str]) -> UserError:
-    """One message about the parts of a checkpoint that are not what they have to be."""
-    if len(problems) == 1:
+def refused(path: str | Path, problems: list[str], what: str = "") -> UserError:
+    """One message about what is wrong with a checkpoint, a line if it is one problem."""
+    if len(problems) == 1 and not what:
         return UserError(f"{path}: {problems[0]}")
-    return UserError(f"{path}: {len(problems)} problems:\n  " + "\n  ".join(problems))
+    more = [f"... and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
+    what = what or f": {len(problems)} problems"
+    return UserError("\n  ".join([f"{path}{what}:", *problems[:MOST_SHOWN], *more]))
 
 
 # ---------------------------------------------------------------------------- save
@@ -425,37 +414,40 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), directory / match[0]) for match in matches if match)
 
 
-def load_newest(directory: Path) -> Checkpoint | None:
+def load_newest(directory: Path) -> Checkpoint:
     """The newest checkpoint of a run that is not damaged, `best.pt` when all others are.
 
-    Prints a warning for each that is. None where there is no checkpoint at all.
+    Prints a warning for each that is.
 
     Raises:
-        UserError: if all are damaged, or one cannot be read or has parts that are refused: whether
-            it is the newest good one is then not known.
+        UserError: if there is none: the run is never begun anew in its own folder, where that would
+            overwrite what is left of it. Also if one cannot be read or has parts that are refused:
+            whether it is the newest good one is then not known.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
     for path in [*(path for _, path in reversed(list_checkpoints(directory))), *best]:
         try:
-            found = Checkpoint(path, load_checkpoint(path))
+            found = Checkpoint.read(path)
         except DamagedCheckpoint as error:
             damaged.append(str(error))
             continue
         for message in damaged:
             print(f"warning: skipped {message}")
         return found
-    if damaged:
-        raise DamagedCheckpoint("\n  ".join(["no good checkpoint is left:", *damaged]))
-    return None
+    raise UserError(
+        "\n  ".join([f"{directory} holds a run, but no good checkpoint is left", *damaged])
+        + "\nNothing was touched. Put a good checkpoint back, or start again elsewhere: choose "
+        f"another -o, and leave {directory} as it is"
+    )
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint on the CPU, this recipe's or the reference's; the one reader of checkpoints.
 
     Its bytes are compared with the CRC-32 that the zip holds of them, and its parts with what they
-    may be. Of a full-size checkpoint (338 MB) that takes 0.2 s and 0.5 s on two CPU cores, beside
-    0.2 s to load it.
+    may be. Of a full-size checkpoint (338 MB) that takes 0.7 s on two CPU cores, beside 0.2 s to
+    load it.
 
     Raises:
         DamagedCheckpoint: if the file is there and can be read, but is not what was written.
@@ -464,79 +456,36 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        with _open(path) as file:
-            state = _load(path, file)
-    except MemoryError as error:
-        raise _unreadable(path, f"too little memory: {_first_line(error)}") from None
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such checkpoint") from None
-    except OSError as error:
-        raise _unreadable(path, error.strerror or _first_line(error)) from None
+        with open_file(path, "no such checkpoint") as file:
+            content = file.read()  # all of it: what fails after this is not the disk
+        state = _load(content)
+    except UserError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except (OSError, MemoryError) as error:
+        reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
+        raise UserError(
+            f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing "
+            "was touched; make it readable and try again"
+        ) from None
     if not isinstance(state, dict) or "state_dict" not in state:
         raise UserError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")
     if problems := problems_of(state):
-        raise parts_refused(path, problems)
+        raise refused(path, problems)
     return state
 
 
-def _unreadable(path: Path, reason: str) -> UserError:
-    return UserError(
-        f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing was "
-        "touched; make it readable and try again"
-    )
-
-
-class ReadingFile(io.FileIO):
-    """Remembers an error of the disk, which zipfile and torch make errors of their own of."""
-
-    failure: OSError | None = None
-
-    def readinto(self, buffer: Any) -> int | None:
-        try:
-            return super().readinto(buffer)
-        except OSError as error:
-            self.failure = error
-            raise
-
-
-def _open(path: Path) -> io.BufferedReader:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise UserError(f"{path}: no file, expected a checkpoint")
-    return io.BufferedReader(ReadingFile(path), READ_AT_ONCE)
-
-
-def _load(path: Path, file: io.BufferedReader) -> object:
+def _load(content: bytes) -> object:
     try:
-        _check_content(file)
-        file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        if content.startswith(ZIP_BEGINS):  # the reference's oldest files are no zip
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                if damaged := archive.testzip():
+                    raise zipfile.BadZipFile(f"Bad CRC-32 of {damaged}")
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
-        if isinstance(file.raw, ReadingFile) and file.raw.failure is not None:
-            raise file.raw.failure from None
-        # A damaged file may ask for a position before its start, which is EINVAL.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
         if is_out_of_memory(error):
-            raise MemoryError(_first_line(error)) from None
-        raise DamagedCheckpoint(
-            f"{path}: damaged, or no checkpoint ({type(error).__name__}: "
-            f"{_first_line(error)[:120]})"
-        ) from None
-
-
-def _check_content(file: io.BufferedReader) -> None:
-    """Compare every record with its CRC-32. The reference's oldest files are no zip and have none.
-
-    Raises:
-        zipfile.BadZipFile, and what else zipfile raises for a damaged file.
-    """
-    if file.read(len(ZIP_BEGINS)) != ZIP_BEGINS:  # as torch tells them apart
-        return
-    with zipfile.ZipFile(file) as archive:
-        for record in archive.infolist():
-            with archive.open(record) as content:
-                while content.read(READ_AT_ONCE):  # which compares at the end
-                    pass
+            raise MemoryError from None
+        reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
+        raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 
 def check_complete(found: Checkpoint) -> None:
@@ -567,7 +516,7 @@ def restore(
     path, saved = found
     load_weights(trainer.model, saved, path)
     if problems := _optimizer_problems(saved["optimizer"], trainer.optimizer):
-        raise parts_refused(path, _shown_of("optimizer", problems))
+        raise refused(path, problems)
     trainer.optimizer.load_state_dict(  # the other settings of Adam are those of this command
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )
@@ -612,17 +561,12 @@ def load_weights(
         weights[name] = own[name]
     problems = [f"lacks {name}" for name in own if name not in weights]
     problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
-    for name in own.keys() & weights.keys():
+    for name in (name for name in own if name in weights):
         theirs, ours = weights[name], own[name]
         if theirs.shape != ours.shape:
             problems.append(f"{name} is {list(theirs.shape)}, the model's is {list(ours.shape)}")
         elif theirs.is_floating_point() != ours.is_floating_point():
             problems.append(f"{name} is {theirs.dtype}, the model's is {ours.dtype}")
     if problems:
-        more = f"\n  ... and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise UserError(
-            f"{path} does not fit the model these hyper-parameters make:\n  "
-            + "\n  ".join(problems[:10])
-            + more
-        )
+        raise refused(path, problems, " does not fit the model these hyper-parameters make")
     model.load_state_dict(weights)

@@ -14,12 +14,15 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket, PrefixStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from errors import UserError
 from progress import SECONDS_BETWEEN_LINES, duration
 
+T = TypeVar("T")
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
@@ -40,9 +44,9 @@ class ReductionClock:
 
     def __init__(self, device: torch.device):
         self._on_gpu = device.type == "cuda"
-        self._ready = self._now()
+        self.note()
 
-    def _now(self) -> "float | torch.cuda.Event":
+    def _now(self) -> Any:
         if not self._on_gpu:
             return time.perf_counter()
         moment = torch.cuda.Event(enable_timing=True)
@@ -58,20 +62,16 @@ class ReductionClock:
         with the update."""
         ready, done = self._ready, self._now()
         if self._on_gpu:
-            return lambda: ready.elapsed_time(done) / 1000
-        return lambda: done - ready
+            return lambda: float(ready.elapsed_time(done) / 1000)
+        return lambda: float(done - ready)
 
 
-def _note_and_add_up(clock: ReductionClock, bucket):
+def _note_and_add_up(
+    clock: ReductionClock, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     clock.note()
-    return allreduce_hook(None, bucket)
-
-
-class Done:
-    """What is there already: the sum over one process."""
-
-    def wait(self) -> None:
-        pass
+    everybody: Any = dist.group.WORLD
+    return allreduce_hook(everybody, bucket)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Processes:
     rank: int = 0
     world_size: int = 1
     device: torch.device | None = None  # of this process; None chooses as a lone process does
-    clock: "ReductionClock | None" = None  # of several processes
+    clock: ReductionClock | None = None  # of several processes
     local_rank: int = 0  # among those of this machine
     machines: int = 1
 
@@ -100,19 +100,17 @@ class Processes:
         """What starts as many processes again: "python", or torchrun with its options."""
         if self.world_size == 1:
             return "python"
-        options = f"--nproc-per-node {self.world_size // self.machines}"
-        if self.machines > 1:
-            options = (
-                f"--nnodes {self.machines} {options} --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
-            )
-        return f"torchrun {options}"
+        each = f"--nproc-per-node {self.world_size // self.machines}"
+        if self.machines == 1:
+            return f"torchrun {each}"
+        several = f"--nnodes {self.machines} {each} --rdzv-backend c10d"
+        return f"torchrun {several} --rdzv-endpoint HOST:PORT"
 
-    def share_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model, whose batch norm takes its statistics over the batches that all processes
-        train at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
-        return (
-            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.world_size > 1 else model
-        )
+    def share_batch_norm(self, model: torch.nn.Module) -> None:
+        """Let the model's batch norm take its statistics over the batches that all processes train
+        at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
+        if self.world_size > 1:
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # inside it, norms being children
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, whose backward pass leaves the mean of all processes' gradients."""
@@ -121,19 +119,22 @@ class Processes:
         # Each Trainer looks after batch norm's buffers itself. torch 2.13 renamed the option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **{name: False})
+        options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
+        wrapped = DistributedDataParallel(model, **options)
         wrapped.register_comm_hook(self.clock, _note_and_add_up)
         return wrapped
 
-    def alone(self, model: torch.nn.Module):
+    def alone(self, model: torch.nn.Module) -> AbstractContextManager[None]:
         """Under it the model's gradients stay in this process."""
-        return contextlib.nullcontext() if self.world_size == 1 else model.no_sync()
+        if isinstance(model, DistributedDataParallel):
+            return model.no_sync()
+        return contextlib.nullcontext()
 
-    def start_adding_up(self, vector: torch.Tensor) -> Any:
-        """Let `vector` become its sum over all processes; `wait` for what this returns."""
-        return Done() if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
+    def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
+        """Let `vector` become its sum over all processes; wait for what this returns."""
+        return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
-    def all_or_none(self, action: Callable[[], Any]) -> Any:
+    def all_or_none(self, action: Callable[[], T]) -> T:
         """What `action` returns in this process, if it ends well in all of them.
 
         Raises:
@@ -146,21 +147,16 @@ class Processes:
         except UserError as error:
             problem = str(error)
         problems = self.gather(problem)
-        if all(problem is None for problem in problems):
-            return result
+        if not any(problems):
+            return cast(T, result)
         if not self.is_first:
             raise SaidElsewhere("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        by_text: dict[str, list[str]] = {}
-        for rank, problem in enumerate(problems):
-            if problem is not None:
-                by_text.setdefault(problem, []).append(str(rank))
-        raise UserError(
-            "\n".join(f"process {', '.join(ranks)}: {text}" for text, ranks in by_text.items())
-        )
+        said = enumerate(problems)
+        raise UserError("\n".join(f"process {rank}: {text}" for rank, text in said if text))
 
-    def all_or_none_however_long(self, action: Callable[[], Any], what: str) -> Any:
+    def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
         """`all_or_none` of an action that may take longer than processes wait for each other.
 
         It runs in a thread, and meanwhile the processes tell each other every second that they are
@@ -171,27 +167,18 @@ class Processes:
         """
         if self.world_size == 1:
             return action()
-        found = {}
+        future: Future[T] = Future()
 
         def act() -> None:
             try:
-                found["result"] = action()
+                future.set_result(action())
             except BaseException as error:  # raised below, where it ends the process
-                found["error"] = error
+                future.set_exception(error)
 
-        def result() -> Any:
-            if "error" in found:
-                raise found["error"]
-            return found["result"]
-
-        thread = threading.Thread(target=act, daemon=True)
-        thread.start()
+        threading.Thread(target=act, daemon=True).start()
         began = shown = time.monotonic()
-        while True:
-            thread.join(SECONDS_BETWEEN_SIGNS)
-            working = self.gather(thread.is_alive())
-            if not any(working):
-                return self.all_or_none(result)
+        while any(working := self.gather(not future.done())):
+            wait([future], SECONDS_BETWEEN_SIGNS)
             now = time.monotonic()
             if not working[self.rank] and now - shown >= SECONDS_BETWEEN_LINES:
                 shown = now
@@ -200,6 +187,7 @@ class Processes:
                     f"{duration(now - began)} so far",
                     flush=True,
                 )
+        return self.all_or_none(future.result)
 
     def refuse_differences(self, facts: dict[str, Any]) -> None:
         """Refuse processes that do not know the same.
@@ -212,8 +200,8 @@ class Processes:
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         problems = [
-            f"process {rank} ({other['machine']}): {name} is {_brief(other[name])}, in process 0 "
-            f"({first['machine']}) {_brief(first[name])}"
+            f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, "
+            f"in process 0 ({first['machine']}) {str(first[name])[:60]}"
             for rank, other in enumerate(others, 1)
             for name in facts
             if other[name] != first[name]
@@ -221,40 +209,22 @@ class Processes:
         if problems and not self.is_first:
             raise SaidElsewhere("the first process says how the processes differ")
         if problems:
-            more = f"\n... and {len(problems) - 10} more" if len(problems) > 10 else ""
             raise UserError(
                 "the processes differ; give all the same files, command and version:\n"
                 + "\n".join(problems[:10])
-                + more
             )
 
     def any(self, flag: bool) -> bool:
         """Whether it is true in one of the processes."""
-        return bool(self.most(int(flag)))
+        return any(self.gather(flag))
 
-    def most(self, count: int) -> int:
-        """The largest of the processes' numbers."""
-        if self.world_size == 1:
-            return count
-        largest = torch.tensor(count)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
-
-    def gather(self, value: Any) -> list:
+    def gather(self, value: Any) -> list[Any]:
         """Every process's value, in the order of ranks."""
         if self.world_size == 1:
             return [value]
-        found = [None] * self.world_size
+        found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value)
         return found
-
-    def broadcast(self, value: Any) -> Any:
-        """The first process's value."""
-        if self.world_size == 1:
-            return value
-        found = [value]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
 
 
 @contextlib.contextmanager
@@ -262,7 +232,7 @@ def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
     """Under it a model's shared batch norm (SyncBatchNorm) waits for no other process."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
-        module.forward = types.MethodType(torch.nn.BatchNorm1d.forward, module)
+        vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
     try:
         yield
     finally:
@@ -270,15 +240,10 @@ def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
             del module.forward
 
 
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 ALONE = Processes()
 
 
-def meet(rank: int, world_size: int, seconds: float) -> dist.Store:
+def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """A store that the processes of this very start share.
 
     torchrun keeps one store while it restarts processes, in which the addresses of those that are
@@ -291,14 +256,14 @@ def meet(rank: int, world_size: int, seconds: float) -> dist.Store:
         store.set("start", mine)
         answers = [store.get(f"{mine}/answer {other}") for other in range(1, world_size)]
         store.set(f"{mine}/all", b" ".join(answers))
-        return dist.PrefixStore(mine, store)
+        return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
         start = store.get("start").decode()  # perhaps that of processes that are gone
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
-            return dist.PrefixStore(start, store)
+            return PrefixStore(start, store)
         if time.monotonic() > deadline:
             raise UserError(
                 f"process {rank}: the first process did not answer within {seconds:g} s; give "

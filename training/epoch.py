@@ -7,7 +7,7 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from training.trainer import (
     MicroBatch,
     StepLosses,
     Trainer,
-    dropout_seed,
+    hashed_seed,
     learning_rate_at,
 )
 
@@ -100,9 +100,9 @@ class Run:
         self.output.close()
 
 
-def clip_names(clips: ClipTable, indices: np.ndarray | torch.Tensor) -> str:
-    """Filelist line and path of the clips with these `indices` (int64 [B]), a line each."""
-    return "\n".join(f"  {clips[i].where}: {clips[i].path}" for i in indices.tolist())
+def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
+    """Filelist line and path of the clips with these indices, a line each."""
+    return "\n".join(f"  {clips[int(i)].where}: {clips[int(i)].path}" for i in indices)
 
 
 # ---------------------------------------------------------------------------- updates
@@ -146,7 +146,7 @@ def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iter
         waiting = time.perf_counter()
         batch = next(batches)
         state.data_wait_seconds += time.perf_counter() - waiting
-        seed = dropout_seed(run.hparams.seed, state.epoch, update.numbers[place])
+        seed = hashed_seed(run.hparams.seed, state.epoch, update.numbers[place])
         yield MicroBatch(batch, update.weights[place], seed)
 
 
@@ -201,12 +201,12 @@ def read_pending(run: Run, but: int = 0) -> None:
         steps[-1].losses.copied.synchronize()
     rows = torch.stack([step.losses.values for step in steps]).tolist()
     for step, row in zip(steps, rows, strict=True):
-        *losses, asked, failed = row
+        asked, failed = row[5:]
         if failed:  # it was not made, nor what followed it
             run.state.iteration, run.state.batches_trained = step.number - 1, step.before
             run.pending = []
             raise NoNextBatch from run.trainer.failure
-        _add(run, step, *losses)
+        _add(run, step, row)
         run.state.imbalance_sum += step.update.imbalance(run.processes.world_size)
         if step.losses.waited is not None:
             run.state.process_wait_seconds += step.losses.waited()
@@ -215,15 +215,9 @@ def read_pending(run: Run, but: int = 0) -> None:
     run.recent_loss = float(np.mean([row[0] for row in rows]))
 
 
-def _add(
-    run: Run,
-    step: PendingStep,
-    loss: float,
-    unpadded: float,
-    norm: float,
-    skipped: float,
-    guided_attention: float,
-) -> None:
+def _add(run: Run, step: PendingStep, row: list[float]) -> None:
+    """Add a step's losses, `StepLosses.values`, to the epoch's sums."""
+    loss, unpadded, norm, skipped, guided_attention, *_ = row
     state, clips = run.state, run.training_clips
     if not math.isfinite(loss):
         raise UserError(

@@ -1,12 +1,11 @@
 """The output folder of a run and its logs: metrics.jsonl and TensorBoard."""
 
 import contextlib
-import functools
 import json
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +89,16 @@ def folder_errors() -> Iterator[None]:
         raise UserError(f"the output folder cannot be used: {error}") from error
 
 
-def _writing(method: Callable[..., Any]) -> Callable[..., Any]:
+@contextlib.contextmanager
+def writing_to(directory: Path) -> Iterator[None]:
     """Let a failure to write be a UserError."""
-
-    @functools.wraps(method)
-    def guarded(self: "RunLogger", *arguments: Any) -> Any:
-        try:
-            return method(self, *arguments)
-        except OSError as error:
-            raise UserError(
-                f"writing to {self.directory} failed ({error}): make room or make the folder "
-                "writable; checkpoints are untouched"
-            ) from error
-
-    return guarded
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"writing to {directory} failed ({error}): make room or make the folder writable; "
+            "checkpoints are untouched"
+        ) from error
 
 
 class RunLogger:
@@ -147,16 +142,16 @@ class RunLogger:
     def _name(self, path: Path) -> str:
         return os.path.relpath(path, self.directory)
 
-    @_writing
     def state(self) -> dict[str, Any]:
         """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
         metrics; all of it on the disk."""
-        self.writer.flush()
-        self.metrics.flush()
-        os.fsync(self.metrics.fileno())
-        sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
-        return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
+        with writing_to(self.directory):
+            self.writer.flush()
+            self.metrics.flush()
+            os.fsync(self.metrics.fileno())
+            sizes = {self._name(path): path.stat().st_size for path in self._files()}
+            sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
+            return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
     def _cut_back(self, sizes: dict[str, int]) -> None:
         for path in self._files():
@@ -166,55 +161,55 @@ class RunLogger:
             elif size < path.stat().st_size:
                 os.truncate(path, size)
 
-    @_writing
-    def log_run(self, record: dict) -> None:
+    def log_run(self, record: dict[str, Any]) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""
-        self._write("run", record)
-        rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
-        table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
-        self.writer.add_text("hparams", table, record["iteration"])
+        with writing_to(self.directory):
+            self._write("run", record)
+            rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
+            table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
+            self.writer.add_text("hparams", table, record["iteration"])
 
-    @_writing
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Training curves by step, to TensorBoard alone."""
-        for name, value in values.items():
-            self.writer.add_scalar(f"training/{name}", value, iteration)
+        with writing_to(self.directory):
+            for name, value in values.items():
+                self.writer.add_scalar(f"training/{name}", value, iteration)
 
-    @_writing
-    def log_epoch(self, record: dict) -> None:
+    def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
-        self._write("epoch", record)
-        for name, value in record.items():
-            if name not in ("epoch", "iteration"):
-                self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
+        with writing_to(self.directory):
+            self._write("epoch", record)
+            for name, value in record.items():
+                if name not in ("epoch", "iteration"):
+                    self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
 
-    @_writing
-    def log_validation(self, record: dict, example: dict) -> None:
+    def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
 
         `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
         frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
         or None if there was too little memory to make it.
         """
-        self._write("validation", record)
-        iteration = record["iteration"]
-        for name, value in record.items():
-            if name not in ("epoch", "iteration"):
-                tag = "validation/" + name.removeprefix("validation_")
-                self.writer.add_scalar(tag, value, iteration)
-        pictures = {
-            "alignment": draw_alignment(example["alignment"]),
-            "mel": draw_mels(example["target_mel"], example["predicted_mel"]),
-            "gate": draw_gate(example["gate_target"], example["gate"]),
-        }
-        for name, figure in pictures.items():
-            self.writer.add_figure(name, figure, iteration, close=False)
-        audio = example["audio"]
-        if audio is not None:
-            audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
-            self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
+        with writing_to(self.directory):
+            self._write("validation", record)
+            iteration = record["iteration"]
+            for name, value in record.items():
+                if name not in ("epoch", "iteration"):
+                    tag = "validation/" + name.removeprefix("validation_")
+                    self.writer.add_scalar(tag, value, iteration)
+            pictures = {
+                "alignment": draw_alignment(example["alignment"]),
+                "mel": draw_mels(example["target_mel"], example["predicted_mel"]),
+                "gate": draw_gate(example["gate_target"], example["gate"]),
+            }
+            for name, figure in pictures.items():
+                self.writer.add_figure(name, figure, iteration, close=False)
+            audio = example["audio"]
+            if audio is not None:
+                audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
+                self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
 
-    def _write(self, kind: str, record: dict) -> None:
+    def _write(self, kind: str, record: dict[str, Any]) -> None:
         line = json.dumps({"kind": kind} | record) + "\n"
         self.metrics.write(line)
         self.metrics.flush()
@@ -241,7 +236,7 @@ def _is_metrics_of(saved: dict[str, Any], path: Path) -> bool:
     """Whether a metrics.jsonl begins with what was there at a checkpoint."""
     size = saved["logs"].get(METRICS_FILE, 0)
     content = path.read_bytes()[:size] if path.is_file() else b""
-    return len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
+    return len(content) == size and bool(zlib.crc32(content) == saved["metrics_checksum"])
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds_of(device: torch.device, run: Callable, *arguments) -> float:
+def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
     """Seconds of `run(*arguments)`, the device's work included."""
     synchronize(device)
     start = time.perf_counter()
@@ -102,7 +103,7 @@ def machine(device: torch.device) -> str:
     return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
-def versions() -> dict:
+def versions() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -110,7 +111,7 @@ def versions() -> dict:
     }
 
 
-def measured_on(device: torch.device) -> dict:
+def measured_on(device: torch.device) -> dict[str, Any]:
     """Machine, versions and date, for a benchmark's JSON."""
     return {
         "device": machine(device),
@@ -119,7 +120,7 @@ def measured_on(device: torch.device) -> dict:
     }
 
 
-def describe_environment(device: torch.device) -> dict:
+def describe_environment(device: torch.device) -> dict[str, Any]:
     """Machine, versions and commit of this recipe, for the `run` line of metrics.jsonl."""
     here = Path(__file__).resolve().parents[1]
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]

@@ -1,4 +1,4 @@
-"""Run the costliest batches that any epoch can hold before training starts.
+"""Run the worst-case batches that any epoch can hold before training starts.
 
 Running out of memory then happens in the first seconds, with the setting that would fit, and not
 in hour three when the longest clips happen to meet.
@@ -22,8 +22,8 @@ Shape = tuple[int, int, int]  # clips, frames, symbols
 
 
 def worst_case_shapes(
-    num_frames: Sequence[int],
-    num_symbols: Sequence[int],
+    num_frames: Sequence[int] | np.ndarray,
+    num_symbols: Sequence[int] | np.ndarray,
     hparams: HParams,
     capacity: int | None = None,
 ) -> list[Shape]:
@@ -41,17 +41,17 @@ def worst_case_shapes(
     lengths, counts = np.unique(x, return_counts=True)
     clips = np.minimum(capacity // lengths, counts.cumsum())  # at most, no clip longer than that
     frames = clips * lengths
-    costliest = int(np.flatnonzero(frames == frames.max())[-1])  # of equals, the longest clips
+    largest = int(np.flatnonzero(frames == frames.max())[-1])  # of equals, the longest clips
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
     return [
-        (int(clips[costliest]), int(lengths[costliest]), most_symbols),
+        (int(clips[largest]), int(lengths[largest]), most_symbols),
         (most_clips, widest, int(symbols[x <= widest].max())),
     ]
 
 
 def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
-    """Forward and backward of the costliest training batches, forward of the costliest validation
+    """Forward and backward of the worst-case training batches, forward of the worst-case validation
     batch, leaving no trace: buffers, gradients and random states are put back bitwise.
 
     Returns:
@@ -62,17 +62,18 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
     """
     hparams, device = trainer.hparams, trainer.device
     frames, symbols = training_clips.num_frames, training_clips.num_symbols
-    longest, most_symbols = int(frames.max()), int(symbols.max())
+    longest = int(frames.max())
+    capacity = hparams.batch_capacity or hparams.batch_size * longest
 
     def training_shapes(clips: int) -> list[Shape]:
         """With room for so many of the longest clips."""
         if hparams.dynamic_batch_size:
             return worst_case_shapes(frames, symbols, hparams, capacity=clips * longest)
-        return [(clips, longest, most_symbols)]
+        return [(clips, longest, int(symbols.max()))]
 
     def validation_shapes(clips: int) -> list[Shape]:
-        frames, symbols = validation_clips.num_frames, validation_clips.num_symbols
-        return [(clips, int(frames.max()), int(symbols.max()))]
+        longest_text = int(validation_clips.num_symbols.max())
+        return [(clips, int(validation_clips.num_frames.max()), longest_text)]
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
@@ -84,24 +85,18 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
             torch.cuda.reset_peak_memory_stats(device)
         asked = worst_case_shapes(frames, symbols, hparams)
         if not _fit(trainer, trainer.compute_gradients, asked):
-            most = min(hparams.batch_size, len(frames))
-            if hparams.dynamic_batch_size:
-                capacity = hparams.batch_capacity or hparams.batch_size * longest
-                most = -(-capacity // longest)
-            fitting = _largest(
-                lambda clips: _fit(trainer, trainer.compute_gradients, training_shapes(clips)), most
-            )
-            setting, value = "batch_size", fitting
-            if hparams.dynamic_batch_size and not hparams.random_epochs:
-                setting, value = "batch_capacity", fitting * longest
-            problems.append(_problem("", asked, fitting, f"{setting}={value}"))
+            dynamic = hparams.dynamic_batch_size
+            most = -(-capacity // longest) if dynamic else min(hparams.batch_size, len(frames))
+            fitting = _largest_fitting(trainer, trainer.compute_gradients, training_shapes, most)
+            setting = f"batch_size={fitting}"
+            if dynamic and not hparams.random_epochs:
+                setting = f"batch_capacity={fitting * longest}"
+            problems.append(_problem("", asked, fitting, setting))
         trainer.model.eval()
         most = min(hparams.validation_batch_size, len(validation_clips))
         asked = validation_shapes(most)
         if not _fit(trainer, validation_step, asked):
-            fitting = _largest(
-                lambda clips: _fit(trainer, validation_step, validation_shapes(clips)), most
-            )
+            fitting = _largest_fitting(trainer, validation_step, validation_shapes, most)
             setting = f"validation_batch_size={fitting}"
             problems.append(_problem(" for validation", asked, fitting, setting))
         if problems:
@@ -126,22 +121,26 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
         torch.cuda.empty_cache()
 
 
-def _largest(fits: Callable[[int], bool], too_many: int) -> int:
+def _largest_fitting(
+    trainer: Trainer,
+    step: Callable[[Batch], object],
+    shapes_of: Callable[[int], list[Shape]],
+    too_many: int,
+) -> int:
     """The largest number of clips that fits, by bisection; 0 if not even one does."""
     low, high = 0, too_many  # low fit, high do not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        fits = _fit(trainer, step, shapes_of(middle))
+        low, high = (middle, high) if fits else (low, middle)
     return low
 
 
 def _problem(purpose: str, shapes: list[Shape], fitting: int, setting: str) -> str:
     needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in shapes)
-    message = (
-        f"the costliest batches of this corpus{purpose} do not fit into the GPU's memory ({needed})"
-    )
+    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed})"
     if fitting == 0:
-        return f"{message}; not even one clip of {shapes[0][1]} frames does: leave the longest out"
+        return f"{message}; not even one clip of {shapes[0][1]} frames does: remove the longest"
     return f"{message}; this fits: --hparams {setting}"
 
 

@@ -121,7 +121,7 @@ def print_without_failing() -> None:
         file = UnfailingFile(stream.fileno(), "w", closefd=False)
         unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
         replaced = io.TextIOWrapper(
-            file if unbuffered else io.BufferedWriter(file),  # type: ignore[arg-type]
+            file if unbuffered else io.BufferedWriter(file),
             encoding=stream.encoding,
             # A path's odd bytes may have no place in the terminal's encoding.
             errors="backslashreplace" if stream.errors == "strict" else stream.errors,

@@ -5,13 +5,13 @@ Each looks at the files itself, for on several machines they may differ, and all
 does. Nothing is written before all is checked.
 """
 
-import csv
 import hashlib
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +32,11 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import METRICS_FILE, remove_leftovers, write_atomically
+from files import remove_leftovers, write_atomically
 from hparams import HParams, batching_options, check_symbols, create_hparams, hparams_from_dict
 from progress import progress_bar
 from training import checkpoint
-from training.checkpoint import Checkpoint, DamagedCheckpoint
+from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
 from training.epoch import Run
 from training.logging import OutputFolder, RunLogger, folder_errors
@@ -80,49 +80,25 @@ def find_start(
     def find() -> Checkpoint | None:
         held = output.holds_run()
         if resume:
-            return newest_checkpoint(output.path) if held else None
-        from_path = path if not warm_start else None
-        if held and not (from_path and lies_in(from_path, output.path)):
+            return checkpoint.load_newest(output.path) if held else None
+        source = path if not warm_start else None
+        if held and not (source and lies_in(source, output.path)):
             raise UserError(
                 f"{output.path} holds a run: add --resume to resume it, or choose another -o"
             )
-        return from_path and Checkpoint(from_path, checkpoint.load_checkpoint(from_path))
+        return Checkpoint.read(source) if source else None
 
     found = processes.all_or_none(lambda: find() if processes.is_first else None)
-    found_path = processes.broadcast(found and found.path)
+    found_path = processes.gather(found and found.path)[0]
 
     def read() -> Start:
         if found_path is not None:
-            resumed = found or Checkpoint(found_path, checkpoint.load_checkpoint(found_path))
+            resumed = found or Checkpoint.read(found_path)
             checkpoint.check_complete(resumed)
             return Start(resumed=resumed)
-        if path is not None and warm_start:
-            return Start(weights=Checkpoint(path, checkpoint.load_checkpoint(path)))
-        return Start()
+        return Start(weights=Checkpoint.read(path)) if path is not None and warm_start else Start()
 
     return processes.all_or_none(read)
-
-
-def newest_checkpoint(directory: Path) -> Checkpoint:
-    """The newest good checkpoint of the run that a folder holds.
-
-    Raises:
-        UserError: if there is none. The run is then never begun anew in its own folder, where
-            that would overwrite what is left of it.
-    """
-    start_elsewhere = (
-        "Nothing was touched. Put a good checkpoint back, or start again elsewhere: choose another "
-        f"-o, and leave {directory} as it is"
-    )
-    try:
-        found = checkpoint.load_newest(directory)
-    except DamagedCheckpoint as error:
-        raise UserError(f"{directory} holds a run, but {error}\n{start_elsewhere}") from None
-    if found is None:
-        raise UserError(
-            f"{directory} holds {METRICS_FILE} of a run, but no checkpoint.\n{start_elsewhere}"
-        )
-    return found
 
 
 def lies_in(path: Path, directory: Path) -> bool:
@@ -175,7 +151,7 @@ def refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found and f"step {found.state['iteration']}, {_checksum(found.path)}",
+            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -183,14 +159,6 @@ def refuse_differences(
             "this recipe's code": _fingerprint_of_code(),
         }
     )
-
-
-def _checksum(path: Path) -> str:
-    checksum = 0
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            checksum = zlib.crc32(block, checksum)
-    return f"CRC-32 {checksum:08x}"
 
 
 def _fingerprint_of_code() -> str:
@@ -212,7 +180,7 @@ class Clips:
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None  # clips added, gone and changed; None if they are the same
+    change: dict[str, int] | None = None  # clips added, gone and changed; None if the same
 
 
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
@@ -229,60 +197,50 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
         raise
     except UserError as error:
         raise UserError(f"{error}\n{HOW_TO_CHANGE_CLIPS}" if found else str(error)) from None
-    clips = Clips(training, validation, corpus_fingerprint(training, validation), None)
-    if found is not None and found.state["corpus"] != clips.fingerprint:
-        clips.change = processes.all_or_none(lambda: _change(found.path, clips, new_clips))
+    clips = Clips(training, validation, corpus_fingerprint(training, validation))
+    clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
     return clips
 
 
-def _change(path: Path, clips: Clips, is_allowed: bool) -> dict[str, int]:
-    before, now = _rows_of(path.with_name(CLIPS_FILE)), Counter(_rows(clips))
-    gone, added = before - now, now - before
-    ids = [Counter(row[:2] for row in rows.elements()) for rows in (gone, added)]
+def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
+    """How many clips were added, are gone or have another text or length; UserError if that is not
+    allowed."""
+    if found is None or found.state["corpus"] == clips.fingerprint:
+        return None
+    path = found.path.with_name(CLIPS_FILE)
+    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
+    before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
+    gone, added = list((before - now).elements()), list((now - before).elements())
+    ids = [Counter(tuple(row.split(",", 3)[::3]) for row in rows) for rows in (gone, added)]
     changed = (ids[0] & ids[1]).total()
-    change = {
-        "added": added.total() - changed,
-        "gone": gone.total() - changed,
-        "changed": changed,
-    }
+    change = {"added": len(added) - changed, "gone": len(gone) - changed, "changed": changed}
     if not is_allowed:
         raise UserError(
-            f"{path} was trained on other clips than training_files and validation_files now name: "
-            f"{in_words(change)}. Give the filelists and audio settings that it was trained with, "
-            "or resume with these clips by --resume --new-clips"
+            f"{found.path} was trained on other clips than training_files and validation_files now "
+            f"name: {in_words(change)}. Give the filelists and audio settings that it was trained "
+            "with, or resume with these clips by --resume --new-clips"
         )
     return change
 
 
 def in_words(change: dict[str, int]) -> str:
-    """How many clips were added, are gone or have another text or length."""
     return ", ".join(f"{count:,} {what}" for what, count in change.items())
 
 
-def _rows(clips: Clips) -> Iterator[tuple[str, ...]]:
+def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
         columns = zip(table.ids(), table.num_frames.tolist(), table.texts, strict=True)
         for clip, frames, text in columns:
-            yield name, clip, str(frames), f"{zlib.crc32(text):08x}"
-
-
-def _rows_of(path: Path) -> Counter[tuple[str, ...]]:
-    """Those that a run wrote; none where its file is gone or damaged."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return Counter(map(tuple, list(csv.reader(file))[1:]))
-    except (OSError, csv.Error):
-        return Counter()
+            yield f"{name},{frames},{zlib.crc32(text):08x},{clip}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """`clips.csv`: list, id, frames and a checksum of the text of every clip; and `lengths.csv`."""
+    """`clips.csv`, which tells later what changed in the clips, and `lengths.csv`."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("list", "id", "frames", "text_crc32"))
-            writer.writerows(_rows(clips))
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("list,frames,text_crc32,id\n")
+            file.writelines(f"{row}\n" for row in _rows(clips))
 
     write_atomically(directory / CLIPS_FILE, write)
     write_lengths(directory / LENGTHS_FILE, clips.training)
@@ -307,6 +265,12 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists themselves",
     )
     training, validation = lists
+    warn_of_clips(training, validation, hparams)
+    return lists
+
+
+def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
+    """Warn of validation clips that are trained on, and of very long clips."""
     shared = np.intersect1d(training.path_hashes, validation.path_hashes)
     if shared.size:
         example = int(np.isin(validation.path_hashes, shared).argmax())
@@ -314,14 +278,14 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
             f"warning: {shared.size} validation clips are trained on too, "
             f"{validation.path(example)} for one"
         )
-    for clips in lists:
+    for clips in (training, validation):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
-        warning = warn_of_long_clips(
-            seconds, lambda i, clips=clips: f"{clips.where(i)}: {clips.path(i)}"
-        )
-        if warning:
+        if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
             print(warning)
-    return lists
+
+
+def _name_of(clips: ClipTable, index: int) -> str:
+    return f"{clips.where(index)}: {clips.path(index)}"
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
@@ -391,32 +355,27 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
 
     The epoch is the sampler's, or the first that is not meant to be of random batches.
     """
-    r = hparams.n_frames_per_step
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
-    rand = padding_stats(sampler.lengths, random_plan, frames_per_step=r)
-    plan = sampler.plan
-    if sampler.epoch < hparams.random_epochs:
-        plan = sampler.plan_of(hparams.random_epochs)
-    ours = padding_stats(sampler.lengths, plan, frames_per_step=r)
-
-    def cost(what: str, spent: float, spent_by_random: float) -> str:
-        saved = 100 * (1 - spent / spent_by_random)
-        return (
-            f"  {what} an epoch {spent:,.0f}, {saved:.1f} % fewer than random batches' "
-            f"{spent_by_random:,.0f}"
-        )
-
-    return "\n".join(
-        [
-            f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
-            f"{ours.largest_batch_size} clips",
-            f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
-            f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
-            f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
-            cost("decoder steps", ours.decoder_steps, rand.decoder_steps),
-            cost("padded frames", ours.padded_frames, rand.padded_frames),
-        ]
+    is_random = sampler.epoch < hparams.random_epochs
+    plan = sampler.plan_of(hparams.random_epochs) if is_random else sampler.plan
+    ours, rand = (
+        padding_stats(sampler.lengths, some, frames_per_step=hparams.n_frames_per_step)
+        for some in (plan, random_plan)
     )
+    lines = [
+        f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
+        f"{ours.largest_batch_size} clips",
+        f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+        f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+        f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
+    ]
+    for name in ("decoder_steps", "padded_frames"):
+        spent, by_random = getattr(ours, name), getattr(rand, name)
+        lines.append(
+            f"  {name.replace('_', ' ')} an epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer "
+            f"than random batches' {by_random:,.0f}"
+        )
+    return "\n".join(lines)
 
 
 def batching_in_words(hparams: HParams) -> str:

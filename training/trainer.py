@@ -8,7 +8,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """How much of its update a batch is."""
+    """The weights of a micro-batch's losses: how much of its update it is."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real ones
@@ -47,10 +47,10 @@ NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
 class MicroBatch(NamedTuple):
-    """A batch of an update."""
+    """A batch of an update that one process trains in one go."""
 
     batch: Batch
-    share: LossWeights = LossWeights()
+    weights: LossWeights = LossWeights()
     seed: int | None = None  # of the dropout; None draws on from where the generator stands
 
 
@@ -87,7 +87,7 @@ class Trainer:
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
         if hparams.sync_batch_norm:
-            self.model = processes.share_batch_norm(self.model)
+            processes.share_batch_norm(self.model)
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
@@ -99,7 +99,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss()
         self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
-        self.failure: Exception | None = None  # why this process has no next batch
+        self.failure: BaseException | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Train with one of DECODERS from here on; all processes call this together."""
@@ -107,12 +107,12 @@ class Trainer:
             self._decoders[name] = checked_decoder(name, self.hparams, self.device, self.processes)
         self.model.training_decoder, self.decoder_description = self._decoders[name]
 
-    def autocast(self):
+    def autocast(self) -> torch.autocast:
         dtype = AUTOCAST_DTYPES[self.hparams.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def losses_of(
-        self, model: Callable, batch: Batch, share: LossWeights
+        self, model: Callable[..., Any], batch: Batch, weights: LossWeights
     ) -> tuple[torch.Tensor, ...]:
         """The batch's part of its update's losses: what is trained, then the padded loss, the
         unpadded one and that of guided attention, not a number where its weight is 0.
@@ -123,16 +123,16 @@ class Trainer:
         with self.autocast():
             outputs = model(batch)
         losses = self.loss(outputs, batch)
-        padded = losses.total * share.padded_frames
+        padded = losses.total * weights.padded_frames
         mel, gate = losses.mel_unpadded + losses.mel_postnet_unpadded, losses.gate_unpadded
-        unpadded = mel * share.frames + gate * share.steps
+        unpadded = mel * weights.frames + gate * weights.steps
         trained = padded if self.hparams.loss == "padded" else unpadded
         guided = torch.full_like(padded, math.nan)
         if self.guided_attention_weight > 0:
             steps = batch.num_steps(self.hparams.n_frames_per_step)
             sigma = self.hparams.guided_attention_sigma
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
-            guided = guided * share.steps
+            guided = guided * weights.steps
             trained = trained + self.guided_attention_weight * guided
         return trained, *(loss.detach().float() for loss in (padded, unpadded, guided))
 
@@ -146,7 +146,7 @@ class Trainer:
 
     def step(
         self,
-        parts: Iterable[MicroBatch],
+        micro_batches: Iterable[MicroBatch],
         learning_rate: float | None = None,
         *,
         num_batches: int = 1,
@@ -157,7 +157,7 @@ class Trainer:
         Nothing here waits for the device.
 
         Args:
-            parts: this process's batches of the update; it may have none.
+            micro_batches: this process's batches of the update; it may have none.
             num_batches: of the whole update, in all processes.
             stop: whether this process was asked to stop.
         """
@@ -165,29 +165,32 @@ class Trainer:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
         loss, unpadded, guided, asked, failed = self.compute_gradients_of_update(
-            parts, num_batches, stop
+            micro_batches, num_batches, stop
         )
-        waited = self.processes.clock and self.processes.clock.read()
+        clock = self.processes.clock
+        waited = clock.read() if clock is not None else None
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
         skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failed > 0)
-        # Fused Adam reads both on the device. It divides gradients by the first, which clips their
-        # norm without a pass of its own, and changes nothing where the second is 1.
-        self.optimizer.grad_scale = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
-        self.optimizer.found_inf = skip.float()
+        # Gradient clipping. Fused Adam reads both on the device: it divides gradients by the first,
+        # which clips their norm without a pass of its own, and changes nothing where the second
+        # is 1.
+        clipping = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
+        vars(self.optimizer).update(grad_scale=clipping, found_inf=skip.float())
         self.optimizer.step()
         self.scaler.update()
-        values = [loss, unpadded, gradient_norm.float(), skip.float(), guided, asked, failed]
-        values = torch.stack(values)
-        values, copied = values.to("cpu", non_blocking=True), None  # from a GPU to pinned memory
+        values = torch.stack(
+            [loss, unpadded, gradient_norm.float(), skip.float(), guided, asked, failed]
+        ).to("cpu", non_blocking=True)  # from a GPU to pinned memory
+        copied = None
         if self.device.type == "cuda":
             copied = torch.cuda.Event()
             copied.record(torch.cuda.current_stream(self.device))
         return StepLosses(values, copied, waited)
 
     def compute_gradients_of_update(
-        self, parts: Iterable[MicroBatch], num_batches: int, stop: bool
+        self, micro_batches: Iterable[MicroBatch], num_batches: int, stop: bool
     ) -> torch.Tensor:
         """[5] losses, processes asked to stop and processes without a next batch, summed over the
         update's batches and all processes.
@@ -200,55 +203,52 @@ class Trainer:
         statistics = RunningStatistics(self.model) if several else None
         total = torch.zeros(5, device=self.device)
         total[3] = float(stop)
-        parts = self._filled_up(self._until_failure(parts), num_batches)
-        part = next(parts)
-        while part is not None:
-            following = next(parts, None)
-            if part.seed is not None:
-                torch.manual_seed(part.seed)
+        left = self._all_of(micro_batches, num_batches)
+        following: MicroBatch | None = next(left)
+        while (micro_batch := following) is not None:
+            following = next(left, None)
             last = following is None
+            if micro_batch.seed is not None:
+                torch.manual_seed(micro_batch.seed)
             with contextlib.nullcontext() if last else processes.alone(self.parallel):
-                trained, *losses = self.losses_of(
-                    self.parallel, part.batch.to(self.device), part.share
-                )
+                batch = micro_batch.batch.to(self.device)
+                trained, *losses = self.losses_of(self.parallel, batch, micro_batch.weights)
                 total[:3] += torch.stack(losses)
-                if statistics is not None and part.share != NO_WEIGHT:
+                if statistics is not None and micro_batch.weights != NO_WEIGHT:
                     statistics.add()
                 if last:  # the sum is made while the backward pass goes on
                     total[4] = float(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
                     reduced = processes.start_adding_up(vector)
-                # What takes the mean over processes must find the sum of their shares.
+                # What takes the mean over processes must find their sum.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()
-            part = following
-        reduced.wait()
+        if reduced is not None:
+            reduced.wait()
         if statistics is not None:
             statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
         return vector[:5]
 
-    def _filled_up(self, parts: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
-        """The parts, and made-up ones where other processes wait for this one too: for its
-        gradients, or for the statistics of its batch norm. They count for nothing."""
-        least = 1
+    def _all_of(self, given: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
+        """The micro-batches given, and synthetic ones where other processes wait for this one too:
+        for its gradients, or for the statistics of its batch norm. They count for nothing.
+
+        What goes wrong in reading is kept in `failure` if other processes wait: they learn of it
+        with the update, which is not made.
+        """
+        count, least = 0, 1
         if self.hparams.sync_batch_norm:
             least = -(-num_batches // self.processes.world_size)
-        count = 0
-        for count, part in enumerate(parts, 1):  # noqa: B007
-            yield part
-        for _ in range(count, least):
-            yield MicroBatch(synthetic_batch([1], [1], self.hparams), NO_WEIGHT, 0)
-
-    def _until_failure(self, parts: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
-        """The parts. What goes wrong in reading them is kept in `failure` if other processes wait
-        for this one's gradients: they learn of it with the update, which is not made."""
         try:
-            yield from parts
+            for count, micro_batch in enumerate(given, 1):  # noqa: B007
+                yield micro_batch
         except Exception as error:
             if self.processes.world_size == 1:
                 raise
             self.failure = self.failure or error.__cause__ or error
+        for _ in range(count, least):
+            yield MicroBatch(synthetic_batch([1], [1], self.hparams), NO_WEIGHT, 0)
 
 
 class RunningStatistics:
@@ -260,8 +260,9 @@ class RunningStatistics:
         norms = [
             module for module in model.modules() if isinstance(module, (BatchNorm1d, SyncBatchNorm))
         ]
-        self._buffers = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
-        self._counts = [norm.num_batches_tracked for norm in norms]
+        buffers = [dict(norm.named_buffers()) for norm in norms]
+        self._buffers = [b[name] for b in buffers for name in ("running_mean", "running_var")]
+        self._counts = [b["num_batches_tracked"] for b in buffers]
         self._before = torch.cat(self._buffers)
         self._counts_before = [count.clone() for count in self._counts]
         self.sums = torch.zeros_like(self._before)
@@ -282,14 +283,13 @@ class RunningStatistics:
             count.copy_(before + made)
 
     def _put(self, values: torch.Tensor) -> None:
+        split = torch.split(values, [len(buffer) for buffer in self._buffers])
         with torch.no_grad():
-            for buffer, value in zip(
-                self._buffers, values.split([len(b) for b in self._buffers]), strict=True
-            ):
+            for buffer, value in zip(self._buffers, split, strict=True):
                 buffer.copy_(value)
 
 
-def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
+def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """The training decoder that the hyper-parameter `decoder` names, and how it runs, in a phrase.
 
     The recipe works without the folder `fast_decoder`: the reference decoder then does its work.
@@ -306,7 +306,7 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable, str]:
 
 def checked_decoder(
     name: str, hparams: HParams, device: torch.device, processes: Processes
-) -> tuple[Callable, str]:
+) -> tuple[Callable[..., Any], str]:
     """`choose_decoder`, and plain operations where its kernels are found wrong on a GPU.
 
     The first process of each machine looks, and what the worst of them finds holds for all.
@@ -331,10 +331,10 @@ def checked_decoder(
     return decoder, f"fast ({description})"
 
 
-def dropout_seed(seed: int, epoch: int, number: int) -> int:
-    """Seed of a batch's dropout, a hash of the run's seed, the epoch and the batch's number in the
-    plan: it is the same whichever process trains the batch, and no two runs share an epoch."""
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch, number))
+def hashed_seed(seed: int, *place: int) -> int:
+    """Seed of a batch's dropout, from the run's seed, the epoch and the batch's number in its plan:
+    it is the same whichever process trains the batch, and no two runs share an epoch."""
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=place)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -342,8 +342,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
     """The rate of the step that follows `iteration` finished ones."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
-        halvings = max(0, iteration - hparams.learning_rate_decay_start)
-        halvings /= hparams.learning_rate_half_life
+        decaying = max(0, iteration - hparams.learning_rate_decay_start)
+        halvings = decaying / hparams.learning_rate_half_life
         rate = max(rate * 0.5**halvings, min(rate, hparams.learning_rate_final))
     if iteration < hparams.learning_rate_warmup_steps:
         rate *= (iteration + 1) / hparams.learning_rate_warmup_steps

@@ -1,6 +1,6 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from clip_table import ClipTable
 from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
+from model import Outputs
 from progress import progress_bar
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.machine import is_out_of_memory
 from training.process import StopRequest
+from training.trainer import hashed_seed
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
 VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
@@ -33,18 +35,6 @@ def make_validation_loader(
     batches = [batch.tolist() for batch in plan]
     mine = batches[processes.rank :: processes.world_size]
     return make_loader(clips, hparams, pin_memory, mine)
-
-
-class Validated(NamedTuple):
-    """A batch of the validation set, and what came of it."""
-
-    number: int
-    clips: int
-    frames: int
-    steps: int
-    symbols: int
-    clip_indices: torch.Tensor
-    values: list[float]  # padded loss, unpadded loss, alignment.alignment_sums
 
 
 @torch.no_grad()
@@ -63,13 +53,15 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
-    sums, seen, example, failure = [], [], None, None
+    example, failure = None, None
+    sums = []  # of each batch: padded loss, unpadded loss, alignment.alignment_sums
+    seen: list[Any] = []  # its number, (clips, frames, steps, symbols), and its clips
     trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
     try:
-        for place in range(processes.most(share)):
+        for place in range(max(processes.gather(share))):
             batch = None
             if place < share:
                 try:
@@ -84,7 +76,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
             if batch is None:
                 continue
             number = processes.rank + place * processes.world_size
-            generator.manual_seed(_seed_of_masks(number))
+            generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
             num_steps = batch.mel.shape[2] // model.n_frames_per_step
             masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
             moved = batch.to(trainer.device)
@@ -94,54 +86,42 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
             steps = batch.num_steps(model.n_frames_per_step)
             aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
             sums.append(torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]))
-            seen.append((number, batch, int(steps.sum())))
+            sizes = (batch.mel_lengths, steps, batch.text_lengths)
+            counts = (len(steps), *(int(lengths.sum()) for lengths in sizes))
+            assert batch.clip_indices is not None  # a loader's batch has them
+            seen.append((number, counts, batch.clip_indices.tolist()))
             if number == 0:
                 example = example_of(batch, outputs, run.hparams)
             progress.update()
     finally:
         model.train()
         progress.close()
-    mine = []
-    if sums:
-        for row, (number, batch, steps) in zip(
-            torch.stack(sums).double().cpu().tolist(), seen, strict=True
-        ):
-            frames, symbols = int(batch.mel_lengths.sum()), int(batch.text_lengths.sum())
-            clips = len(batch.mel_lengths)
-            mine.append(Validated(number, clips, frames, steps, symbols, batch.clip_indices, row))
-    found = sorted(row for rows in processes.gather(mine) for row in rows)
+    rows = torch.stack(sums).double().cpu().tolist() if sums else []
+    mine = [(*of_batch, row) for of_batch, row in zip(seen, rows, strict=True)]
+    found = sorted(batch for some in processes.gather(mine) for batch in some)
     return _record(run, found), example
 
 
-def _seed_of_masks(number: int) -> int:
-    sequence = np.random.SeedSequence(entropy=VALIDATION_SEED, spawn_key=(number,))
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _record(run: Run, found: list[Validated]) -> dict:
+def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    for batch in found:
-        if not np.isfinite(batch.values).all():
-            names = clip_names(run.validation_clips, batch.clip_indices)
-            raise UserError(
-                f"the validation loss became {batch.values[0]} on these clips:\n{names}"
-            )
-    rows = np.array([batch.values for batch in found])
-    clips, frames, steps, symbols = np.array(
-        [(batch.clips, batch.frames, batch.steps, batch.symbols) for batch in found]
-    ).T
+    for _, _, indices, values in found:
+        if not np.isfinite(values).all():
+            names = clip_names(run.validation_clips, indices)
+            raise UserError(f"the validation loss became {values[0]} on these clips:\n{names}")
+    values = np.array([values for *_, values in found])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, *_ in found]).T
     return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
-        "validation_loss": float(rows[:, 0] @ clips / clips.sum()),
-        "validation_loss_unpadded": float(rows[:, 1] @ frames / frames.sum()),
-        "alignment_sharpness": float(rows[:, 2].sum() / steps.sum()),
-        "alignment_coverage": float(rows[:, 4].sum() / symbols.sum()),
-        "alignment_diagonality": float(rows[:, 3].sum() / steps.sum()),
+        "validation_loss": float(values[:, 0] @ clips / clips.sum()),
+        "validation_loss_unpadded": float(values[:, 1] @ frames / frames.sum()),
+        "alignment_sharpness": float(values[:, 2].sum() / steps.sum()),
+        "alignment_coverage": float(values[:, 4].sum() / symbols.sum()),
+        "alignment_diagonality": float(values[:, 3].sum() / steps.sum()),
     }
 
 
-def example_of(batch: Batch, outputs, hparams: HParams) -> dict:
+def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, Any]:
     """The first clip of a batch: alignment, mels, gate and sound.
 
     The sound takes librosa and far more memory than the rest, of the machine and not of the GPU.
@@ -176,7 +156,7 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
     return None
 
 
-def log_validation(run: Run, record: dict, example: dict) -> None:
+def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
     """Log and print a validation, and remember the best."""
     run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
@@ -199,23 +179,17 @@ def log_validation(run: Run, record: dict, example: dict) -> None:
         run.state.best_iteration = run.state.iteration
 
 
-def advice_on_alignment(record: dict, hparams: HParams) -> str:
+def advice_on_alignment(record: dict[str, Any], hparams: HParams) -> str:
     """What to do about an alignment that has not formed, which training longer seldom mends."""
-    settings = []
+    tries = ["cut silence off the clips' ends (prepare_ljspeech.py --trim-silence)"]
     if hparams.n_frames_per_step == 1:
-        settings.append("n_frames_per_step=2 (or 3), which makes the way through a text shorter")
+        tries.append("start a new run with n_frames_per_step=2 (or 3): alignments are shorter")
     if hparams.guided_attention_weight == 0:
-        settings.append("guided_attention_weight=5")
-    tries = [
-        "cut silence off the clips' ends (prepare_ljspeech.py names them, --trim-silence cuts)",
-        *(f"begin a new run with {setting}" for setting in settings),
-        "train on, if sharpness has been rising: smaller batches take more updates",
-    ]
-    return "\n".join(
-        [
-            f"warning: the alignment has not formed after {record['iteration']:,} updates: "
-            f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
-            f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:",
-            *(f"  {number}. {text}" for number, text in enumerate(tries, 1)),
-        ]
+        tries.append("start a new run with guided_attention_weight=5")
+    tries.append("train on, if sharpness has been rising: smaller batches take more updates")
+    return (
+        f"warning: the alignment has not formed after {record['iteration']:,} updates: "
+        f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
+        f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:"
+        + "".join(f"\n  {number}. {text}" for number, text in enumerate(tries, 1))
     )

@@ -1,4 +1,4 @@
-"""training/clips.py: what a start opens, and what several processes do of it."""
+"""Set-up: which clips a start opens, what several processes do of it, and the batches."""
 
 import os
 import time
@@ -13,11 +13,12 @@ import torch.distributed as dist
 from helpers import fork_server
 
 import data_utils
+from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
-from training.setup import read_clips
 from training.distributed import Processes, SaidElsewhere
+from training.setup import batching_costs, make_sampler, read_clips
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def opened(monkeypatch):
 ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
-def test_a_new_run_reads_every_clip_of_lists_without_a_table_and_says_so(lists, tmp_path, capsys):
+def test_new_run_reads_every_clip_without_table(lists, tmp_path, capsys):
     for name in ("train", "val"):
         write_sound(tmp_path / f"{name}-b.wav", np.nan)
     with pytest.raises(UserError) as found:
@@ -88,7 +89,7 @@ def test_only_the_first_start_opens_clips(lists, opened, capsys, new_run):
     assert "reading every clip" not in capsys.readouterr().out
 
 
-def test_a_new_run_reads_every_clip_whose_header_alone_was_read(lists, opened):
+def test_new_run_reads_clips_known_by_header(lists, opened):
     read_clips(lists, new_run=False)
     opened.clear()
     read_clips(lists, new_run=True)
@@ -100,7 +101,7 @@ def test_a_new_run_reads_every_clip_whose_header_alone_was_read(lists, opened):
 
 
 @pytest.mark.parametrize("new_run", [True, False])
-def test_of_a_list_with_a_table_a_run_reads_what_changed(lists, tmp_path, opened, capsys, new_run):
+def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsys, new_run):
     read_clips(lists, new_run=True)
     opened.clear()
     write_sound(tmp_path / "val-b.wav", length=6000)
@@ -119,25 +120,8 @@ def test_of_a_list_with_a_table_a_run_reads_what_changed(lists, tmp_path, opened
     assert f"{lists.validation_files}:2: " in str(found.value)
 
 
-def test_a_run_without_some_clips_takes_a_table_and_makes_none(lists, tmp_path, opened):
-    read_clips(lists, new_run=False, skipped={"train-a": 33})
-    assert sorted(opened) == [(name, False) for name in ALL[1:]]
-    assert not list(tmp_path.glob("*.clips"))
-    read_clips(lists, new_run=False)
-    opened.clear()
-    (tmp_path / "train-a.wav").unlink()
-    for frames in (None, 1 + 5000 // 256):
-        training, _ = read_clips(lists, new_run=False, skipped={"train-a": frames})
-        assert training[0].num_frames == 1 + 5000 // 256
-    assert opened == []
-    training, _ = read_clips(lists, new_run=False, skipped={"train-a": 33})  # the run knows better
-    assert training[0].num_frames == 33
-
-
 @pytest.mark.parametrize("new_run", [True, False])
-def test_a_clip_many_times_longer_than_the_rest_is_warned_of_at_every_start(
-    lists, tmp_path, capsys, new_run
-):
+def test_very_long_clip_is_warned_of_at_every_start(lists, tmp_path, capsys, new_run):
     sounds = {f"{i}.wav": 5000 for i in range(3)} | {"long.wav": 50_000}
     for name, length in sounds.items():
         write_sound(tmp_path / name, length=length)
@@ -200,13 +184,13 @@ def read_and_count(processes, hparams, new_run):
     return sorted(opened), [list(clips) for clips in lists]
 
 
-def test_one_process_of_a_machine_checks_and_the_others_take_its_table(lists):
+def test_one_process_of_a_machine_checks_clips(lists):
     (first, clips), (second, same_clips) = in_two_processes(read_and_count, lists, True)
     assert (first, second) == (ALL, [])
     assert clips == same_clips
 
 
-def test_where_no_table_can_be_written_each_process_checks(lists, tmp_path):
+def test_without_a_table_each_process_checks(lists, tmp_path):
     for name in ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
     (first, clips), (second, same_clips) = in_two_processes(read_and_count, lists, True)
@@ -223,7 +207,7 @@ def refuse_to_write(table, key):
     raise OSError("Read-only file system")
 
 
-def test_a_table_of_before_a_change_is_taken_by_no_process(lists, tmp_path):
+def test_outdated_table_is_used_by_no_process(lists, tmp_path):
     read_clips(lists, new_run=True)
     write_sound(tmp_path / "val-b.wav", length=6000)
     (first, clips), (second, same_clips) = in_two_processes(read_and_not_write, lists, True)
@@ -232,7 +216,7 @@ def test_a_table_of_before_a_change_is_taken_by_no_process(lists, tmp_path):
     assert clips[1][1].num_frames == 1 + 6000 // 256
 
 
-def test_a_list_that_is_refused_ends_all_processes_with_one_message(lists, tmp_path):
+def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):
     write_sound(tmp_path / "val-b.wav", np.nan)
     first, second = in_two_processes(read_and_count, lists, True)
     assert first[0] is UserError
@@ -251,8 +235,39 @@ def work_longer_than_the_timeout(processes):
     return processes.all_or_none_however_long(work, "count"), printed
 
 
-def test_processes_wait_longer_than_the_timeout_for_one_that_works():
+def test_processes_wait_long_for_one_that_works():
     (rank, printed), (other_rank, nothing) = in_two_processes(work_longer_than_the_timeout)
     assert (rank, other_rank) == (0, 1)
     assert printed[0].startswith("waiting for 1 other processes, which count: ")
     assert nothing == []
+
+
+# ---------------------------------------------------------------------------- batches
+
+
+CLIPS = ClipTable.of(
+    "list.txt", ((i, Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}")) for i in range(5))
+)
+HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
+
+
+def test_options_the_corpus_does_not_allow_are_refused():
+    assert len(make_sampler(CLIPS, HPARAMS)) == 3
+    with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
+        make_sampler(CLIPS, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
+
+
+@pytest.mark.usefixtures("broken_strategy")
+def test_fault_of_a_strategy_keeps_its_traceback():
+    with pytest.raises(ValueError, match="could not be broadcast") as found:
+        make_sampler(CLIPS, HPARAMS)
+    assert not isinstance(found.value, UserError)
+
+
+def test_costs_leave_out_random_epochs():
+    hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
+    sampler = make_sampler(CLIPS, hparams)
+    shown = batching_costs(sampler, hparams).splitlines()
+    sampler.set_epoch(2)
+    assert shown[1:] == batching_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
+    assert "0.0 % fewer" not in shown[2]

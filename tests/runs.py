@@ -1,0 +1,145 @@
+"""Runs of train.py that tests start, interrupt and compare."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import LONG, Child, act_at, flags, kill_self, load, newest
+
+import files
+import train
+from training import checkpoint, validation
+from training.logging import RunLogger
+from training.trainer import Trainer
+
+
+def run(out: Path, corpus, *more, **overrides) -> None:
+    train.main(flags(out, corpus.hparams(**overrides), *more))
+
+
+def refused(arguments: list[str], capsys) -> str:
+    """The message with which `train.main` ends; neither a success nor a traceback."""
+    with pytest.raises(SystemExit) as stop:
+        train.main(arguments)
+    assert stop.value.code not in (0, None)
+    return str(stop.value.code) + capsys.readouterr().err
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
+    }
+
+
+def watch_steps(patch, watch) -> None:
+    """Have `watch(trainer, batch, make_step)` called in place of every step of one batch."""
+    step = Trainer.step
+
+    def watched(trainer, micro_batches, *args, **options):
+        [micro_batch] = given = list(micro_batches)
+        return watch(trainer, micro_batch.batch, lambda: step(trainer, given, *args, **options))
+
+    patch.setattr(Trainer, "step", watched)
+
+
+def act_at_patched(monkeypatch, owner, name, act, call) -> None:
+    monkeypatch.setattr(owner, name, getattr(owner, name))  # to be put back
+    act_at(owner, name, act, call)
+
+
+class StopHere(Exception):
+    """Ends a run inside a test."""
+
+
+def stop_here(*_) -> None:
+    raise StopHere
+
+
+# ---------------------------------------------------------------------------- killed
+
+
+def half_of_a_checkpoint(call: int) -> None:
+    save, calls = torch.save, 0
+
+    def half(state, path):
+        nonlocal calls
+        calls += 1
+        save(state, path)
+        if calls == call:
+            os.truncate(path, os.path.getsize(path) // 2)
+            kill_self()
+
+    torch.save = half
+
+
+def half_of_a_log_line(kind: str) -> None:
+    def write(self, line_kind, record):
+        if line_kind != kind:
+            write_line(self, line_kind, record)
+            return
+        line = json.dumps({"kind": line_kind} | record) + "\n"
+        self.metrics.write(line[: len(line) // 2])
+        self.metrics.flush()
+        kill_self()
+
+    write_line, RunLogger._write = RunLogger._write, write
+
+
+def kill_at(moment: str) -> None:
+    match moment:
+        case "before the first checkpoint":
+            act_at(checkpoint, "save", kill_self)
+        case "before the first step":
+            act_at(Trainer, "step", kill_self)
+        case "inside an epoch":
+            act_at(Trainer, "step", kill_self, 8, after=True)
+        case "with half of a checkpoint written":
+            half_of_a_checkpoint(2)
+        case "before a checkpoint has its name":
+            act_at(files.os, "replace", kill_self, 4)  # clips.csv and lengths.csv are the first
+        case "before older checkpoints are removed":
+            act_at(checkpoint, "list_checkpoints", kill_self, 5)
+        case "before the best is marked":
+            act_at(checkpoint, "mark_best", kill_self)
+        case "after the last checkpoint, before it is marked best":
+            act_at(checkpoint, "mark_best", kill_self, 2)
+        case "with half of an epoch line written":
+            half_of_a_log_line("epoch")
+        case "after an epoch line":
+            act_at(RunLogger, "log_epoch", kill_self, 2, after=True)
+        case "in validation":
+            act_at(validation, "example_of", kill_self, 2)
+        case "between validation and its checkpoint":
+            act_at(RunLogger, "log_validation", kill_self, after=True)
+        case "setting aside":
+            act_at(checkpoint, "set_aside_newer", kill_self, after=True)
+        case "cutting back":
+            act_at(RunLogger, "_cut_back", kill_self, after=True)
+        case "writing the run line":
+            half_of_a_log_line("run")
+        case "the second step":
+            act_at(Trainer, "step", kill_self, 2, after=True)
+
+
+def stopped_inside_an_epoch(corpus, out: Path) -> Path:
+    assert Child(flags(out, corpus.hparams(**LONG)), kill_at, "inside an epoch").end().code == -9
+    assert load(newest(out))["loop"]["batches_trained"] > 0
+    return out
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def copied_corpus(corpus, folder: Path) -> Path:
+    shutil.copytree(corpus.folder, folder)
+    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
+    (folder / "train.txt").write_text(text)
+    return folder / "train.txt"

@@ -1,0 +1,423 @@
+"""Resuming: from which checkpoint, with which logs and clips, and what is refused."""
+
+import errno
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import (
+    LONG,
+    Child,
+    act_at,
+    assert_same,
+    assert_same_run,
+    curves,
+    flags,
+    load,
+    metrics,
+    newest,
+)
+from runs import (
+    StopHere,
+    act_at_patched,
+    copied_corpus,
+    kill_at,
+    refused,
+    run,
+    snapshot,
+    stop_here,
+    stopped_inside_an_epoch,
+    wait_for,
+)
+
+import train
+from hparams import create_hparams
+from model import Tacotron2
+from training import checkpoint, setup
+
+pytestmark = pytest.mark.usefixtures("clean_process")
+
+
+# ---------------------------------------------------------------------------- damage
+
+
+def test_damaged_newest_checkpoint_falls_back(copied, whole, capsys):
+    broken = newest(copied)
+    os.truncate(broken, 1000)  # best.pt is the same file, so it is damaged too
+    train.main([*flags(copied, ""), "--resume"])
+    assert f"warning: skipped {broken}: damaged" in capsys.readouterr().out
+    assert_same_run(copied, whole)
+    assert (copied / f"{broken.name}.superseded").stat().st_size == 1000
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_run_without_good_checkpoints_is_refused(how, copied, capsys):
+    for path in copied.glob("*.pt"):
+        path.unlink() if how == "gone" else path.write_bytes(b"nothing")
+    before = snapshot(copied)
+    message = refused(flags(copied, "", "--resume"), capsys)
+    assert f"{copied} holds a run, but no good checkpoint is left" in message
+    for path in copied.glob("*.pt"):
+        assert f"{path}: damaged" in message
+    assert "start again elsewhere: choose another -o" in message
+    assert snapshot(copied) == before
+
+
+UNREADABLE = {
+    "permission": PermissionError(errno.EACCES, "Permission denied"),
+    "disk": OSError(errno.EIO, "Input/output error"),
+    "network": OSError(errno.ESTALE, "Stale file handle"),
+    "memory": MemoryError(),
+}
+
+
+@pytest.mark.parametrize("failure", UNREADABLE)
+@pytest.mark.parametrize("which", ["newest", "best"])
+def test_unreadable_checkpoint_is_not_taken_for_damaged(
+    which, failure, copied, monkeypatch, capsys
+):
+    """Where `best.pt` is read too: to see whether it is of a later step."""
+    unreadable = newest(copied) if which == "newest" else copied / "best.pt"
+    open_file = checkpoint.open_file
+
+    def fail(path, if_missing):
+        if path == unreadable:
+            raise UNREADABLE[failure]
+        return open_file(path, if_missing)
+
+    before = snapshot(copied)
+    monkeypatch.setattr(checkpoint, "open_file", fail)
+    message = refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert f"{unreadable}: cannot be read" in message
+    assert "memory" in message or UNREADABLE[failure].strerror in message
+    assert snapshot(copied) == before
+
+
+def test_folder_that_cannot_be_listed_is_refused(copied, monkeypatch, capsys):
+    def fail(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    before = snapshot(copied)
+    monkeypatch.setattr(os, "listdir", fail)
+    assert "Stale file handle" in refused(flags(copied, "epochs=9", "--resume"), capsys)
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "a number is another"])
+def test_metrics_of_another_run_are_kept_aside(how, copied, capsys, monkeypatch):
+    """A new file is begun, and what is there stays under another name."""
+    path = copied / "metrics.jsonl"
+    content = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[:900] if how == "cut" else content.replace(b"1", b"2", 1))
+    other = path.read_bytes() if path.exists() else None
+    monkeypatch.setattr(train, "train", stop_here)  # before the next checkpoint that is due
+    for first in (True, False):
+        with pytest.raises(StopHere):
+            train.main(flags(copied, "epochs=5", "--resume"))
+        assert (f"warning: {path} is not what it was" in capsys.readouterr().out) == first
+        assert [line["kind"] for line in metrics(copied)] == ["run"]
+    aside = copied / "metrics.jsonl.damaged"
+    assert (aside.read_bytes() if aside.exists() else None) == other
+
+
+# ---------------------------------------------------------------------------- which checkpoint
+
+
+def test_resume_of_a_finished_run_changes_nothing(copied, capsys):
+    before = snapshot(copied)
+    train.main([*flags(copied, ""), "--resume"])
+    assert "finished already: 4 epochs" in capsys.readouterr().out
+    assert snapshot(copied) == before
+
+
+def test_more_epochs_continue_bitwise(copied, corpus, tmp_path):
+    train.main([*flags(copied, "epochs=5"), "--resume"])
+    run(tmp_path / "out", corpus, **LONG | {"epochs": 5})
+    assert_same_run(copied, tmp_path / "out")
+
+
+def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
+    before = snapshot(copied)
+    arguments = flags(copied, corpus.hparams())
+    assert "holds a run: add --resume" in refused(arguments, capsys)
+    assert "holds a run" in refused([*arguments, "-c", str(newest(copied)), "--warm_start"], capsys)
+    assert snapshot(copied) == before
+
+
+def test_resuming_earlier_checkpoint_sets_later_aside(corpus, whole, tmp_path, capsys):
+    out = tmp_path / "out"
+    run(out, corpus, **LONG | {"keep_checkpoints": 20})
+    steps = [int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")]
+    middle = sorted(steps)[2]
+    arguments = flags(
+        out, "epochs=3,epochs_per_validation=20", "-c", out / f"checkpoint_{middle}.pt"
+    )
+    train.main(arguments)
+    printed = capsys.readouterr().out
+    aside = {path.name for path in out.glob("*.superseded")}
+    assert aside == {f"checkpoint_{s}.pt.superseded" for s in steps if s > middle} | {
+        "best.pt.superseded"
+    }
+    assert "set aside a later or damaged checkpoint" in printed
+    assert len(metrics(out, "epoch")) == 3
+    assert not metrics(out, "validation")  # that of epoch 2 was cut, no other was due
+    steps_drawn = [step for step, _ in curves(out)["training/loss"]]
+    assert steps_drawn == sorted(set(steps_drawn))
+    assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
+    assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
+
+
+def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):
+    out, before = tmp_path / "new", snapshot(whole)
+    train.main(flags(out, "epochs=5", "-c", newest(whole)))
+    assert snapshot(whole) == before
+    assert [record["epoch"] for record in metrics(out, "epoch")] == [5]
+    other = shutil.copytree(whole, tmp_path / "other")
+    train.main([*flags(other, "epochs=5"), "--resume"])
+    assert_same(load(newest(out))["state_dict"], load(newest(other))["state_dict"])
+    assert metrics(out, "run")[0]["started_from"] == str(newest(whole))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_killed_run_remembers_its_first_checkpoint(warm, whole, corpus, tmp_path):
+    more = ["-c", newest(whole), *(["--warm_start"] if warm else [])]
+    hparams = corpus.hparams(**LONG, seed=5) if warm else "epochs=6"
+    train.main(flags(tmp_path / "one", hparams, *more))
+    killed = Child(flags(tmp_path / "two", hparams, *more), kill_at, "before the first step")
+    assert killed.end().code == -9
+    train.main(flags(tmp_path / "two", "", "--resume"))
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def reference_style(path: Path, corpus) -> dict:
+    """A checkpoint as the reference writes them: no loop, no settings."""
+    torch.manual_seed(99)
+    other = Tacotron2(create_hparams(corpus.hparams()))
+    optimizer = torch.optim.Adam(other.parameters())
+    state = {
+        "iteration": 1500,
+        "state_dict": other.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "learning_rate": 1e-3,
+    }
+    torch.save(state, path)
+    return state["state_dict"]
+
+
+def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
+    path, out = tmp_path / "tacotron2.pt", tmp_path / "out"
+    theirs = reference_style(path, corpus)
+    arguments = flags(out, corpus.hparams(epochs=1), "-c", path)
+    assert "--warm_start" in refused(arguments, capsys)
+    assert not out.exists()
+    train.main([*arguments, "--warm_start"])
+    torch.manual_seed(create_hparams(corpus.hparams()).seed)
+    fresh = Tacotron2(create_hparams(corpus.hparams())).state_dict()
+    begun = load(out / "checkpoint_0.pt")["state_dict"]
+    for name, tensor in begun.items():
+        expected = fresh if name == "embedding.weight" else theirs
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_weights_of_another_recipe_cannot_resume(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    reference_style(out / "checkpoint_1500.pt", corpus)
+    message = refused(flags(out, corpus.hparams(), "--resume"), capsys)
+    assert "weights of another recipe" in message
+
+
+# ---------------------------------------------------------------------------- what may change
+
+
+def test_missing_hyper_parameter_takes_its_default(copied):
+    saved = load(newest(copied))
+    del saved["hparams"]["keep_checkpoints"], saved["hparams"]["grad_clip_thresh"]
+    torch.save(saved, newest(copied))
+    train.main([*flags(copied, "epochs=5"), "--resume"])
+    settings = load(newest(copied))["hparams"]
+    assert settings["keep_checkpoints"] == 3
+    assert settings["grad_clip_thresh"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("batching_strategy=random", "batching options plan other batches"),
+        ("batch_size=4", "batching options plan other batches"),
+        ("seed=77", "batching options plan other batches"),
+        ("prepare_trainset_per_epoch=False", "prepare_trainset_per_epoch cannot change inside"),
+    ],
+)
+def test_changed_batching_inside_an_epoch_is_refused(change, message, corpus, tmp_path, capsys):
+    out = stopped_inside_an_epoch(corpus, tmp_path / "out")
+    before = snapshot(out)
+    assert message in refused(flags(out, change, "--resume"), capsys)
+    assert snapshot(out) == before
+
+
+def test_changed_batching_between_epochs_is_said(copied, capsys):
+    change = "epochs=5,batching_strategy=random,dynamic_batch_size=False,batch_size=7"
+    change += ",precision=fp16"
+    train.main(flags(copied, change, "--resume"))
+    assert "changed since the checkpoint: batch_size = 7, was 3" in capsys.readouterr().out
+    assert metrics(copied, "epoch")[-1]["num_batches"] == 2
+    assert load(newest(copied))["scaler"]["scale"] > 1
+
+
+def test_changed_model_is_refused_naming_tensors(copied, capsys):
+    before = snapshot(copied)
+    message = refused(flags(copied, "epochs=5,prenet_dim=9", "--resume"), capsys)
+    assert (
+        "decoder.prenet.layers.0.linear_layer.weight is [8, 40], the model's is [9, 40]" in message
+    )
+    assert snapshot(copied) == before
+
+
+# ---------------------------------------------------------------------------- other clips
+
+
+def change_clips(corpus, filelist: Path) -> None:
+    """One gone, one with another text, one of other length, one added."""
+    lines = corpus.train.read_text().splitlines()
+    lines[3] = lines[3].replace("|", "|And ", 1)
+    (path, text, _), (other, _, seconds) = (lines[i].split("|") for i in (5, 9))
+    longer = filelist.with_name(Path(path).name)
+    shutil.copy(other, longer)
+    lines[5] = f"{longer}|{text}|{seconds}"
+    added = filelist.with_name("added.wav")
+    shutil.copy(path, added)
+    filelist.write_text("\n".join([*lines[1:], f"{added}|Ah."]))
+
+
+NEW_CLIPS = "1 added, 1 gone, 2 changed"
+
+
+def test_changed_clips_are_refused_naming_the_flag(copied, corpus, tmp_path, capsys):
+    filelist = tmp_path / "new.txt"
+    change_clips(corpus, filelist)
+    before = snapshot(copied)
+    arguments = flags(copied, f"epochs=9,training_files={filelist}", "--resume")
+    message = refused(arguments, capsys)
+    assert NEW_CLIPS in message
+    assert "resume with these clips by --resume --new-clips" in message
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize("half_way", [True, False])
+def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, monkeypatch, capsys):
+    """The epoch that was left half-way is begun anew, with a plan of the new clips."""
+    out, filelist = copied, tmp_path / "new.txt"
+    if half_way:
+        out = stopped_inside_an_epoch(corpus, tmp_path / "out")
+    change_clips(corpus, filelist)
+    saved, lines = load(newest(out)), metrics(out)
+    change = f"epochs=5,training_files={filelist}"
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train", stop_here)
+        with pytest.raises(StopHere):
+            train.main(flags(out, change, "--resume", "--new-clips"))
+    epoch = saved["loop"]["epoch"]
+    assert f"new clips: {NEW_CLIPS}; epoch {epoch} is planned anew" in capsys.readouterr().out
+    begun = load(newest(out))
+    for part in ("iteration", "state_dict", "optimizer", "learning_rate"):
+        assert_same(begun[part], saved[part], part)
+    assert (begun["loop"]["epoch"], begun["loop"]["batches_trained"]) == (epoch, 0)
+    assert begun["loop"]["clips"] == 0
+    assert metrics(out)[:-1] == [line for line in lines if line.get("epoch", 0) < epoch]
+    assert metrics(out)[-1]["changed_clips"] == {"added": 1, "gone": 1, "changed": 2}
+
+    killed = Child(flags(out, "epochs=5", "--resume"), kill_at, "the second step")
+    whole = shutil.copytree(out, tmp_path / "whole")
+    assert killed.end().code == -signal.SIGKILL
+    for folder in (out, whole):
+        train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))  # now of no effect
+    assert_same_run(out, whole)
+    assert [line["epoch"] for line in metrics(out, "epoch")] == [1, 2, 3, 4, 5]
+    assert metrics(out, "run")[-1]["changed_clips"] is None
+
+
+def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):
+    out, filelist = tmp_path / "out", copied_corpus(corpus, tmp_path / "clips")
+    run(out, corpus, epochs=1, training_files=filelist)
+    (tmp_path / "clips" / "train05.wav").unlink()
+    message = refused(flags(out, "epochs=2", "--resume"), capsys)
+    assert "train05.wav: no such file" in message
+    assert "remove its line from the filelist and add --resume --new-clips" in message
+    kept = [line for line in filelist.read_text().splitlines() if "train05" not in line]
+    filelist.write_text("\n".join(kept))
+    train.main(flags(out, "epochs=2", "--resume", "--new-clips"))
+    assert "new clips: 0 added, 1 gone, 0 changed" in capsys.readouterr().out
+    assert load(newest(out))["loop"]["epoch"] == 3
+    assert len((out / "lengths.csv").read_text().splitlines()) == 14
+
+
+# ---------------------------------------------------------------------------- two in a folder
+
+
+def stop_at_the_epochs_end() -> None:
+    act_at(train, "log_epoch", lambda: time.sleep(600))
+
+
+def test_second_run_in_a_folder_is_refused(corpus, tmp_path):
+    out = tmp_path / "out"
+    first = Child(flags(out, corpus.hparams(**LONG)), stop_at_the_epochs_end)
+    try:
+        wait_for(out / "checkpoint_3.pt")
+        before = snapshot(out)  # TensorBoard writes when it likes: its file may still grow
+        second = Child([*flags(tmp_path / "log", ""), "-o", str(out), "--resume"]).end()
+        after = snapshot(out)
+    finally:
+        first.process.kill()
+        first.end()
+    assert second.code == 1
+    assert "another process is training in this folder" in second.output
+    assert after.keys() == before.keys()
+    assert all(after[name] == before[name] for name in before if not name.startswith("logs"))
+    train.main(flags(out, "epochs=1", "--resume"))  # the lock died with the first
+
+
+def train_on_when_told(path: Path) -> None:
+    act_at(train, "log_epoch", lambda: wait_for(path))
+
+
+def let_the_other_end_once_the_checkpoint_is_found(told: Path, last: Path) -> None:
+    act_at(setup, "find_start", lambda: (told.touch(), wait_for(last)), after=True)
+
+
+def test_resume_of_a_living_run_is_refused(corpus, whole, tmp_path):
+    """The second found a checkpoint, the first trained on to its end, and the second set aside
+    what had come since."""
+    out, told = tmp_path / "out", tmp_path / "told"
+    first = Child(flags(out, corpus.hparams(**LONG)), train_on_when_told, told)
+    try:
+        wait_for(out / "checkpoint_3.pt")
+        second = Child(
+            [*flags(tmp_path / "log", ""), "-o", str(out), "--resume"],
+            let_the_other_end_once_the_checkpoint_is_found,
+            told,
+            out / "checkpoint_16.pt",
+        ).end()
+        told.touch()
+        assert first.end().code == 0
+    finally:
+        first.process.kill()
+    assert second.code == 1
+    assert "another process is training in this folder" in second.output
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_run_begun_during_set_up_is_refused(more, corpus, whole, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    arguments = flags(out, corpus.hparams(**LONG))
+    act_at_patched(monkeypatch, setup, "settle_clips", lambda: Child(arguments).end(), 1)
+    assert "begun a run in this folder since" in refused([*arguments, *more], capsys)
+    assert_same_run(out, whole)

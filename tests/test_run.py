@@ -1,0 +1,388 @@
+"""What a run tells and keeps, the failures it survives, and what is refused at its start."""
+
+import multiprocessing
+import os
+import resource
+import shlex
+import shutil
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    HOP,
+    LONG,
+    SECONDS,
+    Child,
+    act_at,
+    assert_same_run,
+    curves,
+    flags,
+    load,
+    metrics,
+    newest,
+)
+from runs import StopHere, act_at_patched, copied_corpus, refused, run
+
+import train
+from batching import plan_epoch
+from data_utils import TextMelDataset
+from hparams import create_hparams, hparams_from_dict
+from training import checkpoint, trainer
+from training.distributed import ALONE
+from training.epoch import Run
+from training.logging import OutputFolder, RunLogger
+from training.memory_check import check_memory
+from training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("clean_process")
+
+
+# ---------------------------------------------------------------------------- checkpoints kept
+
+
+def test_newest_checkpoints_and_the_best_are_kept(corpus, tmp_path, monkeypatch):
+    """iters_per_checkpoint=3, validation after epochs 1, 2, 3; the second is made the best."""
+    saved = []
+    save = checkpoint.write_checkpoint
+
+    def spy(directory, state, keep):
+        saved.append((state["iteration"], state["loop"]["epoch"], state["loop"]["batches_trained"]))
+        return save(directory, state, keep)
+
+    def order(run, stop):
+        record, example = validate(run, stop)
+        return record | {
+            "validation_loss_unpadded": {1: 3.0, 2: 1.0, 3: 2.0}[record["epoch"]]
+        }, example
+
+    validate = train.validate
+    monkeypatch.setattr(checkpoint, "write_checkpoint", spy)
+    monkeypatch.setattr(train, "validate", order)
+    out = tmp_path / "out"
+    run(out, corpus, epochs=3, epochs_per_validation=1, iters_per_checkpoint=3, keep_checkpoints=1)
+    ends = [record["iteration"] for record in metrics(out, "epoch")]
+    total = ends[-1]
+    due = {step for step in range(1, total + 1) if step % 3 == 0} | set(ends)
+    assert {iteration for iteration, _, _ in saved} == due | {0}
+    assert saved[-1] == (total, 4, 0)
+    assert [path.name for path in out.glob("checkpoint_*.pt")] == [f"checkpoint_{total}.pt"]
+    assert load(out / "best.pt")["iteration"] == ends[1]
+
+
+# ---------------------------------------------------------------------------- what is told
+
+
+def test_run_line_records_settings_and_machine(corpus, whole):
+    [record] = metrics(whole, "run")
+    assert create_hparams(corpus.hparams(**LONG)) == hparams_from_dict(record["hparams"])
+    assert record["corpus"]["training_clips"] == 14
+    assert record["corpus"]["validation_clips"] == 5
+    samples = np.round(SECONDS["train"] * 22050).astype(int)
+    assert record["corpus"]["training_frames"] == int((1 + samples // HOP).sum())
+    assert len(record["corpus"]["fingerprint"]) == 64
+    assert record["machine"]["device"] == "cpu"
+    assert record["versions"]["torch"] == torch.__version__
+    assert "commit" in record
+
+
+@pytest.mark.parametrize(
+    ("decoder", "precision"), [("reference", "fp32"), ("fast", "fp32"), ("fast", "bf16")]
+)
+def test_decoder_is_told_and_its_memory_checked(
+    decoder, precision, corpus, tmp_path, monkeypatch, capsys
+):
+    """In the first lines and in the run's record; the rehearsal runs the same one, so that its
+    kernels are compiled and its memory is tried before training."""
+    phrase = "reference, step by step"
+    if decoder == "fast":
+        pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+        import fast_decoder
+
+        phrase = f"fast ({fast_decoder.describe(torch.device('cpu'))})"
+    used, choose = [], trainer.choose_decoder
+
+    def spied(name, device):
+        inner, description = choose(name, device)
+
+        def spy(*arguments):
+            used.append(torch.is_grad_enabled())
+            return inner(*arguments)
+
+        return spy, description
+
+    def rehearse_and_stop(run, *_):
+        assert used == []
+        check_memory(run.trainer, run.training_clips, run.validation_clips)
+        # Forward and backward of the two costliest shapes, forward of the validation's.
+        assert used == [True, True, False]
+        raise StopHere
+
+    monkeypatch.setattr(trainer, "choose_decoder", spied)
+    monkeypatch.setattr(train, "train", rehearse_and_stop)
+    out = tmp_path / "out"
+    with pytest.raises(StopHere):
+        run(out, corpus, decoder=decoder, precision=precision)
+    assert f"\ndecoder: {phrase}\n" in capsys.readouterr().out
+    [record] = metrics(out, "run")
+    assert record["decoder"] == phrase
+    assert record["hparams"]["decoder"] == decoder
+
+
+def test_padding_costs_are_told_before_training(corpus, tmp_path, monkeypatch, capsys):
+    printed = []
+    act_at_patched(monkeypatch, Trainer, "step", lambda: printed.append(capsys.readouterr().out), 1)
+    run(tmp_path / "out", corpus, epochs=1)
+    lengths = [1 + round(s * 22050) // HOP for s in SECONDS["train"]]
+    ours = plan_epoch(
+        lengths, 3, "semi_sorted", seed=1234, dynamic_batch_size=True, batch_randomization=True
+    )
+    rand = plan_epoch(lengths, 3, "random", seed=1234)
+    steps, frames = (
+        [sum(max(lengths[i] for i in b) * power(b) for b in plan) for plan in (ours, rand)]
+        for power in (lambda _: 1, len)
+    )
+    for name, (here, there) in (("decoder steps", steps), ("padded frames", frames)):
+        saving = 100 * (1 - here / there)
+        expected = f"{name} an epoch {here:,}, {saving:.1f} % fewer than random batches' {there:,}"
+        assert expected in printed[0]
+    assert "zero-padding rate" in printed[0]
+
+
+def test_checkpoint_holds_settings_and_version(corpus, whole):
+    saved = load(newest(whole))
+    assert {"iteration", "state_dict", "optimizer", "learning_rate"} <= saved.keys()
+    assert hparams_from_dict(saved["hparams"]) == create_hparams(corpus.hparams(**LONG))
+
+
+def test_tensorboard_holds_curves_pictures_and_sound(whole):
+    found = curves(whole)
+    assert {"training/loss", "training/loss_unpadded", "training/gradient_norm"} <= found.keys()
+    assert {"training/learning_rate", "epoch/train_loss", "epoch/zero_padding_rate"} <= found.keys()
+    assert [step for step, _ in found["training/loss"]] == [2, 4, 6, 8, 10, 12, 14, 16]
+    validations = [(record["iteration"],) for record in metrics(whole, "validation")]
+    for tag in ("alignment", "mel", "gate", "predicted"):
+        assert found[tag] == validations
+    for record in metrics(whole, "validation"):
+        value = dict(found["validation/loss"])[record["iteration"]]
+        assert value == pytest.approx(record["validation_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("logs", ["logs", "my logs"])
+def test_resume_command_names_the_folders(logs, tmp_path):
+    output = tmp_path / "a run; with signs"
+    trainer = SimpleNamespace(processes=ALONE)
+    of_one = Run(OutputFolder(output, logs), *[None] * 6, trainer=trainer)
+    python, script, *arguments = shlex.split(of_one.resume_command)
+    assert (python, script) == ("python", "train.py")
+    args = train.parse_arguments(arguments)
+    assert (args.output_directory, args.log_directory, args.resume) == (output, logs, True)
+
+
+# ---------------------------------------------------------------------------- disks and clips
+
+
+def limit_file_size(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
+    """A file size limit stands for the full disk: the kernel refuses the write half-way."""
+    out = tmp_path / "out"
+    run(out, corpus, **LONG | {"epochs": 1})
+    before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
+    size = newest(out).stat().st_size
+    stopped = Child(flags(out, "epochs=4", "--resume"), limit_file_size, size // 2).end()
+    assert stopped.code == 1
+    assert "could not be written" in stopped.output
+    assert "--resume" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
+    assert not list(out.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("which", ["metrics.jsonl", "TensorBoard"])
+def test_full_disk_at_a_log_loses_nothing(which, corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG)), full_disk, which).end()
+    assert stopped.code == 1, stopped.output
+    assert f"writing to {out} failed" in stopped.output
+    assert "No space left on device" in stopped.output
+    assert "--resume" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert "Exception ignored" not in stopped.output
+    resumed = Child(flags(out, "", "--resume")).end()
+    assert resumed.code == 0, resumed.output
+    assert_same_run(out, whole)
+
+
+def full_disk(which: str) -> None:
+    """From the second epoch line on."""
+
+    def fill() -> None:
+        if which == "metrics.jsonl":
+            opened[0].metrics = open("/dev/full", "a")  # noqa: SIM115
+        else:
+            from tensorboard.summary.writer.record_writer import RecordWriter
+
+            def fail(self, data):
+                raise OSError(28, "No space left on device")
+
+            RecordWriter.write = fail
+
+    opened, init = [], RunLogger.__init__
+
+    def remember(self, *args):
+        init(self, *args)
+        opened.append(self)
+
+    RunLogger.__init__ = remember
+    act_at(RunLogger, "log_epoch", fill, 2)
+
+
+def kill_a_worker() -> None:
+    def kill() -> None:
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
+
+    act_at(Trainer, "step", kill, 6)
+
+
+def test_death_of_a_loader_process_loses_nothing(corpus, whole, tmp_path):
+    out = tmp_path / "out"
+    stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=2)), kill_a_worker).end()
+    assert stopped.code == 1
+    assert "a process that reads clips died" in stopped.output
+    assert "Traceback" not in stopped.output
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_deleted_clip_stops_with_a_checkpoint(workers, corpus, whole, tmp_path):
+    folder = tmp_path / "clips"
+    moved = copied_corpus(corpus, folder)
+    out = tmp_path / "out"
+    hparams = corpus.hparams(**LONG, num_workers=workers, training_files=moved)
+    stopped = Child(flags(out, hparams), delete_clip, folder / "train05.wav").end()
+    assert stopped.code == 1, stopped.output
+    assert f"{moved}:6: {folder / 'train05.wav'}: no such file" in stopped.output
+    assert f"{newest(out)}" in stopped.output
+    assert "Traceback" not in stopped.output
+    shutil.copy(corpus.folder / "train05.wav", folder)
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+def delete_clip(path: Path) -> None:
+    act_at(Trainer, "step", path.unlink, 6)
+
+
+def test_deleted_validation_clip_stops_with_a_checkpoint(
+    corpus, whole, tmp_path, capsys, monkeypatch
+):
+    folder, out = tmp_path / "clips", tmp_path / "out"
+    copied_corpus(corpus, folder)
+    text = corpus.val.read_text().replace(str(corpus.folder), str(folder))
+    (folder / "val.txt").write_text(text)
+    act_at_patched(monkeypatch, Trainer, "step", (folder / "val03.wav").unlink, 6)
+    arguments = flags(out, corpus.hparams(**LONG, validation_files=folder / "val.txt"))
+    message = refused(arguments, capsys)
+    assert f"{folder / 'val.txt'}:4: {folder / 'val03.wav'}: no such file" in message
+    shutil.copy(corpus.folder / "val03.wav", folder)
+    monkeypatch.undo()
+    assert Child(flags(out, "", "--resume")).end().code == 0
+    assert_same_run(out, whole)
+
+
+# ---------------------------------------------------------------------------- refused at the start
+
+
+@pytest.mark.parametrize(
+    ("more", "hparams", "message"),
+    [
+        (["--n_gpus", "2"], {}, "--n_gpus 2"),
+        (["--rank", "1"], {}, "--rank 1"),
+        (["--warm_start"], {}, "name it with -c"),
+        (["-c", "x.pt", "--resume"], {}, "leave out -c"),
+        (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
+        (["-c", "nowhere.pt", "--warm_start"], {}, "nowhere.pt: no such checkpoint"),
+        (["-l", "../elsewhere"], {}, "must lie inside the output folder"),
+        (["--frobnicate"], {}, "--frobnicate"),
+        ([], {"batchsize": 3}, "did you mean batch_size?"),
+        ([], {"precision": "fp61"}, "did you mean fp16?"),
+        ([], {"training_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
+        ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),
+        ([], {"batch_capacity": 20}, "batch_capacity=20: expected a finite number of at least 23"),
+        ([], {"n_symbols": 100}, "n_symbols=100: must be at least 148"),
+        ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
+    ],
+)
+def test_wrong_settings_are_refused_and_no_folder_is_made(
+    more, hparams, message, corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "new" / "out"
+    assert message in refused(flags(out, corpus.hparams(**hparams), *more), capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_clips_are_listed_together(corpus, tmp_path, capsys):
+    lines = corpus.train.read_text().splitlines()
+    lines[2] = lines[2].replace("train02", "train99")
+    lines[5] = lines[5].rpartition("|")[0] + "|9.5"
+    lines[7] = lines[7].split("|")[0] + "|~~~|1"
+    lines[9] = "only one field"
+    filelist = tmp_path / "bad.txt"
+    filelist.write_text("\n".join(lines))
+    arguments = flags(tmp_path / "out", corpus.hparams(training_files=filelist))
+    message = refused(arguments, capsys)
+    assert "4 of 14 lines refused" in message
+    for number in (3, 6, 8, 10):
+        assert f"{filelist}:{number}: " in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+@pytest.mark.parametrize("out", ["file", "file/out"])
+def test_output_folder_that_is_a_file_is_refused(more, out, corpus, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    arguments = flags(tmp_path / out, corpus.hparams(training_files="gone.txt"), *more)
+    message = refused(arguments, capsys)
+    assert f"{tmp_path}/file: not a folder; choose another -o" in message
+    assert "gone.txt" not in message
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------- faults of the recipe
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])
+@pytest.mark.parametrize("place", ["Trainer", "learning_rate_at"])  # in set-up, in the loop
+def test_a_fault_of_the_recipe_keeps_its_traceback(error, place, corpus, tmp_path, monkeypatch):
+    def fail(*_):
+        raise error("a bug")
+
+    monkeypatch.setattr(train, place, fail)
+    with pytest.raises(error, match="a bug"):
+        run(tmp_path / "out", corpus)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_fault_in_reading_keeps_what_was_trained(workers, corpus, tmp_path, monkeypatch, capsys):
+    def fail(self, path):
+        if Path(path).name == "train05.wav":
+            raise RuntimeError("a bug")
+        return read(self, path)
+
+    read, out = TextMelDataset._mel, tmp_path / "out"
+    monkeypatch.setattr(TextMelDataset, "_mel", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(out, corpus, num_workers=workers, batch_size=1, dynamic_batch_size=False)
+    trained = load(newest(out))["loop"]["batches_trained"]
+    assert trained > 0
+    assert f"everything until here is in {newest(out)}" in capsys.readouterr().out

@@ -1,0 +1,277 @@
+"""The reader of run folders: what is read, refused, left out and put into one row."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from records import (
+    CORPUS,
+    LENGTHS,
+    MACHINE,
+    VERSIONS,
+    epoch_line,
+    read_lines,
+    run_line,
+    validation_line,
+    write_lines,
+    write_run,
+)
+
+from analysis import published
+from analysis.runs import comparison_warnings, deviations, read_metrics, read_runs
+from errors import UserError
+
+RUN, EPOCH, VALIDATION = run_line(), epoch_line(1), validation_line(1)
+
+
+def metrics_of(folder, lines):
+    return read_metrics(write_lines(folder, lines) / "metrics.jsonl")
+
+
+def without(line, name):
+    return {key: value for key, value in line.items() if key != name}
+
+
+# ---------------------------------------------------------------------------- one run
+
+
+def test_epochs_have_validations_hours_and_updates(tmp_path):
+    """Unknown entries and blank lines are accepted, and the last settings count."""
+    folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
+    lines = read_lines(folder)
+    again = RUN | {"epoch": 3, "hparams": RUN["hparams"] | {"learning_rate": 0.5, "epochs": 4}}
+    write_lines(folder, [*lines[:4], "", again, *(line | {"new": [1]} for line in lines[4:])])
+    runs = read_runs([folder])
+    [run] = runs.found.values()
+    assert run.hparams.learning_rate == 0.5
+    np.testing.assert_array_equal(run.lengths, LENGTHS)
+    assert runs.epochs["hours"].tolist() == [0.5, 1.5, 3.0, 5.0]
+    assert runs.epochs["updates"].tolist() == [12, 24, 36, 48]
+    assert runs.epochs["validation_loss"].isna().tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([RUN, '{"kind": "epo', EPOCH], "metrics.jsonl:2: "),
+        ([RUN, "[1]"], ":2: =[1]: "),
+        ([RUN, {"epoch": 1}], ":2: "),
+        ([RUN, {"kind": "x"}], "'run', 'epoch', 'validation'"),
+        ([RUN, EPOCH | {"minutes": float("nan")}], "minutes=nan: Input should be a finite number"),
+        ([RUN, EPOCH | {"minutes": "3"}], ":2: epoch.minutes=3: "),
+        ([RUN, without(EPOCH, "minutes")], ":2: epoch.minutes="),
+        ([RUN | {"time": "0001-01-01T00:00:00"}], ":1: run="),
+        ([RUN | {"corpus": {}}], ":1: run.corpus.fingerprint"),
+        ([RUN | {"hparams": {"batch_size": 0}}], "hyper-parameters refused"),
+        ([], "no `run` line"),
+        ([EPOCH], "no `run` line with the settings before all others"),
+        ([RUN, epoch_line(3)], ":2: epoch of epoch 3 after 0"),
+        ([RUN, EPOCH, EPOCH], ":3: epoch of epoch 1 after 1"),
+        ([RUN, EPOCH, validation_line(2)], ":3: validation of epoch 2 after 1"),
+        ([RUN, EPOCH, VALIDATION, VALIDATION], ":4: validation of epoch 1 after 1"),
+    ],
+)
+def test_a_bad_line_is_refused_by_number(tmp_path, lines, message):
+    with pytest.raises(UserError) as caught:
+        metrics_of(tmp_path, lines)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["num_batches", "minutes", "epoch"])
+@pytest.mark.parametrize("number", [400 * "9", 5000 * "9", "1e300", "1e999"])
+def test_numbers_too_large_to_compute_with_are_refused(tmp_path, name, number):
+    line = json.dumps(EPOCH | {name: "HERE"}).replace('"HERE"', number)
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: ") as refusal:
+        metrics_of(tmp_path, [RUN, line, epoch_line(2)])
+    assert len(str(refusal.value)) < 900
+
+
+def test_an_incomplete_last_line_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "a")
+    write_lines(folder, [*read_lines(folder), '{"kind": "r'], end="")
+    runs = read_runs([tmp_path])
+    assert len(runs.found) == 1
+    assert "incomplete last line" in runs.left_out[0]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_line_is_read_or_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp()
+    valid = data.draw(st.sampled_from([RUN, EPOCH, VALIDATION]))
+    name = data.draw(st.sampled_from(sorted(valid)))
+    line = json.dumps(valid | {name: data.draw(JSON)})
+    line = data.draw(st.sampled_from([line, line[:40], "[" * 5000, "7" * 5000, "\0", "{}"]))
+    message = "metrics.jsonl"
+    try:
+        assert metrics_of(folder, [RUN, line])
+    except UserError as refusal:
+        message = str(refusal)
+    assert "metrics.jsonl" in message
+
+
+# ---------------------------------------------------------------------------- left out
+
+
+def in_metrics(change):
+    return lambda folder: write_lines(folder, change(read_lines(folder)))
+
+
+def in_file(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (in_metrics(lambda lines: [*lines[:4], '{"kind"', *lines[5:]]), "metrics.jsonl:5: "),
+        (in_metrics(lambda lines: lines[:-3]), "unfinished, 10 of 12 epochs"),
+        (in_metrics(lambda lines: lines[:1] + lines[4:]), "epoch of epoch 3 after 0"),
+        (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: FileNotFoundError"),
+        (in_file("lengths.csv", "id,samples\na,1\n"), "lengths.csv: KeyError"),
+        (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: ValueError"),
+        (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips of 100 frames, but the run"),
+        (in_file("epoch_minutes.json", "{}"), "epoch_minutes.json: minutes="),
+        (
+            in_file("epoch_minutes.json", '{"minutes": [1.0], "relative_error": 0.1}'),
+            "epoch_minutes.json: of 1 epochs, the run has 12",
+        ),
+    ],
+)
+def test_a_broken_run_is_named_and_left_out(tmp_path, spoil, message):
+    write_run(tmp_path / "good")
+    spoil(write_run(tmp_path / "bad", "SSB-BR"))
+    runs = read_runs([tmp_path])
+    assert list(runs.rows.index) == ["RAND"]
+    [problem] = runs.left_out
+    assert problem.startswith(str(tmp_path / "bad"))
+    assert message in problem
+
+
+def test_runs_are_found_at_any_depth_once(tmp_path):
+    write_run(tmp_path / "out" / "rand" / "seed_0")
+    write_run(tmp_path / "out" / "rand" / "seed_1", seed=1)
+    runs = read_runs([tmp_path / place for place in ("out", "out/rand/seed_1", "empty")])
+    assert runs.table["seed"].tolist() == [0, 1]
+    assert runs.left_out[0].startswith(f"{tmp_path / 'empty'}: no metrics.jsonl")
+    with pytest.raises(UserError, match="no finished run"):
+        read_runs([tmp_path / "empty"])
+
+
+def test_of_a_seed_twice_the_later_run_stays(tmp_path):
+    write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # no run of the same
+    runs = read_runs([tmp_path])
+    assert set(runs.found) == {str(tmp_path / "a"), str(tmp_path / "warm")}
+    assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: the same settings and seed")
+
+
+# ---------------------------------------------------------------------------- rows
+
+
+def labels(folder):
+    return list(read_runs([folder]).rows.index)
+
+
+def test_the_papers_rows_come_first_in_its_order(tmp_path):
+    for name in ["BKT-width", "RAND-DBS", *reversed(published.TABLE_2)]:
+        write_run(tmp_path / name, name)
+    assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]
+
+
+def test_a_bare_name_can_be_compared_with_most_others(tmp_path):
+    for name in ("SB", "SSB"):
+        write_run(tmp_path / name, name, overrides="batch_size=8")
+    for size in (4, 8, 16):
+        write_run(tmp_path / str(size), "RAND", overrides=f"batch_size={size}")
+    assert labels(tmp_path) == ["RAND", "RAND (batch_size 4)", "RAND (batch_size 16)", "SB", "SSB"]
+    assert "RAND has 3 rows" in "\n".join(comparison_warnings(read_runs([tmp_path])))
+
+
+def test_of_equals_the_papers_setting_has_the_bare_name(tmp_path):
+    write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
+    write_run(tmp_path / "b", "SSB")
+    assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"lengths": LENGTHS, "corpus": CORPUS | {"fingerprint": "d0d0"}}, "corpus"),
+        ({"machine": MACHINE | {"device": "B GPU"}}, "machine's device"),
+        ({"versions": VERSIONS | {"torch": "9"}}, "version of torch"),
+        ({"commit": "b" * 40}, "commit"),
+        ({"epochs": 24}, "epochs"),
+        ({"overrides": "prenet_dim=64"}, "prenet_dim"),
+    ],
+)
+def test_runs_that_are_not_alike_are_warned_of(tmp_path, change, what):
+    """Those that differ in software alone are compared all the same."""
+    write_run(tmp_path / "a", "RAND")
+    write_run(tmp_path / "b", "SB", **change)
+    runs = read_runs([tmp_path])
+    warning = comparison_warnings(runs)[0]
+    assert warning.startswith(f"{what}: ")
+    assert str(tmp_path / "a") in warning
+    assert str(tmp_path / "b") in warning
+    is_software = what in ("commit", "version of torch")
+    assert runs.differing("RAND", "SB") == ([] if is_software else [what])
+
+
+def test_alike_runs_give_no_warning(tmp_path):
+    write_run(tmp_path / "a", "RAND")
+    write_run(tmp_path / "b", "SSB-DBS-BR", seed=1)
+    assert comparison_warnings(read_runs([tmp_path])) == []
+
+
+def test_what_changed_when_resumed_is_named(tmp_path):
+    folder = write_run(tmp_path / "a", epochs=12)
+    lines = read_lines(folder)
+    again = json.loads(json.dumps(lines[0])) | {"iteration": 6, "epoch": 7, "commit": "b" * 40}
+    again["hparams"] |= {"learning_rate": 0.5, "num_workers": 9}
+    seventh = next(i for i, line in enumerate(lines) if line["epoch"] == 7)
+    write_lines(folder, [*lines[:seventh], again, *lines[seventh:]])
+    resumed = f"{folder} was resumed at epoch 7 with"
+    assert set(comparison_warnings(read_runs([folder]))) == {
+        f"{resumed} learning_rate: 0.001, then 0.5",
+        f"{resumed} commit: {'a' * 40}, then {'b' * 40}",
+    }
+
+
+AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
+
+
+def test_the_papers_settings_are_no_deviation(tmp_path):
+    lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
+    options = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
+    write_run(tmp_path / "a", "SSB-BR", epochs=222, **options)
+    assert deviations(read_runs([tmp_path])) == []
+
+
+def test_whatever_is_not_the_papers_is_a_deviation(tmp_path):
+    """A strategy that the paper does not have may have any parameter."""
+    options = f"{AS_PAPER},prenet_dim=64"
+    write_run(tmp_path / "a", "SSB", overrides=f"{options},precision=bf16")
+    write_run(tmp_path / "b", "BKT", overrides=f"{options},bucket_size=96")
+    write_run(tmp_path / "c", "SSB-rank", overrides=f"{options},local_randomization_factor=0.3")
+    write_run(tmp_path / "d", "SB", overrides=options, started_from="other.pt")
+    assert set(deviations(read_runs([tmp_path]))) == {
+        "training clips 48 instead of 10480",
+        "validation clips 10 instead of 2620",
+        "epochs 12 instead of 222",
+        "prenet_dim 64 instead of 256",
+        f"precision bf16 instead of fp32 ({tmp_path / 'a'})",
+        f"bucket_size 96 instead of 1024 ({tmp_path / 'b'})",
+        f"started_from other.pt instead of None ({tmp_path / 'd'})",
+    }
