@@ -18,7 +18,6 @@ from batching import (
     REGISTRY,
     EpochPlan,
     check_lengths,
-    length_ranks,
     padding_stats,
     pair_novelty,
     pair_spread,
@@ -129,7 +128,6 @@ class Surveyor:
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
         self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
-        self._ranks = length_ranks(self.lengths)
         self._sorted_spreads: dict[tuple, float] = {}
         self._made: dict[tuple, Survey] = {}
 
@@ -196,7 +194,7 @@ class Surveyor:
         key = (batch_size, *sorted(sizes.items()))
         if key not in self._sorted_spreads:
             plan = self._plan(batch_size, "sorted", 0, sizes)
-            self._sorted_spreads[key] = pair_spread(self._ranks, plan)
+            self._sorted_spreads[key] = pair_spread(self.lengths, plan)
         return self._sorted_spreads[key]
 
     def _mixing(self, before: EpochPlan, plan: EpochPlan, sorted_spread: float) -> dict:
@@ -204,8 +202,8 @@ class Surveyor:
         if len(plan) == len(self.lengths):  # every clip is alone in its batch
             return {"novelty": math.nan, "spread": math.nan}
         spread = math.nan
-        if self._ranks.mean_distance:
-            spread = relative_spread(pair_spread(self._ranks, plan), sorted_spread)
+        if self.lengths.min() < self.longest:
+            spread = relative_spread(pair_spread(self.lengths, plan), sorted_spread)
         return {"novelty": pair_novelty(plan, before), "spread": spread}
 
     def _predicted(self, plan: EpochPlan) -> dict:

@@ -29,6 +29,7 @@ from helpers import (
 )
 
 import train
+from analysis.same_run import without_times
 from training import distributed, setup
 from training.trainer import Trainer
 

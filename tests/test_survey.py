@@ -38,9 +38,7 @@ def distinct_lengths(count, seed=0):
 
 
 # A step takes a millisecond a frame; its memory is a byte a padded frame.
-FLAT_COSTS = StepCosts(
-    "", np.array([0, 1e-3, 0]), np.array([0, 1.0]), {"n_frames_per_step": 1}, 0
-)
+FLAT_COSTS = StepCosts("", np.array([0, 1e-3, 0]), np.array([0, 1.0]), {"n_frames_per_step": 1}, 0)
 
 
 def survey(lengths, batch_size, strategy, *, seed=0, frames_per_step=1, costs=None, **options):

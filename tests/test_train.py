@@ -24,7 +24,6 @@ from helpers import (
     make_corpus,
     metrics,
     newest,
-    without_times,
 )
 from runs import StopHere, refused, run, watch_steps
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import data_utils
 import model as model_module
 import train
+from analysis.same_run import without_times
 from audio import log_mel_spectrogram, mel_fingerprint, read_audio
 from batching import STRATEGIES, LengthBatchSampler
 from data_utils import TextMelDataset

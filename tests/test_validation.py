@@ -5,10 +5,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from helpers import LONG, assert_same, curves, flags, load, metrics, newest, without_times
+from helpers import LONG, assert_same, curves, flags, load, metrics, newest
 from runs import refused, run
 from test_train import poison_mel
 
+from analysis.same_run import without_times
 from batching import plan_epoch
 from data_utils import TextMelCollate, TextMelDataset, read_filelist
 from hparams import create_hparams, hparams_from_dict
