@@ -19,8 +19,8 @@ from model import Tacotron2, Tacotron2Loss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Of each tensor's largest value. Sums are made in another order than the reference's: on an EPYC, by
-# SSE4.1, AVX2 and AVX-512 and by one to four threads, that is up to 2e-12 and 4e-6.
+# Of each tensor's largest value. Sums are made in another order than the reference's: by SSE4.1,
+# AVX2 and AVX-512 and one to four threads of an EPYC that is up to 2e-12 and 4e-6.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -153,7 +153,8 @@ def test_a_loss_of_some_outputs_matches_the_reference(weights):
 
 
 def test_golden_outputs_and_gradients_are_met():
-    """NVIDIA's outputs and gradients; sums in another order: up to a tenth of the tolerances."""
+    """NVIDIA's outputs and gradients. In float64, so that only theirs are rounded: by a tenth of the
+    tolerances. In float32 the alignments differ by up to 1.2e-4 between processors."""
     with np.load(GOLDEN / "model_dev.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays["meta/json"]))["config"]
@@ -163,13 +164,14 @@ def test_golden_outputs_and_gradients_are_met():
         {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
     )
     names = ("text_padded", "input_lengths", "mel_padded", "gate_padded", "output_lengths")
-    batch = Batch(*(golden[f"input/{name}"] for name in names))
-    outputs = fast(batch)
+    inputs = (golden[f"input/{name}"] for name in names)
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in inputs))
+    outputs = fast.double()(batch)
     for ours, name, tolerance in (
         (outputs.mel, "mel_outputs", 2e-5),
         (outputs.mel_postnet, "mel_outputs_postnet", 2e-5),
         (outputs.gate, "gate_outputs", 2e-5),
-        (outputs.alignments, "alignments", 3e-4),
+        (outputs.alignments, "alignments", 1e-4),
     ):
         assert (ours - golden[f"output/{name}"]).abs().max() < tolerance, name
     Tacotron2Loss()(outputs, batch).total.backward()
@@ -177,7 +179,7 @@ def test_golden_outputs_and_gradients_are_met():
     assert len(gradients) == 19
     for name, gradient in gradients.items():
         expected = golden[f"grad/{name}"]
-        assert (gradient - expected).abs().max() < 2e-3 * expected.abs().max(), name
+        assert (gradient - expected).abs().max() < 1e-3 * expected.abs().max(), name
 
 
 def losses_of_training(training_decoder, steps=30):
