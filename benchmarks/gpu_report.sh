@@ -166,9 +166,9 @@ call_2() {
   measure decoder_fp32 90 benchmarks/decoder.py --precision fp32 "${row[@]}" --no-memory
   measure decoder_64 60 benchmarks/decoder.py --precision bf16 "${short[@]}" --no-memory
   measure busy 180 benchmarks/busy.py --precision bf16 "${busy[@]}"
-  measure memory_bf16 70 benchmarks/decoder.py --precision bf16 "${memory[@]}"
-  measure memory_tf32 70 benchmarks/decoder.py --precision $tf32 "${memory[@]}"
-  measure memory_fp32 70 benchmarks/decoder.py --precision fp32 "${memory[@]}"
+  measure memory_bf16 90 benchmarks/decoder.py --precision bf16 "${memory[@]}"
+  measure memory_tf32 90 benchmarks/decoder.py --precision $tf32 "${memory[@]}"
+  measure memory_fp32 90 benchmarks/decoder.py --precision fp32 "${memory[@]}"
 }
 
 call_3() {
