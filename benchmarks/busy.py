@@ -122,11 +122,12 @@ def measure(filelist: Path, args: argparse.Namespace) -> dict:
 
 def report(result: dict) -> str:
     """Markdown."""
-    shares = {
-        "GPU busy": result["busy"],
-        "GPU busy at most: launched early, with the waiting in it": result["busy_upper_bound"],
-        **{kernel["name"]: kernel["share"] for kernel in result.get("top_kernels", [])},
+    names = {
+        "busy": "GPU busy",
+        "busy_upper_bound": "the same at most, with kernels' waiting in it",
     }
+    shares = {shown: result[name] for name, shown in names.items()}
+    shares |= {kernel["name"]: kernel["share"] for kernel in result.get("top_kernels", [])}
     rows = [[n, "not measured" if s is None else f"{s:.1%}"] for n, s in shares.items()]
     return (
         f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
@@ -142,15 +143,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=options.whole_number(2), default=default)
     parser.add_argument("--hparams", default="", metavar="name=value,...")
     args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-        try:
-            hparams = create_hparams(args.hparams, create_hparams(BASE))
-            args.hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
-            lengths = synthetic_lengths(args.clips, args.hparams)
-            found = measure(make_corpus(Path(folder), lengths, args.hparams), args)
-        except UserError as error:
-            sys.exit(f"busy.py: {error}")
-    result = found | {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
+    try:
+        hparams = create_hparams(args.hparams, create_hparams(BASE))
+        args.hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
+        lengths = synthetic_lengths(args.clips, args.hparams)
+        with tempfile.TemporaryDirectory(prefix="busy-") as folder:
+            result = measure(make_corpus(Path(folder), lengths, args.hparams), args)
+    except UserError as error:
+        sys.exit(f"busy.py: {error}")
+    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
     print(report(result))
     if args.json:
         write_json(args.json, result)

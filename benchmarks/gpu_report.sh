@@ -166,9 +166,9 @@ call_2() {
   measure decoder_fp32 90 benchmarks/decoder.py --precision fp32 "${row[@]}" --no-memory
   measure decoder_64 60 benchmarks/decoder.py --precision bf16 "${short[@]}" --no-memory
   measure busy 180 benchmarks/busy.py --precision bf16 "${busy[@]}"
-  measure memory_bf16 70 benchmarks/decoder.py --precision bf16 "${memory[@]}"
-  measure memory_tf32 70 benchmarks/decoder.py --precision $tf32 "${memory[@]}"
-  measure memory_fp32 70 benchmarks/decoder.py --precision fp32 "${memory[@]}"
+  measure memory_bf16 90 benchmarks/decoder.py --precision bf16 "${memory[@]}"
+  measure memory_tf32 90 benchmarks/decoder.py --precision $tf32 "${memory[@]}"
+  measure memory_fp32 90 benchmarks/decoder.py --precision fp32 "${memory[@]}"
 }
 
 call_3() {
@@ -187,9 +187,9 @@ call_training() {
 
 for call in "${calls[@]}"; do
   declare -A budgets=([1]=300 [2]=540 [3]=480 [training]=400)
-  budget=${BUDGET:-${budgets[$call]}}
-  until=$((SECONDS + budget))
+  budget=30 until=$((SECONDS + 30))
   part environment 30 "$python" benchmarks/gpu_report.py --environment
+  budget=${BUDGET:-${budgets[$call]}} until=$((SECONDS + budget))
   "call_$call"
 done
 echo "wrote $out/report.md"

@@ -140,17 +140,15 @@ def report(result: dict) -> str:
         [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names[1:])]
         for row in result["loops"]
     ]
-    launches = []
-    for row in result["launches"]:
-        times = (row["measured_us"], row["modelled_us"])
-        shown = ("not measured" if time is None else f"{time:.1f}" for time in times)
-        launches.append([row["launch"], row["precision"], *shown])
-    titles = ["launch", "precision", "measured us", "modelled us"]
+    launches = [
+        ["not measured" if x is None else f"{x:.1f}" if isinstance(x, float) else x for x in row]
+        for row in map(dict.values, result["launches"])
+    ]
     return (
         f"{result['device']}, torch {result['versions']['torch']}: {result['batch_size']} clips of "
         f"{result['frames']} frames and {result['symbols']} symbols; microseconds a decoder step, "
         f"medians and ranges\n\n{markdown_table(names, loops)}\n\n"
-        f"{markdown_table(titles, launches, 2)}"
+        + markdown_table(list(result["launches"][0]), launches, 2)
     )
 
 

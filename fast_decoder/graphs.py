@@ -153,14 +153,15 @@ class _Loop:
         self,
         setting: Setting,
         *launches: Callable[[torch.Tensor, int], None],  # of every step
-        before: Callable[[torch.Tensor], None] | None = None,  # of all of them
-        after: Callable[[torch.Tensor], None] | None = None,
+        before: tuple[Callable[[torch.Tensor], None], ...] = (),  # of all of them
+        after: tuple[Callable[[torch.Tensor], None], ...] = (),
         backwards: bool = False,  # from the last step to the first
     ):
-        device, self.backwards = setting.device, backwards
+        device, self.backwards, self.graph = setting.device, backwards, None
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
-        self.launches, self.before, self.after, self.graph = launches, before, after, None
-        self.next_chunk = _next_chunk(setting, backwards)
+        self.launches, self.before = launches, before
+        advance = _launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+        self.after = (*after, advance)
         if device.type != "cuda":  # Triton's interpreter
             return
         with torch.cuda.device(device):
@@ -170,14 +171,13 @@ class _Loop:
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
     def _launch(self, num_steps: int) -> None:
-        if self.before is not None:
-            self.before(self.table)
+        for prepare in self.before:
+            prepare(self.table)
         for offset in range(num_steps):
             for launch in self.launches:
                 launch(self.table, offset)
-        if self.after is not None:
-            self.after(self.table)
-        self.next_chunk(self.table)
+        for finish in self.after:
+            finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
         """Make all steps; `entries`: numbers and buffers by place in the table."""
@@ -276,10 +276,6 @@ def _triton_dtype(dtype: torch.dtype):
     return getattr(_kernels().tl, str(dtype).removeprefix("torch."))  # Triton's names are torch's
 
 
-def _next_chunk(setting: Setting, backwards: bool) -> Callable:
-    return _launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
-
-
 def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
@@ -358,16 +354,6 @@ def _attention_gradient(setting: Setting) -> Callable:
     return _launch(setting, "attention_gradient", grid, **sizes, num_warps=8)
 
 
-def _of_a_chunk(setting: Setting) -> tuple[Callable, Callable]:
-    """`attention_slopes` and `attention_sums`."""
-    symbols, choices = -(-setting.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
-    slopes, sums = (CHUNK, symbols, setting.clips), (setting.clips, symbols, GROUPS)
-    return (
-        _launch(setting, "attention_slopes", slopes, **choices),
-        _launch(setting, "attention_sums", sums, **choices),
-    )
-
-
 def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
     units, warps = 32, 8 if dim else 4
     query_block = _power_of_two(dim) if dim else 0
@@ -427,14 +413,15 @@ class Graphs:
         self._decoder = _Loop(s, _lstm_step(s, *decoder))
         if not s.differentiable:
             return
-        slopes, sums = _of_a_chunk(s)
+        symbols, choices = -(-s.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
+        slopes, sums = (CHUNK, symbols, s.clips), (s.clips, symbols, GROUPS)
         self._attention_backward = _Loop(
             s,
             _gradient_product(s, *attention[:2]),
             _attention_gradient(s),
             _cell_gradient(s, *attention),
-            before=slopes,
-            after=sums,
+            before=(_launch(s, "attention_slopes", slopes, **choices),),
+            after=(_launch(s, "attention_sums", sums, **choices),),
             backwards=True,
         )
         self._decoder_backward = _Loop(

@@ -132,24 +132,27 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
 
 def warning(answer: Answer) -> str:
     """What happened, what happens now, and what to report."""
-    now = "uses plain operations: the same results, several times slower"
-    if answer.unknown:
-        return (
-            f"the decoder's kernels could not be checked on this GPU, so training {now}. "
-            "End what else uses the GPU, or let several processes use it (nvidia-smi "
-            f"--compute-mode=DEFAULT), and start again.\n    {answer.trials[-1].text}"
-        )
+    happened, now = "failed their check", "uses plain operations, several times slower"
     if answer.right:
         now = "launches each kernel after the one before has ended, somewhat slower"
-    lines = [
-        f"the decoder's kernels failed their check on this GPU, so training {now}.",
+    todo = [
         "Please report these lines to the recipe's maintainers:",
         *(f"    {name}: {value}" for name, value in answer.facts.items()),
     ]
-    for early, right, text in answer.trials:
-        name = "early launches" if early else "late launches"
-        lines.append(f"    {name}: {'right' if right else 'WRONG'}: {text}")
-    return "\n".join([*lines, f"To check again, delete {cache_file()}."])
+    if answer.unknown:
+        happened, todo = (
+            "could not be checked",
+            [
+                "End what else uses the GPU, or let several processes use it (nvidia-smi "
+                "--compute-mode=DEFAULT), and start again."
+            ],
+        )
+    trials = [
+        f"    {'early' if early else 'late'} launches: {'right' if right else 'WRONG'}: {text}"
+        for early, right, text in answer.trials
+    ]
+    first = f"the decoder's kernels {happened} on this GPU, so training {now}."
+    return "\n".join([first, *todo, *trials, f"To check again, delete {cache_file()}."])
 
 
 def say(text: str) -> None:

@@ -1,16 +1,13 @@
 """Stop one training run 150 times at random, and compare it with a run never stopped.
 
     python scripts/soak.py                        # about 25 minutes on two CPU cores
-    python scripts/soak.py --stops 20 --seed 1 --out soak_1
-    python scripts/soak.py --stops 3 --only SIGKILL
+    python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
 
-Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
-number of workers and ends in a random way at a random moment: by SIGKILL, SIGTERM, SIGINT or
-SIGHUP, sent to one process or to all of them; on a disk that is full; or before a checkpoint that
-cannot be read. Then the run is finished, and another one is trained without a stop. Their weights,
+Trains a tiny model on cached synthetic mels with `train.py --resume`, on the GPU where there is
+one. Each start has a random number of workers and ends in a random way at a random moment: by a
+signal to one process or to all of them; on a disk that is full; or before a checkpoint that cannot
+be read. Then the run is finished, and another one is trained without a stop. Their weights,
 optimizer, random states and metrics must be equal bit by bit, and no start may end in a traceback.
-All of it runs on the GPU where there is one. What happens at each stop follows from --seed; the
-exact moments do not.
 
 Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
 """
@@ -127,16 +124,12 @@ def wait(process: Popen, log: Path, for_training: bool, seconds: float) -> bool:
     """Let the run go until set-up is done, if asked to, and then for `seconds` more, or until the
     process ends. Returns whether set-up was done."""
     until = time.monotonic() + (STUCK_SECONDS if for_training else 0)
-    while process.poll() is None and time.monotonic() < until and TRAINING not in read(log):
+    while process.poll() is None and time.monotonic() < until and TRAINING not in log.read_text():
         time.sleep(0.02)
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
-    return TRAINING in read(log)
-
-
-def read(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
+    return TRAINING in log.read_text()
 
 
 def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log: Path) -> Stop:
@@ -164,7 +157,7 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s; see {log}") from None
-    fault = fault_of(kind, by_itself, code, read(log))
+    fault = fault_of(kind, by_itself, code, log.read_text())
     if kind == UNREADABLE:
         if listing(output) != before:
             fault = "an unreadable checkpoint: files of the run were touched"
@@ -179,8 +172,7 @@ def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
         return "a traceback:\n" + printed[printed.index("Traceback") :][-2000:]
     told = {UNREADABLE: "expected a checkpoint", FULL_DISK: "make room"}.get(kind)
     refused = by_itself and code == 1 and told is not None and told in printed
-    may_go_on = kind != UNREADABLE and not by_itself
-    if refused or may_go_on:
+    if refused or (kind != UNREADABLE and not by_itself):
         return None
     return f"it ended {'by itself' if by_itself else 'late'}, with code {code}: {printed[-500:]}"
 
@@ -222,19 +214,16 @@ Command: python scripts/soak.py {" ".join(sys.argv[1:])}
 def soak(args: argparse.Namespace) -> tuple[str, bool]:
     """All of it; returns the summary and whether all is well."""
     out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
-    stops: list[Stop] = []
-    settings = f"{SETTINGS},{args.hparams}" if args.hparams else SETTINGS
-    overrides = make_corpora(out / "corpus", args.seed, settings)
+    overrides = make_corpora(out / "corpus", args.seed, f"{SETTINGS},{args.hparams}".strip(","))
     run, undisturbed = out / "stopped", out / "undisturbed"
     kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
     draw.shuffle(kinds)
-    with progress_bar("Stopping", len(kinds), " stops") as bar:
-        for number, kind in enumerate(kinds, 1):
-            if kind == UNREADABLE and not list_checkpoints(run):
-                kind = "SIGKILL"  # nothing to be unreadable yet
-            log = out / f"stop_{number:03d}.log"
-            stops.append(stop_once(run, overrides, kind, draw, log))
-            bar.update()
+    stops: list[Stop] = []
+    for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
+        if kind == UNREADABLE and not list_checkpoints(run):
+            kind = "SIGKILL"  # nothing to be unreadable yet
+        log = out / f"stop_{len(stops) + 1:03d}.log"
+        stops.append(stop_once(run, overrides, kind, draw, log))
     begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else stopped in set-up
     epochs = 2 + max((record["epoch"] for record in begun), default=0)
     for output in (run, undisturbed):
@@ -249,7 +238,7 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("--out", type=Path, default=Path("soak"), help="default: soak")
     add("--stops", type=whole_number(1), default=150, help="default: %(default)s")
-    add("--seed", type=whole_number(0), default=0)
+    add("--seed", type=whole_number(0), default=0, help="of what happens at each stop")
     add("--only", choices=KINDS, help="stop in this way only")
     add("--hparams", default="", metavar="name=value,...", help="change the tiny model")
     args = parser.parse_args(arguments)
@@ -261,7 +250,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"soak.py: {error}")
     print(f"\n{page}")
     write_atomically(args.out / "soak.md", lambda path: path.write_text(page, encoding="utf-8"))
-    sys.exit(0 if well else 1)
+    sys.exit(not well)
 
 
 if __name__ == "__main__":

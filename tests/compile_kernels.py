@@ -62,10 +62,10 @@ def launches_of(clips: int, symbols: int, precision: str) -> dict[str, list[tupl
     class OneStep:
         """Stands for a `_Loop`: its first launches are a step's."""
 
-        def __init__(self, setting, *launches, before=None, after=None, backwards=False):
-            for launch in (*launches, before, after, graphs._next_chunk(setting, backwards)):
-                if launch is not None:
-                    launch(None)
+        def __init__(self, setting, *launches, before=(), after=(), backwards=False):
+            advance = graphs._launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+            for launch in (*launches, *before, *after, advance):
+                launch(None)
             found[f"loop {len(found)}"] = (len(launches), recorded[:])
             recorded.clear()
 

@@ -229,27 +229,14 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
     assert graphs._graphs.cache_info().misses == 1
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "num_symbols", "expected"),
-    [
-        (1, 1, (16, 32)),
-        (16, 32, (16, 32)),
-        (17, 33, (32, 64)),
-        (64, 120, (64, 128)),
-        (70, 190, (80, 192)),
-    ],
-)
-def test_buckets_hold_their_batches(batch_size, num_symbols, expected):
-    assert BUCKET(batch_size, num_symbols) == expected
-
-
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_table_advances_by_chunks_to_the_end(backwards):
     """A graph always makes a whole chunk: a table that went too far would have it write past all
     buffers. The interpreter makes no more steps than there are."""
     kernels = graphs._kernels()
-    advance = graphs._next_chunk(graphs_of(problem(((3, 2),))).setting, backwards)
+    loops = graphs_of(problem(((3, 2),)))
+    advance = (loops._attention_backward if backwards else loops._attention).after[-1]
     places = [getattr(kernels, name).value for name in ("START", "STOP", "STEPS")]
     for num_steps in range(1, 3 * graphs.CHUNK + 2):
         steps = list(range(num_steps))
@@ -633,22 +620,6 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
     for launches in steps.values():
         for first, second in zip(launches, launches[1:] + launches[:1], strict=True):
             assert not (first["lets_next"] and crowds(first, second)), (first, second)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "crowded"),
-    [
-        # 226 registers and 256 threads on 64 of 132 processors, beside which no LSTM program fits,
-        # so that two of them come to lie on each of the others
-        ((64, 256, 226, 131072), (128, 128, 63, 57344), True),
-        ((64, 256, 226, 131072), (68, 128, 63, 57344), False),  # each finds a processor of its own
-        ((128, 256, 48, 45056), (128, 128, 80, 57344), False),  # each finds room
-        ((120, 128, 156, 61440), (64, 256, 194, 4096), False),  # one a processor wherever it is
-    ],
-)
-def test_launches_without_room_beside_the_last_crowd(first, second, crowded):
-    names = "programs", "threads", "registers", "shared_bytes"
-    assert crowds(*(dict(zip(names, row, strict=True)) for row in (first, second))) == crowded
 
 
 # ---------------------------------------------------------------------------- training

@@ -350,19 +350,6 @@ def test_a_cache_that_cannot_be_written_is_reported(monkeypatch, tmp_path, capsy
     assert len(started) == 2
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_the_driver_version_is_read_from_the_system(there, monkeypatch, tmp_path):
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12040, raising=False)
-    monkeypatch.setattr(self_check, "DRIVER_FILE", tmp_path / "version")
-    if there:
-        (tmp_path / "version").write_text("NVRM version: 550.54.15  Tue Mar  5\nGCC version: 12\n")
-    expected = "NVRM version: 550.54.15  Tue Mar  5" if there else "CUDA 12040"
-    assert self_check.machine(CPU)["driver"] == expected
-
-
 # ---------------------------------------------------------------------------- training
 
 

@@ -65,9 +65,8 @@ def test_a_benchmark_says_that_it_needs_it(project, program):
 
 
 def test_the_other_tests_pass(project):
+    """All of them are collected, and those of the model pass."""
     chosen = "test_layers.py or test_trainer.py or test_model.py and (shapes or numpy)"
-    chosen += " or test_imports.py and not loads and not drags"
-    chosen += " or test_readme.py and (link or hyper_parameter)"
     (project / "tests" / "run_tests.py").write_text(
         "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
     )
