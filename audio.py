@@ -1,7 +1,7 @@
 """Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound.
 
-librosa and soundfile are imported where they are used: training from cached mels and benchmarks
-run on machines that lack them, and programs start sooner.
+librosa and soundfile are imported where they are used: machines that train from cached mels need
+neither, and programs start faster.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,10 @@ SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of
 FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
-_MEL_SETTINGS = ("sampling_rate", "filter_length", "hop_length", "win_length", "n_mel_channels")
-_MEL_SETTINGS += ("mel_fmin", "mel_fmax")
+_MEL_SETTINGS = (
+    *("sampling_rate", "filter_length", "hop_length", "win_length"),
+    *("n_mel_channels", "mel_fmin", "mel_fmax"),
+)
 
 
 def mel_fingerprint(hparams: HParams) -> dict[str, float]:
@@ -100,8 +103,7 @@ def read_header(path: str | Path, hparams: HParams) -> int:
     """Number of samples of a mono WAV or FLAC file, read from its header.
 
     Raises:
-        UserError: saying what is wrong with the file and how to mend it: missing, no file,
-            unreadable, not mono, at another sampling rate, empty, or too short for one spectrum.
+        UserError: saying what is wrong with the file and how to fix it.
     """
     with _open_sound(path) as sound:
         return _check_header(sound, hparams)
@@ -129,9 +131,8 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
     They are int16 where the file has 16 bits, else float32 in [-1, 1].
 
     Raises:
-        UserError: as `read_audio`, and for another format than WAV and FLAC whatever the file's
-            name, a file that is cut off, samples that are not finite or outside [-1, 1], and
-            silence throughout.
+        UserError: as `read_audio`, and for another format than WAV and FLAC, a file that is cut
+            off, samples that are not finite or outside [-1, 1], and silence throughout.
     """
     with _open_sound(path) as sound:
         if sound.format not in FORMATS:
@@ -172,10 +173,7 @@ def _is_cut_off_wav(path: str | Path) -> bool:
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] in [-1, 1] as 16-bit WAV; louder ones are scaled down, not clipped.
-
-    Raises UserError on samples that are not finite: they would become a full-scale bang.
-    """
+    """Write samples [N] as 16-bit WAV, scaled down if louder than 1; UserError if not finite."""
     import soundfile
 
     peak = float(np.abs(samples).max(initial=0.0))
@@ -190,9 +188,7 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int) -> None:
     """Write the samples from `start` to before `stop` of a sound file as `path`, in one step.
 
     Format and samples stay bitwise the same; what a WAV holds compressed becomes 16-bit samples.
-
-    Raises:
-        UserError: where the source cannot be read or has fewer than `stop` samples.
+    UserError where the source cannot be read or has fewer than `stop` samples.
     """
     import soundfile
 
@@ -217,19 +213,20 @@ def write_mel(path: Path, mel: np.ndarray) -> None:
 
 
 @lru_cache(maxsize=8)
-def _mel_filters(rate, n_fft, n_mels, fmin, fmax, device) -> torch.Tensor:
-    """Slaney-scale, Slaney-normalised triangles, [n_mels, n_fft / 2 + 1]."""
+def _mel_filters(device: str, **settings: Any) -> torch.Tensor:
     import librosa
 
-    filters = librosa.filters.mel(sr=rate, n_fft=n_fft, n_mels=n_mels, fmin=fmin, fmax=fmax)
-    return torch.from_numpy(filters).float().to(device)
+    return torch.from_numpy(librosa.filters.mel(**settings)).float().to(device)
 
 
 def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The mel filter bank, float32 [n_mel_channels, filter_length / 2 + 1]."""
+    """Slaney-scale, Slaney-normalised triangles, float32 [n_mel_channels, filter_length / 2 + 1].
+
+    Computed once for each of the settings.
+    """
     h = hparams
-    bands = (h.n_mel_channels, h.mel_fmin, h.mel_fmax)
-    return _mel_filters(h.sampling_rate, h.filter_length, *bands, str(device))
+    bands = {"n_mels": h.n_mel_channels, "fmin": h.mel_fmin, "fmax": h.mel_fmax}
+    return _mel_filters(str(device), sr=h.sampling_rate, n_fft=h.filter_length, **bands)
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
@@ -245,8 +242,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
         float32 [n_mel_channels, 1 + N // hop_length].
 
     Raises:
-        UserError: on another shape, on too few samples to mirror, and on samples that are not
-            finite or lie outside [-1, 1].
+        UserError: on another shape, too few samples to mirror, and samples not in [-1, 1].
     """
     if samples.ndim != 1 or len(samples) < minimum_samples(hparams):
         raise UserError(
@@ -273,8 +269,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
 def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -> np.ndarray:
     """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames].
 
-    Linear magnitudes are the non-negative least-squares solution for the mel bands, phases come
-    from librosa's fast Griffin-Lim, started from a constant seed.
+    By librosa: linear magnitudes by non-negative least squares, phases by fast Griffin-Lim.
     """
     import librosa
 
@@ -282,8 +277,7 @@ def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -
     magnitudes = librosa.util.nnls(
         mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
     )
-    # The ends are mirrored, as in the mel, which takes some samples: a mel of a few frames is
-    # drawn out by its last one for the time being.
+    # Mirroring the ends, as for the mel, takes some samples: short mels repeat their last frame.
     num_frames = magnitudes.shape[1]
     missing = max(0, 2 + h.filter_length // h.hop_length - num_frames)
     samples = librosa.griffinlim(

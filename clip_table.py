@@ -82,8 +82,7 @@ class ClipTable:
         fingerprint: str = "",
         time: int | None = None,
     ):
-        self.filelist, self.arrays = filelist, arrays
-        self.complete, self.time = complete, time
+        self.filelist, self.arrays, self.complete, self.time = filelist, arrays, complete, time
         self.lines: np.ndarray = arrays["lines"]
         self.num_frames: np.ndarray = arrays["num_frames"]
         self.num_symbols: np.ndarray = arrays["num_symbols"]
@@ -91,10 +90,7 @@ class ClipTable:
 
     @classmethod
     def of(
-        cls,
-        filelist: str | Path,
-        numbered: Iterable[tuple[int, Clip]],
-        complete: bool = False,
+        cls, filelist: str | Path, numbered: Iterable[tuple[int, Clip]], complete: bool = False
     ) -> "ClipTable":
         """The table of these clips, each with its line number."""
         numbers, content = array("q"), bytearray()
@@ -116,8 +112,9 @@ class ClipTable:
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for clip in self:
-            digest.update(_encoded(f"{clip.id}|{clip.text}|{clip.num_frames}\n"))
+        lengths = self.num_frames.tolist()
+        for (path, text), frames in zip(self.paths_and_texts(), lengths, strict=True):
+            digest.update(_encoded(f"{clip_id(path)}|{text}|{frames}\n"))
         return digest.hexdigest()
 
     def __len__(self) -> int:
@@ -141,11 +138,17 @@ class ClipTable:
         content = self.arrays["content"][start : start + ends[-1]].tobytes()
         return [content[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
-    def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
-        """Those from `first` to before `stop`, without making the clips."""
+    def paths_and_texts(self, first: int = 0, stop: int | None = None) -> Iterator[tuple[str, str]]:
+        """Those from `first` to before `stop`, faster than through clips."""
         for start in range(len(self))[first:stop:CHUNK]:
-            for content in self._contents(start, min(start + CHUNK, stop or len(self))):
-                yield _decoded(content.partition(b"|")[0])
+            end = min(start + CHUNK, stop or len(self))
+            counts = self.num_symbols[start:end].tolist()
+            for content, count in zip(self._contents(start, end), counts, strict=True):
+                path, _, text = _decoded(content[: -count - 1]).partition("|")
+                yield path, text
+
+    def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
+        return (path for path, _ in self.paths_and_texts(first, stop))
 
     def ids(self) -> Iterator[str]:
         return map(clip_id, self.paths())

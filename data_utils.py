@@ -232,7 +232,6 @@ def warn_of_long_clips(
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
-    """Hash of `ClipTable.fingerprint`s."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 

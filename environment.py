@@ -6,10 +6,9 @@ decoder step took 72 ms instead of 7). OpenMP reads this when torch loads.
 Ctrl-C ends a program with one line and exit code 130, at any moment from here on. During imports,
 which take seconds, KeyboardInterrupt is not enough: raised while a library initialises in C, it may
 be lost or become another error. A program whose output nobody reads any more (`| head`) ends as
-other tools do: quietly, with exit code 141. A full disk is one
-line, and so is a package that is not installed, with the requirements file that lists it. A
-descriptor that the caller
-closed (`>&-`) leads to /dev/null: the next file opened would get its number, and terminal output.
+other tools do: quietly, with exit code 141. A full disk is one line, and so is a package that is
+not installed, with the requirements file that lists it. A descriptor that the caller closed (`>&-`)
+leads to /dev/null: the next file opened would get its number, and terminal output.
 """
 
 import atexit

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from errors import UserError
 
@@ -31,8 +31,7 @@ def open_file(path: str | Path, if_missing: str = "no such file; check its path"
     """A file, opened to read bytes. It never waits, as opening a named pipe would.
 
     Raises:
-        UserError: without the path, for a caller that puts it first: `if_missing`, what there is
-            in place of a file, or why the file cannot be opened.
+        UserError: without the path: `if_missing`, or why the file cannot be opened.
     """
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
@@ -51,8 +50,7 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
 
     Raises:
-        UserError: saying `if_missing` where there is no such file, what there is in its place, or
-            how to convert it where it is not UTF-8 text.
+        UserError: `if_missing`, or why it cannot be read, and how to convert other than UTF-8.
     """
     try:
         with open_file(path, if_missing) as file:
@@ -97,10 +95,9 @@ def _conversion(path: str | Path, encoding: str) -> str:
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """`function` of every item, in order, computed several at a time.
+    """`function` of every item, in order, computed several at a time, few of them ahead.
 
-    Few are begun ahead of the one that is waited for: a caller that stops early waits for no more
-    than these, and a long list takes no more memory.
+    A caller that stops early waits only for those, and a long list takes no more memory.
     """
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
@@ -117,10 +114,9 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in its place in one step.
+    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place.
 
-    Whatever happens meanwhile, `path` is the old file or the whole new one. The temporary file's
-    name ends in `.tmp` and starts with a dot; it is removed when `write` fails.
+    Whatever happens meanwhile, `path` is the old file or the whole new one.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -142,10 +138,7 @@ def write_json(path: str | Path, value: object) -> None:
 
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """A new folder to fill, which becomes `path` (absent or empty so far) once it is filled.
-
-    When something fails meanwhile, nothing is left behind.
-    """
+    """A new folder to fill, which becomes `path` (absent or empty so far) unless that fails."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
@@ -156,10 +149,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 
 def refuse_no_folder(path: Path, option: str) -> None:
-    """Raise UserError if a file stands where a folder to write to, or one above it, should be.
-
-    `option` is what names the folder on the command line.
-    """
+    """Raise UserError if a file stands where a folder or its parent should; `option` names it."""
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not folder.is_dir():
@@ -178,13 +168,11 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def lock(directory: Path):
+def lock(directory: Path) -> TextIO:
     """Keep other processes from `lock`ing `directory` while the returned file is open.
 
-    The lock ends with the process, however that ends, and forked workers do not inherit it.
-
-    Raises:
-        BlockingIOError: if another process holds it.
+    The lock ends with the process, and forked workers do not inherit it. BlockingIOError if another
+    process holds it.
     """
     file = open(directory / ".lock", "w")  # noqa: SIM115
     try:

@@ -47,6 +47,7 @@ from training.logging import DEFAULT_LOGS, OutputFolder
 from training.machine import largest_memory
 from training.memory_check import check_memory
 from training.process import StopRequest, messages, print_nothing, print_without_failing
+from training.setup import Clips, Start
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate
 from version import __version__
@@ -60,20 +61,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("-o", "--output_directory", type=Path, required=True, help="checkpoints and metrics.jsonl")
-    add(
-        "-l",
-        "--log_directory",
-        default=DEFAULT_LOGS,
-        help="TensorBoard events, inside the output folder",
-    )
+    add("-l", "--log_directory", default=DEFAULT_LOGS, help="TensorBoard events, inside -o (logs)")
     add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
     add("--resume", action="store_true", help="from the newest good checkpoint in -o, if any")
-    add(
-        "--new-clips",
-        action="store_true",
-        help="with --resume: allow other clips than before; a half-way epoch begins anew",
-    )
+    add("--new-clips", action="store_true", help="with --resume: allow other clips than before")
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
     add("--version", action="version", version=__version__)
@@ -113,11 +105,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
     run = None
     try:
         start = setup.find_start(
-            output,
-            args.checkpoint_path,
-            processes,
-            resume=args.resume,
-            warm_start=args.warm_start,
+            output, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
         hparams = setup.settle_hparams(args.hparams, start, processes)
         if setup.is_finished(start, hparams, output):
@@ -132,11 +120,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 
 
 def build_run(
-    output: OutputFolder,
-    start: setup.Start,
-    hparams: HParams,
-    clips: setup.Clips,
-    processes: Processes,
+    output: OutputFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
     """Nothing is written before `open_logs`, the last step."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -216,24 +200,18 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     several = run.processes.world_size > 1
     longest = np.maximum.reduceat(sampler.lengths[sampler.plan.order], sampler.plan.starts)
     total, done = longest.sum(), longest[: state.batches_trained].sum()  # as steps take time
-    progress = progress_bar(
-        f"epoch {state.epoch}",
-        len(longest),
-        " batches",
-        line="{desc}: {n_fmt} of {total_fmt}{unit}{postfix}",
-        initial=state.batches_trained,
-    )
+    title, line = f"epoch {state.epoch}", "{desc}: {n_fmt} of {total_fmt}{unit}{postfix}"
+    progress = progress_bar(title, len(longest), " batches", line, initial=state.batches_trained)
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     try:
         batches = next_batches(run.loader)
         while update := next_update(sampler, state.batches_trained, hparams.n_frames_per_step):
             trainer.guided_attention_weight = guided_attention_weight_at(state.iteration, hparams)
-            num_batches = len(update.numbers)
             losses = trainer.step(
                 micro_batches_of(update, run, batches),
                 learning_rate_at(state.iteration, hparams),
-                num_batches=num_batches,
+                num_batches=len(update.numbers),
                 stop=stop.signal is not None,
             )
             before = state.batches_trained
@@ -261,10 +239,9 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     """Loss, alignment sharpness, and the times left if all goes as fast as `done` in `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
-    loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
-    sharpness = run.recent_sharpness
-    alignment = "" if sharpness is None else f"alignment {sharpness:.2f}, "
-    return f"{loss}{alignment}epoch {duration(left)} left, run {duration(whole)} left"
+    shown = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
+    shown += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
+    return f"{shown}epoch {duration(left)} left, run {duration(whole)} left"
 
 
 def save(run: Run, stop: StopRequest) -> None:

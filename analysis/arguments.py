@@ -54,19 +54,6 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
-def add_picture_option(parser: argparse.ArgumentParser) -> None:
-    """--picture, a file to write or None."""
-    shown = "draw the results here"
-    parser.add_argument("--picture", type=picture_file, metavar="FILE.svg|png", help=shown)
-
-
-def picture_file(text: str) -> Path:
-    """A file that can be written, of a format that a picture can have."""
-    if Path(text).suffix not in (".svg", ".png"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a name that ends in .svg or .png")
-    return output_file(text)
-
-
 def output_file(text: str) -> Path:
     """A file that can be written, which is checked before minutes of measuring and not after."""
     path = Path(text)
@@ -119,23 +106,24 @@ def whole_numbers(least: int) -> Callable[[str], list[int]]:
 
 def positive(text: str) -> float:
     """A number above 0."""
+    return _number(text, "above 0", lambda value: 0 < value < float("inf"))
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _number(text, "from 0 to 1", lambda value: 0 <= value <= 1)
+
+
+def _number(text: str, expected: str, accepts: Callable[[float], bool]) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
+        if accepts(float(text)):
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number {expected}")
 
 
 def positive_list(text: str) -> list[float]:
     """Numbers above 0, as in 16,32."""
     return [positive(part) for part in text.split(",")]
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) <= 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0 to 1")
 
 
 def precision_list(text: str) -> list[str]:

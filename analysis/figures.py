@@ -4,10 +4,11 @@ Every strategy keeps its colour, marker and dashes in all pictures, so they can 
 without colour too.
 """
 
+import functools
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -21,6 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from analysis.survey import (
     DEFAULTS,
+    PARAMETER,
     PARAMETERS,
     Surveyor,
     batching_name,
@@ -36,7 +38,7 @@ from files import write_atomically
 class Style(NamedTuple):
     colour: str
     marker: str
-    dashes: object  # a linestyle of matplotlib
+    dashes: Any  # a linestyle of matplotlib
 
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a grey.
@@ -53,7 +55,12 @@ STYLES = {
 }
 GREY = "#555555"
 MOST_DOTS = 50_000  # in a panel
-RING = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
+RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 12,
+    "markerfacecolor": "none",
+    "linestyle": "none",
+}
 NOVELTY_TICKS = (0, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
 SPREAD_TICKS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 PADDING_TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70)
@@ -66,11 +73,12 @@ def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
-        for target, options in zip(
-            written, ({"metadata": {"Date": None}}, {"dpi": 150}), strict=True
-        ):
-            kind = target.suffix[1:]
-            write_atomically(target, lambda f, k=kind, o=options: figure.savefig(f, format=k, **o))
+        for target in written:
+            options: dict[str, Any] = {"dpi": 150}
+            if target.suffix == ".svg":
+                options = {"metadata": {"Date": None}}
+            save = functools.partial(figure.savefig, format=target.suffix[1:], **options)
+            write_atomically(target, save)
     return written
 
 
@@ -83,7 +91,7 @@ def _fixed_ticks(axis, ticks: Sequence[float], text: Callable[[float], str] = nu
 # ---------------------------------------------------------------------------- padded batches
 
 
-def draw_padded_batches(lengths: Sequence[int], *, dynamic: bool, seed: int = 0) -> Figure:
+def draw_padded_batches(lengths: np.ndarray, *, dynamic: bool, seed: int = 0) -> Figure:
     """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): the batches of 48 clips under RAND, SB and SSB.
 
     A bar a clip, its real frames filled and its padding hatched; batches are set apart. Batch
@@ -92,11 +100,11 @@ def draw_padded_batches(lengths: Sequence[int], *, dynamic: bool, seed: int = 0)
     """
     lengths = np.asarray(lengths)
     clips = lengths[np.random.default_rng(seed).permutation(len(lengths))[:48]]
-    options = {"local_randomization_factor": 0.15, "dynamic_batch_size": dynamic, "seed": seed}
+    options: dict[str, Any] = {"local_randomization_factor": 0.15, "dynamic_batch_size": dynamic}
     figure = Figure(figsize=(9, 7), layout="constrained")
     strategies = ("random", "sorted", "semi_sorted")
     for axes, strategy in zip(figure.subplots(3, 1, sharey=True), strategies, strict=True):
-        plan = plan_epoch(clips, 8, strategy, **options)
+        plan = plan_epoch(clips, 8, strategy, seed=seed, **options)
         rate = padding_stats(clips, plan).zero_padding_rate
         title = f"{batching_name(strategy, dynamic, False)}: ZPR {rate:.1%} in {len(plan)} batch"
         _draw_batches(axes, clips, plan, strategy, title + ("es" if len(plan) > 1 else ""))
@@ -104,11 +112,12 @@ def draw_padded_batches(lengths: Sequence[int], *, dynamic: bool, seed: int = 0)
     if dynamic:
         note += f" (capacity 8 × {clips.max()} = {8 * clips.max():,} frames)"
     axes.set_xlabel(note)
+    _bar_legend(figure)
     return figure
 
 
 def draw_epoch_excerpt(
-    lengths: Sequence[int], batch_size: int, *, clips: int = 96, seed: int = 0
+    lengths: np.ndarray, batch_size: int, *, clips: int = 96, seed: int = 0
 ) -> Figure:
     """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each.
 
@@ -117,15 +126,16 @@ def draw_epoch_excerpt(
     """
     lengths = np.asarray(lengths)
     figure = Figure(figsize=(9, 4.6), layout="constrained")
-    batchings = {"random": {}, "semi_sorted": {"dynamic_batch_size": True}}
-    rows = figure.subplots(2, 1, sharey=True)
-    for axes, (strategy, options) in zip(rows, batchings.items(), strict=True):
-        options |= {"batch_randomization": True, "seed": seed}
-        plan = plan_epoch(lengths, batch_size, strategy, **options)
+    batchings = (("random", False), ("semi_sorted", True))
+    for axes, (strategy, dynamic) in zip(
+        figure.subplots(2, 1, sharey=True), batchings, strict=True
+    ):
+        options: dict[str, Any] = {"dynamic_batch_size": dynamic, "batch_randomization": True}
+        plan = plan_epoch(lengths, batch_size, strategy, seed=seed, **options)
         clips_before = np.cumsum([0, *map(len, plan)])[:-1]
         stats = padding_stats(lengths, plan)
         title = (
-            f"{batching_name(strategy, bool(axes is rows[1]), True)}: "
+            f"{batching_name(strategy, dynamic, True)}: "
             f"{stats.zero_padding_rate:.0%} padding, {stats.num_batches:,} batches, "
             f"together {stats.decoder_steps:,.0f} frames long"
         )
@@ -133,6 +143,7 @@ def draw_epoch_excerpt(
         _draw_batches(axes, lengths, excerpt, strategy, title)
     note = "the first batches of an epoch, a bar a clip; under each batch its number of clips"
     axes.set_xlabel(note)
+    _bar_legend(figure)
     return figure
 
 
@@ -140,12 +151,12 @@ def _draw_batches(
     axes: Axes, clips: np.ndarray, plan: Sequence[np.ndarray], strategy: str, title: str
 ) -> None:
     gap, left, middles, colour = 1.0, 0.0, [], STYLES[strategy].colour
-    hatched = {"color": "white", "edgecolor": colour, "hatch": "/////", "linewidth": 0.5}
+    hatched: dict[str, Any] = {"color": "white", "edgecolor": colour, "hatch": "/////"}
     for batch in plan:
         x = left + np.arange(len(batch)) + 0.5
         real, longest = clips[batch], clips[batch].max()
         axes.bar(x, real, width=0.82, color=colour, linewidth=0)
-        axes.bar(x, longest - real, bottom=real, width=0.82, **hatched)
+        axes.bar(x, longest - real, bottom=real, width=0.82, linewidth=0.5, **hatched)
         middles.append(left + len(batch) / 2)
         axes.plot([left, left + len(batch)], [longest] * 2, color=colour, linewidth=1.2)
         left += len(batch) + gap
@@ -154,14 +165,14 @@ def _draw_batches(
     axes.tick_params(axis="x", length=0)
     axes.set_title(title, loc="left", fontsize=11)
     seaborn.despine(ax=axes)
-    if axes.get_subplotspec().is_first_row():
-        grey = {"edgecolor": GREY, "facecolor": GREY}
-        handles = [
-            Patch(label="real frames", **grey),
-            Patch(label="padding", **grey | {"facecolor": "white", "hatch": "/////"}),
-        ]
-        place = "outside upper right"
-        axes.figure.legend(handles=handles, loc=place, ncols=2, frameon=False)
+
+
+def _bar_legend(figure: Figure) -> None:
+    handles = [
+        Patch(facecolor=GREY, edgecolor=GREY, label="real frames"),
+        Patch(facecolor="white", edgecolor=GREY, hatch="/////", label="padding"),
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
 
 
 # ---------------------------------------------------------------------------- parameter sweeps
@@ -195,7 +206,7 @@ def draw_parameter_sweeps(
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid = figure.subplots(3, 3, sharey="row")
     for (upper, middle, lower), (strategy, value) in zip(grid.T, chosen.items(), strict=True):
-        parameter, style = REGISTRY[strategy].parameter, STYLES[strategy]
+        parameter, style = PARAMETER[strategy], STYLES[strategy]
         values = parameter_values(
             strategy, len(surveyor.lengths), batch_size, per_octave, include=[value]
         )
@@ -217,10 +228,8 @@ def draw_parameter_sweeps(
         upper.set_title(f"{short}: {rates[used]:.2f} % with {words}", fontsize=11)
         middle.set_title(f"{lengths[used]:.1f} frames with {words}", fontsize=11)
         middle.set_xlabel(parameter.label)
-        plan = plan_epoch(
-            surveyor.lengths, batch_size, strategy, seed=surveyor.seed, epoch=1,
-            **{parameter.name: value},
-        )  # fmt: skip
+        options: dict[str, Any] = {parameter.name: value, "seed": surveyor.seed}
+        plan = plan_epoch(surveyor.lengths, batch_size, strategy, epoch=1, **options)
         longest = np.array([surveyor.lengths[batch].max() for batch in plan])
         numbers, dots = np.arange(1, len(plan) + 1), "o" if len(plan) < 40 else None
         lower.plot(numbers, longest, color=style.colour, marker=dots, label="in the order planned")
@@ -246,7 +255,7 @@ def _round_values(values: Sequence[float]) -> list[float]:
 
 
 def draw_length_against_position(
-    lengths: Sequence[int], batch_size: int, *, seed: int = 0, epoch: int = 0, **options
+    lengths: np.ndarray, batch_size: int, *, seed: int = 0, epoch: int = 0, **options
 ) -> Figure:
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
@@ -306,7 +315,7 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
         padding=100 * surveys.padded_fraction,
         repeated=(1 - surveys.novelty).clip(lower=1e-6),  # a logarithm has no place for 0
     )
-    look = {
+    look: dict[str, Any] = {
         "palette": {name: style.colour for name, style in STYLES.items()},
         "markers": {name: style.marker for name, style in STYLES.items()},
         "dashes": {n: "" if s.dashes == "-" else s.dashes[1] for n, s in STYLES.items()},
@@ -333,7 +342,7 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
         )
     for axes in panels[1]:
         axes.set(xlabel="spread of lengths in a batch: 0 as sorted batches, 1 as random ones")
-    _scale_randomness(*panels[:, 0], points)
+    _scale_randomness(panels[0, 0], panels[1, 0], points)
     handles = [
         Line2D([], [], color=colour, marker=marker, ls=dashes, label=REGISTRY[name].short_name)
         for name, (colour, marker, dashes) in STYLES.items()

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class CorpusLengths:
 
     ids: list[str]
     frames: np.ndarray  # [clips] int64
-    symbols: np.ndarray | None = None  # [clips] int64, where they are known
+    symbols: Any = None  # [clips] int64 array, or None where they are not known
     texts: list[str] | None = None  # of a filelist
 
     def __len__(self) -> int:
@@ -105,8 +106,9 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         raise UserError(f"{path}: a header and no clip under it; expected lines of {header}")
     rows = _parsed(path, lines[1:], lambda line: _csv_clip(line, header))
     names, counts, *symbols = zip(*rows, strict=True)
-    frames = [frame_count(n, hparams) for n in counts] if "samples" in header else counts
-    return CorpusLengths(list(names), np.array(frames), np.array(symbols[0]) if symbols else None)
+    if "samples" in header:
+        counts = tuple(frame_count(n, hparams) for n in counts)
+    return CorpusLengths(list(names), np.array(counts), np.array(symbols[0]) if symbols else None)
 
 
 def with_symbols(

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ LEARNED = {
     ("semi_sorted_exponential", True): (54, 16),  # its factor chosen as --recommend does
 }
 WITH_RANDOM_EPOCHS = (12, 11)  # of semi_sorted with dynamic sizes
+SIZES = ("batch_size", "dynamic_batch_size", "batch_capacity")
 
 # ---------------------------------------------------------------------------- the search
 
@@ -86,7 +88,7 @@ def recommend(
 
     def search(job: tuple[str, bool]) -> Survey:
         strategy, dynamic = job
-        choices = [{"dynamic_batch_size": dynamic}]
+        choices: list[dict] = [{"dynamic_batch_size": dynamic}]
         if dynamic and max_bytes is not None:
             choices = _capacities(surveyor, batch_size, strategy, max_bytes)
         elif dynamic and batch_capacity:
@@ -163,7 +165,7 @@ def overrides(hparams: HParams) -> str:
     batching even where it does not."""
     default = HParams()
     always = {"batch_size", "batching_strategy", "dynamic_batch_size", "batch_randomization"}
-    always.add(PARAMETERS.get(hparams.batching_strategy))
+    always |= {PARAMETERS.get(hparams.batching_strategy, "batch_size")}
     derived = set()  # lengths that follow from times in ms
     if hparams.hop_time is not None:
         derived.add("hop_length")
@@ -180,15 +182,11 @@ def overrides(hparams: HParams) -> str:
 
 def as_hparams(found: Survey, hparams: HParams) -> HParams:
     """The run's settings with this batching."""
-    return replace(
-        hparams,
-        batch_size=found.batch_size,
-        batching_strategy=found.strategy,
-        dynamic_batch_size=found.dynamic_batch_size,
-        batch_capacity=found.batch_capacity,
-        batch_randomization=found.strategy != "random",
-        **({found.parameter: found.value} if found.parameter else {}),
-    )
+    parameter = {found.parameter: found.value} if found.parameter else {}
+    sizes = {name: getattr(found, name) for name in SIZES}
+    mixed = found.strategy != "random"
+    settings: dict[str, Any] = {"batching_strategy": found.strategy, "batch_randomization": mixed}
+    return replace(hparams, **settings | sizes | parameter)
 
 
 # ---------------------------------------------------------------------------- in words
@@ -250,7 +248,7 @@ def what_was_learned(strategy: str, dynamic: bool) -> str:
 def what_is_not_met(result: Recommendation) -> str:
     """The limit that no batching keeps, and the best that can be had."""
     fitting = [found for found in result.tried if result.fits(found)]
-    if not fitting:
+    if result.max_bytes is not None and not fitting:
         best = min(result.tried, key=lambda s: s.peak_bytes)
         return (
             f"no batching fits into {result.max_bytes / 1e9:g} GB: the least is "

@@ -36,14 +36,17 @@ OF_EPOCHS = {
 }
 
 
+Values = pd.Series | Sequence[str]
+
+
 @dataclass(frozen=True)
 class Column:
     """A quantity of a table. `ours`: a summary, or a text for each line."""
 
     heading: str
     decimals: int
-    ours: pd.DataFrame | Sequence[str]
-    published: Sequence[float] | Sequence[str] | None = None  # None: ours alone
+    ours: pd.DataFrame | Values
+    published: Values | None = None  # None: ours alone
     sides: tuple[str, str] = ("published", "ours")  # head the two
 
     def cells(self) -> pd.DataFrame:
@@ -70,17 +73,17 @@ class Table:
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         shown = [list(labels) for labels in self.lines]
         for column in self.columns:
-            for line, cell in zip(shown, column.cells().itertuples(), strict=True):
+            for line, cell in zip(shown, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
                     # The paper gives minutes with two decimals; an epoch of ours may take seconds.
                     decimals = min(column.decimals, 2 if "minutes" in column.heading else 3)
-                    line.append(_number(cell.published, decimals))
-                text, least = _number(cell.ours, column.decimals), 10.0**-column.decimals
-                if cell.standard_error < least / 2:
-                    text += f" ± <{least:.{column.decimals}f}"
-                elif cell.standard_error > 0:
-                    text += f" ± {cell.standard_error:.{column.decimals}f}"
-                line.append(text + (f" [{notes.index(cell.note) + 1}]" if cell.note else ""))
+                    line.append(_number(cell["published"], decimals))
+                text, least = _number(cell["ours"], column.decimals), 10.0**-column.decimals
+                if cell["standard_error"] < least / 2:
+                    text += f" ±\u00a0<{least:.{column.decimals}f}"
+                elif cell["standard_error"] > 0:
+                    text += f" ±\u00a0{cell['standard_error']:.{column.decimals}f}"
+                line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
         return shown, notes
 
 
@@ -176,22 +179,24 @@ class Measured:
         """
         values = self.values[values] if isinstance(values, str) else values
         labels = self.runs.table["label"]
-        found = values.groupby(labels).agg(ours="mean", standard_error="sem", runs="count")
+        by_row = values.groupby(labels)
+        found = pd.DataFrame(
+            {"ours": by_row.mean(), "standard_error": by_row.sem(), "runs": by_row.count()}
+        )
         lacking = values.index[values.isna()].to_series().groupby(labels).agg(", ".join)
         found["note"] = (lacking + " without it").reindex(found.index).fillna("")
         found.loc[lacking.index, ["ours", "standard_error", "runs"]] = np.nan, np.nan, 0
         if values.name in ("minutes", "training_minutes"):
-            timing = self.error_of_timing * found["ours"]
-            added = np.hypot(found["standard_error"].fillna(0), timing)
-            found["standard_error"] = added.where(timing > 0, found["standard_error"])
-        return found.loc[self.runs.rows.index]
+            timing, error = self.error_of_timing * found["ours"], found["standard_error"]
+            found["standard_error"] = error.where(timing == 0, np.hypot(error.fillna(0), timing))
+        return found.reindex(self.runs.rows.index)
 
     @property
     def error_of_timing(self) -> pd.Series:
         """[rows] standard error of minutes timed in turns, as a share; 0 for logged ones."""
         return self.runs.table.groupby("label")["relative_error"].max()
 
-    def lines(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
+    def lines(self, key: str, labels: list[str]) -> pd.DataFrame:
         """Those of a summary, some of which may not be measured."""
         missing = [f"not measured: no finished run of {label}" for label in labels]
         found = self.summary(key).reindex(labels).reset_index(drop=True)
@@ -211,17 +216,20 @@ class Measured:
                 notes[place] = f"{first} and {second} cannot be compared: other {', '.join(unlike)}"
         a, b, known = before["ours"], after["ours"], pd.Series(notes) == ""
         errors = before["standard_error"], after["standard_error"]
-        falls = {
-            "ours": (a - b, 100 * (1 - b / a)),
-            "standard_error": (np.hypot(*errors), 100 * np.hypot(b / a * errors[0], errors[1]) / a),
-        }
-        count = np.minimum(before["runs"], after["runs"]).where(known, 0)
-        return tuple(
-            pd.DataFrame({k: v[n].where(known & (a != 0)) for k, v in falls.items()}).assign(
-                runs=count, note=notes
-            )
-            for n in (0, 1)
+        frames = (
+            pd.DataFrame({"ours": a - b, "standard_error": np.hypot(*errors)}),
+            pd.DataFrame(
+                {
+                    "ours": 100 * (1 - b / a),
+                    "standard_error": 100 * np.hypot(b / a * errors[0], errors[1]) / a,
+                }
+            ),
         )
+        count = before["runs"].clip(upper=after["runs"]).where(known, 0)
+        fall, share = (
+            frame.where(known & (a != 0)).assign(runs=count, note=notes) for frame in frames
+        )
+        return fall, share
 
 
 def published_falls(key: str, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -300,7 +308,7 @@ def paper_tables(measured: Measured) -> list[Table]:
             "unpadded_loss",
             ("batching",),
             all_rows,
-            _loss_columns(measured, "unpadded ", rows.index, None),
+            _loss_columns(measured, "unpadded ", list(rows.index), None),
         ),
         Table("costs", ("batching",), all_rows, quantities(measured, list(OF_EPOCHS)[3:])),
     ]
@@ -309,8 +317,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def quantities(
     measured: Measured,
     keys: Sequence[str],
-    labels: Sequence[str] | None = None,
-    paper_names: Sequence[str] | None = None,
+    labels: list[str] | None = None,
+    paper_names: list[str] | None = None,
 ) -> list[Column]:
     """Columns of OF_EPOCHS; with the paper's values of `paper_names`, unless that is None."""
     labels = list(measured.runs.rows.index) if labels is None else labels
@@ -348,7 +356,7 @@ def _table_1(measured: Measured, padding: Sequence[str]) -> Table:
 
 
 def _loss_columns(
-    measured: Measured, prefix: str, labels: Sequence[str], paper_names: Sequence[str] | None
+    measured: Measured, prefix: str, labels: list[str], paper_names: list[str] | None
 ) -> list[Column]:
     """VL1-3 and VLavg; with the paper's values of `paper_names`, unless that is None."""
     columns = []

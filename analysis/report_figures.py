@@ -37,7 +37,7 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     """Every figure by the name of its file."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
-    lengths, size = first.lengths, first.hparams.batch_size
+    lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
     for name in options:  # those that the rows with their strategy ran with
         if (used := runs.rows[name].dropna()).size:
@@ -55,7 +55,7 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     found = {
         "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
         "figure_2_parameter_sweeps": figures.draw_parameter_sweeps(
-            Surveyor(lengths), size, **swept
+            Surveyor(first.lengths), size, **swept
         ),
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),
@@ -72,7 +72,7 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     return found
 
 
-def draw_losses(runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, str]]) -> Figure:
+def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
     """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side.
 
     A line for each label: the mean of its seeds, in a band of one standard error. The losses of
@@ -133,7 +133,7 @@ def draw_losses(runs: Runs, labels: Sequence[str], panels: Sequence[tuple[str, s
     return figure
 
 
-def _looks(runs: Runs, labels: Sequence[str]) -> tuple[dict, dict, dict, dict]:
+def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict, dict]:
     """Colour, marker, dashes and whether markers are filled, of every label; rows of one name in
     shades of its colour."""
     rows = runs.rows.loc[labels]
@@ -169,9 +169,9 @@ def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
         low, high = low - room, high + 2 * room
     axes.set_ylim(low, high)
     if any(float(mean.max()) > high for mean in curves):
-        place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
         note = "higher losses of the first epochs are cut off"
-        axes.text(0.995, 0.985, note, **place, fontsize=8.5, color="0.35")
+        place = axes.transAxes
+        axes.text(0.995, 0.985, note, transform=place, ha="right", va="top", color="0.35")
 
 
 def draw_mixing(measured: Measured) -> Figure:
@@ -182,9 +182,9 @@ def draw_mixing(measured: Measured) -> Figure:
     colours, markers, _, filled = _looks(measured.runs, list(mixed.index))
     for line, (outcome, found) in zip(panels, outcomes(measured).items(), strict=True):
         for axes, measure in zip(line, mixed, strict=True):
-            for label, point in found.dropna(subset="ours").iterrows():
+            for label, point in found.dropna(subset="ours").to_dict("index").items():
                 axes.errorbar(
-                    mixed[measure][label],
+                    mixed[str(measure)][str(label)],
                     point["ours"],
                     yerr=point["standard_error"],
                     marker=markers[label],

@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from analysis import published
 from analysis.survey import PARAMETERS, batching_name
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from data_utils import LENGTHS_FILE, lines_refused
 from errors import UserError
 from files import METRICS_FILE, numbered_lines
@@ -112,7 +112,6 @@ class EpochMinutes:
 
 Record = RunRecord | EpochRecord | ValidationRecord
 LINE: TypeAdapter = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
-TIMES: TypeAdapter = TypeAdapter(EpochMinutes)
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,8 @@ class Runs:
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
-        places = self.rows.index.get_indexer([first, second])
-        return sorted(self.rows.columns[_differences(self.rows)[tuple(places)]])
+        columns = self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]]
+        return sorted(columns)
 
 
 # ---------------------------------------------------------------------------- reading
@@ -163,7 +162,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     Raises:
         UserError: if there is none, naming what was left out with the reason.
     """
-    directories, left_out, found = {}, [], []
+    directories: dict[Path, Path] = {}
+    left_out, found = [], []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob(METRICS_FILE))
         if not below:
@@ -216,19 +216,16 @@ def read_run(directory: Path) -> Run:
         )
     transcription, timed = None, EpochMinutes(list(epochs["minutes"]), 0.0)
     if (file := directory / INTELLIGIBILITY_FILE).exists():
-        transcription = read_intelligibility(file)
+        transcription = read_findings(file, Intelligibility)
         _check_epochs(file, transcription.epochs, len(epochs), "scripts/listen.py")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
-        try:
-            timed = TIMES.validate_json(file.read_bytes(), strict=True)
-        except ValidationError as error:
-            raise UserError(f"{file}: {_problems(error)}; delete it and time again") from None
+        timed = read_findings(file, EpochMinutes)
         _check_epochs(file, len(timed.minutes), len(epochs), "benchmarks/epoch.py --runs")
     epochs["minutes"] = timed.minutes
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
-    error = timed.relative_error
-    return Run(str(directory), starts, hparams, lengths, epochs, transcription, error, notes)
+    share = timed.relative_error
+    return Run(str(directory), starts, hparams, lengths, epochs, transcription, share, notes)
 
 
 def _check_epochs(file: Path, found: int, expected: int, program: str) -> None:
@@ -359,7 +356,9 @@ def _group(runs: Sequence[Run], left_out: Sequence[str]) -> Runs:
     rows = rows.rename(index=labels)
     rows = rows.loc[sorted(rows.index, key=place)]
     table = table.assign(label=table["label"].map(labels))
-    table = table.iloc[np.lexsort((table["seed"], rows.index.get_indexer(table["label"])))]
+    table = table.iloc[
+        np.lexsort((table["seed"], rows.index.get_indexer(pd.Index(table["label"]))))
+    ]
     by_folder = {run.folder: run for run in runs}
     found = {folder: by_folder[folder] for folder in table.index}
     epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
@@ -384,7 +383,9 @@ def facts(runs: Runs) -> dict[str, str]:
         for run in runs.found.values()
         for h in [run.hparams]
     ]
-    values = {n: "; ".join(v.dropna().astype(str).unique()) for n, v in pd.DataFrame(lines).items()}
+    values = {
+        str(n): "; ".join(v.dropna().astype(str).unique()) for n, v in pd.DataFrame(lines).items()
+    }
     return {"runs": f"{len(runs.found)} in {len(runs.rows)} rows"} | values
 
 
@@ -415,7 +416,7 @@ def deviations(runs: Runs) -> list[str]:
 
 def comparison_warnings(runs: Runs) -> list[str]:
     """What keeps the rows from being compared, and what changed when a run was resumed."""
-    lines = {f: settings_of(r) | environment_of(r.starts[-1]) for f, r in runs.found.items()}
+    lines = {f: {**settings_of(r), **environment_of(r.starts[-1])} for f, r in runs.found.items()}
     facts = pd.DataFrame(lines).T.drop(columns=BATCHING)
     warnings = [
         f"{name}: " + "; ".join(value + where for value, where in _by_value(facts[name]))

@@ -64,7 +64,7 @@ class SeedModel:
             shared_error: one that all seeds share, so that the runs' own does not show it.
         """
         runs = len(self.seeds.get(first, set()) & self.seeds.get(second, set()))
-        if not runs:
+        if not runs or self.fit is None:
             return NOTHING
         contrast = 1.0 * (self.columns == second) - (self.columns == first)
         log_ratio, freedom = float(contrast @ self.fit.params), self.fit.df_resid
@@ -156,8 +156,12 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     by a straight line; NaN where none lie on both sides."""
     budgets = pd.Series(budget, list(runs.found))
     losses = pd.Series(np.nan, list(runs.found))
-    for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
+    validated = runs.epochs.dropna(subset=LOSS)
+    for folder in runs.found:
+        epochs = validated[validated["run"] == folder]
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
+        if not len(x):
+            continue
         if math.isclose(wanted, x[-1], rel_tol=1e-12):  # what this run has spent, but for rounding
             wanted = x[-1]
         losses[folder] = np.interp(wanted, x, epochs[LOSS], left=np.nan, right=np.nan)
@@ -168,7 +172,8 @@ def error_at_equal_time(runs: Runs, hours: float) -> pd.Series:
     """[rows] standard error of the loss after `hours` because the hours are unsure, as a share:
     the mean over runs of how much higher the loss is one standard error of the timing before."""
     earlier = hours * (1 - runs.table["relative_error"])
-    higher = np.log(loss_at(runs, "hours", earlier) / loss_at(runs, "hours", hours)).abs()
+    ratio = loss_at(runs, "hours", earlier) / loss_at(runs, "hours", hours)
+    higher = ratio.map(math.log).abs()
     return higher.groupby(runs.table["label"]).mean().fillna(0)
 
 
@@ -228,9 +233,9 @@ def findings(measured: Measured) -> list[Finding]:
         theirs = [f"{a} → {b}: {text}" for (a, b), text in zip(pairs, theirs, strict=True)]
         found.append(Finding(claim, theirs, _lines(pairs, ours), verdict(claim, ours)))
     pair = ("RAND", BEST)
-    labels = runs.rows.index.intersection(pair)
+    labels = [label for label in pair if label in runs.rows.index] or list(runs.rows.index)
     for what, spent in (("time", "hours"), ("updates", "updates")):
-        budget = least_spent(runs, labels if len(labels) else runs.rows.index, spent)
+        budget = least_spent(runs, labels, spent)
         error = error_at_equal_time(runs, budget) if spent == "hours" else None
         ours = changes(runs, loss_at(runs, spent, budget), [pair], error)
         claim = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
@@ -241,12 +246,12 @@ def findings(measured: Measured) -> list[Finding]:
 
 def _lines(pairs: Sequence[tuple[str, str]], found: pd.DataFrame) -> list[str]:
     lines = []
-    for (before, after), change in zip(pairs, found.itertuples(), strict=True):
-        text = "– (not measured)"
-        if change.runs:
-            error = "" if math.isnan(change.standard_error) else f" ± {change.standard_error:.2g}"
-            tested = "one seed" if math.isnan(change.p) else f"p {p_text(change.p)}"
-            text = f"{_signed(change.ours)}{error}, {tested}"
+    for (before, after), change in zip(pairs, found.to_dict("records"), strict=True):
+        text, error = "– (not measured)", change["standard_error"]
+        if change["runs"]:
+            shown = "" if math.isnan(error) else f" ± {error:.2g}"
+            tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
+            text = f"{_signed(change['ours'])}{shown}, {tested}"
         lines.append(f"{before} → {after}: {text}")
     return lines
 
@@ -290,7 +295,8 @@ def study_tables(measured: Measured) -> list[Table]:
     last = runs.epochs.dropna(subset=LOSS).groupby("run")["epoch"].last()
     late, heard = {"unpadded loss, late third": values["unpadded vl3"]}, values["word_error_rate"]
     at_hours, at_updates = loss_at(runs, "hours", hours), loss_at(runs, "updates", updates)
-    bests = runs.rows.index[runs.rows["name"].isin([BEST, BEST.replace("SSB", "SSB-exp")])]
+    everyone, names = list(runs.rows.index), [BEST, BEST.replace("SSB", "SSB-exp")]
+    bests = list(runs.rows.index[runs.rows["name"].isin(names)])
     learned = {"padded loss, late third": values["vl3"], **late, "word error rate": heard}
     at_equal = {
         "at equal epochs": loss_at(runs, "epoch", last),
@@ -302,8 +308,8 @@ def study_tables(measured: Measured) -> list[Table]:
     errors = {1: error_at_equal_time(runs, hours)}
     return [
         _learning_table(measured),
-        _paired_table("paired", measured, runs.rows.index, "RAND", learned),
-        _paired_table("equal_budgets", measured, runs.rows.index, "RAND", at_equal, errors),
+        _paired_table("paired", measured, everyone, "RAND", learned),
+        _paired_table("equal_budgets", measured, everyone, "RAND", at_equal, errors),
         _paired_table("best", measured, bests, BEST, of_best),
         _small_batches_table(measured),
         _same_base_table(runs),
@@ -334,7 +340,7 @@ def _change_columns(heading: str, found: pd.DataFrame) -> list[Column]:
 def _paired_table(
     key: str,
     measured: Measured,
-    labels: Sequence[str],
+    labels: list[str],
     base: str,
     quantities: dict[str, pd.Series],
     shared_errors: dict[int, pd.Series] | None = None,
@@ -414,7 +420,8 @@ def mixing(runs: Runs) -> pd.DataFrame:
     found = {}
     for label in one_batch_size(runs):
         run = runs.first(label)
-        h, options = run.hparams, {"dynamic_batch_size": run.hparams.dynamic_batch_size}
+        h = run.hparams
+        options: dict = {"dynamic_batch_size": h.dynamic_batch_size}
         if h.dynamic_batch_size:
             options["batch_capacity"] = h.batch_capacity
         if name := PARAMETERS.get(h.batching_strategy):
@@ -442,7 +449,7 @@ def _prediction_table(measured: Measured) -> Table:
     for measure, values in mixing(measured.runs).items():
         for outcome, summary in outcomes(measured).items():
             both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
-            lines.append((measure, outcome, str(len(both))))
+            lines.append((str(measure), outcome, str(len(both))))
             if len(both) < 4 or both.nunique().min() == 1:
                 found.append(NOTHING | {"note": "fewer than four experiments, or all alike"})
             else:

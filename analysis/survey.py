@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from batching import (
     plan_epoch,
 )
 
-PARAMETERS = {name: s.parameter.name for name, s in REGISTRY.items() if s.parameter}
+PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
+PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
 DEFAULTS = {
     name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
 }
@@ -46,7 +48,7 @@ def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: 
 
 def value_in_words(strategy: str, value: float) -> str:
     """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
-    return REGISTRY[strategy].parameter.value_text.format(number_text(value))
+    return PARAMETER[strategy].value_text.format(number_text(value))
 
 
 def number_text(value: float) -> str:
@@ -68,7 +70,7 @@ class Survey:
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
-    value: float | None  # of the strategy's parameter
+    value: Any  # float, or None without parameter: of the strategy's parameter
     num_batches: float
     zero_padding_rate: float
     average_batch_length: float
@@ -81,7 +83,7 @@ class Survey:
     spread: float  # 0: as sorted, 1: as random, see `relative_spread`
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
     seconds_per_epoch: float | None = None  # predicted, with costs
-    peak_bytes: float | None = None  # predicted, with costs that include memory
+    peak_bytes: Any = None  # float; predicted, with costs that include memory
     # Of the means named in WITH_ERROR, over epochs or draws of clips.
     standard_errors: dict[str, float] = field(default_factory=dict)
 
@@ -131,19 +133,10 @@ class Surveyor:
         self._sorted_spreads: dict[tuple, float] = {}
         self._made: dict[tuple, Survey] = {}
 
-    def survey(
-        self,
-        batch_size: int,
-        strategy: str,
-        *,
-        epochs: int = 5,
-        known_orders: dict | None = None,
-        **options,
-    ) -> Survey:
+    def survey(self, batch_size: int, strategy: str, *, epochs: int = 5, **options) -> Survey:
         """Plan `epochs` epochs (1, 2, ...; novelty compares each with the one before) and average.
 
         Args:
-            known_orders: of `plan_epoch`, for surveys that differ in the sizes of batches.
             options: of `plan_epoch`, but for the epoch and the seed.
 
         Raises:
@@ -154,24 +147,23 @@ class Surveyor:
         used = {k: v for k, v in options.items() if v is not None and k not in others}
         key = (batch_size, strategy, epochs, *sorted(used.items()))
         if key not in self._made:
-            used["known_orders"] = known_orders
             self._made[key] = self._survey(batch_size, strategy, epochs, used)
         return self._made[key]
 
     def _survey(self, batch_size: int, strategy: str, epochs: int, options: dict) -> Survey:
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity") or default_capacity
-        plans = [self._plan(batch_size, strategy, 0, options)]
-        first = asdict(padding_stats(self.lengths, plans[0], self.frames_per_step))
+        plan = self._plan(batch_size, strategy, 0, options)
+        first = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         sorted_spread = self._sorted_spread(batch_size, options)
         rows = []
         for epoch in range(1, epochs + 1):
-            plans = [plans[-1], self._plan(batch_size, strategy, epoch, options)]
-            row = asdict(padding_stats(self.lengths, plans[1], self.frames_per_step))
+            before, plan = plan, self._plan(batch_size, strategy, epoch, options)
+            row = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
             del row["padded_frames"]
             clips_used = row["average_batch_length"] * len(self.lengths)
             row["capacity_used"] = clips_used / (row["num_batches"] * capacity)
-            rows.append(row | self._mixing(*plans, sorted_spread) | self._predicted(plans[1]))
+            rows.append(row | self._mixing(before, plan, sorted_spread) | self._predicted(plan))
         # With one epoch, the epoch before it shows how much one differs from another.
         found = _combined(rows, [first] if epochs == 1 else [])
         name = PARAMETERS.get(strategy)
@@ -243,7 +235,8 @@ def mean_survey(surveys: Sequence[Survey]) -> Survey:
 
 def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict:
     """Means or maxima over `rows`, and standard errors, which know the spread of `also` too."""
-    combined, errors = {}, {}
+    combined: dict[str, Any] = {}
+    errors = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
         if values[0] is None:
@@ -261,16 +254,16 @@ def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict:
 
 def parameter_values(
     strategy: str, num_clips: int, batch_size: int, per_octave: int = 2, include=()
-) -> list[float]:
+) -> list[Any]:
     """Values of the strategy's parameter worth trying, from least to most random.
 
     `per_octave` values a doubling, `include` in their midst where allowed. Factors from 0 to 1.6;
     buckets of whole batches, smaller than the corpus; bins and classes from 1 to the number of
     batches. [None] for a strategy without parameter.
     """
-    parameter = REGISTRY[strategy].parameter
-    if parameter is None:
+    if strategy not in PARAMETER:
         return [None]
+    parameter = PARAMETER[strategy]
     least, most = parameter.limits(num_clips, batch_size)
     if parameter.is_factor:
         steps = range(-6 * per_octave, 4 * per_octave + 1)
@@ -281,12 +274,12 @@ def parameter_values(
         counts = {round(2 ** (k / per_octave)) for k in steps}
         counts = {n for n in counts if n * 2 ** (0.6 / per_octave) <= largest} | {largest}
         grid = {least * n for n in counts}
-    allowed = {value for value in include if least <= value <= (math.inf if most is None else most)}
+    allowed = {value for value in include if least <= value <= most}
     return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
 
 
 def sweep(
-    surveyor: Surveyor, batch_size: int, strategy: str, values: Sequence[float | None], **options
+    surveyor: Surveyor, batch_size: int, strategy: str, values: Sequence, **options
 ) -> list[Survey]:
     """A survey for each value of the strategy's parameter."""
     name = PARAMETERS.get(strategy)
@@ -309,13 +302,13 @@ def match_zero_padding(
     """
     num_clips = len(draws[0])
     values = range(1, -(-num_clips // batch_size) + 1)
-    if REGISTRY[strategy].parameter.holds_batches:
+    if PARAMETER[strategy].holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
     known: dict[int, float] = {}
 
     def rate(place: int) -> float:
         if place not in known:
-            options = {PARAMETERS[strategy]: values[place]}
+            options: dict[str, Any] = {PARAMETERS[strategy]: values[place]}
             rates = []
             for seed, x in enumerate(draws):
                 for epoch in range(1, epochs + 1):
@@ -332,8 +325,8 @@ def match_zero_padding(
     below = {i: zpr for i, zpr in known.items() if zpr <= target}
     if not below:
         return None
-    best = max(below, key=below.get)
-    return values[best], below[best]
+    rate_found, best = max((zpr, -i) for i, zpr in below.items())
+    return values[-best], rate_found
 
 
 def first_that(count: int, holds: Callable[[int], bool]) -> int:

@@ -28,7 +28,7 @@ import math
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, wit
 from analysis.step_costs import COST_SETTINGS
 from analysis.survey import batching_name
 from analysis.tables import markdown_table
-from batching import REGISTRY, BatchingError, LengthBatchSampler, PaddingStats, padding_stats
+from batching import STRATEGIES, BatchingError, LengthBatchSampler, PaddingStats, padding_stats
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
@@ -86,21 +86,17 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     """`hparams` with a batching given by name (SSB-DBS-BR) or by overrides (name=value,...)."""
     if "=" in batching:
         return create_hparams(batching, base=hparams)
-    strategies = {s.short_name: name for name, s in REGISTRY.items()}
-    short, flags = batching, set()
-    for flag in ("-BR", "-DBS"):
-        if short.endswith(flag):
-            short, flags = short.removesuffix(flag), flags | {flag}
-    if short not in strategies:
-        raise UserError(
-            f"--batchings {batching}: expected one of {', '.join(strategies)}, with -DBS for "
-            "dynamic sizes and -BR for batches in random order, or name=value,... as train.py takes"
-        )
-    return replace(
-        hparams,
-        batching_strategy=strategies[short],
-        dynamic_batch_size="-DBS" in flags,
-        batch_randomization="-BR" in flags,
+    for strategy, dynamic, mixed in itertools.product(STRATEGIES, (False, True), (False, True)):
+        if batching_name(strategy, dynamic, mixed) == batching:
+            return replace(
+                hparams,
+                batching_strategy=strategy,
+                dynamic_batch_size=dynamic,
+                batch_randomization=mixed,
+            )
+    raise UserError(
+        f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py --strategies "
+        "has the first parts), or name=value,... as train.py takes"
     )
 
 
@@ -246,7 +242,8 @@ def time_plans(
         seed: of the drawing.
     """
     trainer.use_decoder(decoder)
-    timer, jobs, found = Timer(trainer, clips), [], []
+    timer, jobs = Timer(trainer, clips), []
+    found: list[dict[str, Any]] = []
     for index, plan in enumerate(plans):
         parts, rng = strata(plan, batches), np.random.default_rng(seed)
         row = {"decoder": decoder, "status": "measured", "sizes": [len(part) for part in parts]}

@@ -5,23 +5,22 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
     python scripts/compare_batching.py --strategies                       # what there is to compare
 
-Reads a filelist (path|text|seconds; the audio files are not opened), a CSV of lengths (header
-id,samples or id,frames), or the table NAME.clips beside a filelist (fastest; its frames are those
-of training). Compares every strategy with fixed and dynamic batch sizes: padding, steps, and how
-well it mixes the clips. Writes tables and pictures; --recommend names the cheapest batching that
-mixes enough, as overrides for train.py. benchmarks/epoch.py --json measures COSTS.json.
+Reads a filelist (path|text|seconds), a CSV of lengths (header id,samples or id,frames), or the
+table NAME.clips beside a filelist (fastest). Compares every strategy with fixed and dynamic batch
+sizes: padding, steps, how well it mixes the clips. Writes tables and pictures; --recommend names
+the cheapest batching that mixes enough, as overrides for train.py. benchmarks/epoch.py --json
+measures COSTS.json.
 
 Everything is computed from plans of the whole corpus: padding does not scale with its size. On two
 cores 10,000 clips take some 10 s, a million less than 2 minutes, with --recommend. From 100,000
-clips on fewer epochs are planned, since one is a large sample by itself. The standard errors of the
-means are printed.
+clips on fewer epochs are planned, since one is a large sample by itself.
 """
 
 import project_root
 
 import argparse
 import datetime
-import itertools
+import functools
 import math
 import shlex
 import sys
@@ -29,18 +28,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-try:
-    import pandas as pd
-
-    from analysis import figures
-except ImportError as missing:
-    sys.exit(f"compare_batching: {missing}; pip install -r requirements-report.txt")
-
-from analysis import published
+from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
 from analysis.lengths import CorpusLengths, read_lengths
 from analysis.recommendation import (
@@ -65,7 +58,7 @@ from analysis.survey import (
     parameter_values,
 )
 from analysis.tables import markdown_table, text_table
-from batching import REGISTRY, STRATEGIES, BatchingError
+from batching import MOST_COUNTED, REGISTRY, STRATEGIES, BatchingError
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams
@@ -166,34 +159,20 @@ def run_jobs(
     `surveyors` are those of the draws of clips.
     """
 
-    def order_of(job: Job) -> tuple:  # of the clips; one thread finds it for all its batchings
-        return STRATEGIES.index(job.strategy), job.options.get(PARAMETERS.get(job.strategy), 0)
-
-    def run(group: list[Job]) -> list[tuple[Job, Survey | BatchingError]]:
-        orders: list[dict] = [{} for _ in surveyors]
-        return [(job, survey(job, orders)) for job in group]
-
-    def survey(job: Job, orders: list[dict]) -> Survey | BatchingError:
+    def survey(job: Job) -> Survey | BatchingError:
         options = dict(job.options)
         options["epochs"] = effort.epochs if job.table == "comparison" else effort.sweep_epochs
         try:
-            draws = [
-                surveyor.survey(job.batch_size, job.strategy, known_orders=known, **options)
-                for surveyor, known in zip(surveyors[: job.draws], orders, strict=False)
-            ]
+            used = surveyors[: job.draws]
+            return mean_survey([s.survey(job.batch_size, job.strategy, **options) for s in used])
         except BatchingError as error:  # a corpus too small for the parameter
             return error
-        return mean_survey(draws)
 
-    groups = [list(g) for _, g in itertools.groupby(sorted(jobs, key=order_of), key=order_of)]
-    found = {}
-    with progress_bar("surveying", len(jobs), " batchings") as bar:
-        for results in in_threads(run, groups):
-            found |= {id(job): result for job, result in results}
-            bar.update(len(results))
+    found = in_threads(survey, jobs)
     tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
     impossible = []
-    for job, result in ((job, found[id(job)]) for job in jobs):
+    bar = progress_bar("surveying", len(jobs), " batchings", iterable=found)
+    for job, result in zip(jobs, bar, strict=True):
         if isinstance(result, Survey):
             tables[job.table].append(result)
         elif job.table == "comparison":
@@ -202,7 +181,7 @@ def run_jobs(
     return tables, impossible
 
 
-def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
+def largest_errors(surveys: Sequence[Survey]) -> dict:
     """How far the mean of any of these surveys may lie from that of very many epochs: four times
     the largest standard error, for few epochs know theirs but roughly. In %, of the mean where it
     is no rate."""
@@ -214,19 +193,19 @@ def largest_errors(surveys: Sequence[Survey]) -> dict[str, float]:
 
 def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
     """How far the figures lie from those of very many epochs."""
-
-    def within(surveys: Sequence[Survey]) -> str:
-        words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
-        words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
-        return ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
-
-    lines = [f"these means lie within 4 standard errors: {within(tables['comparison'])}"]
+    words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
+    words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
+    sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
+    within = [
+        ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
+        for surveys in (tables["comparison"], sweeps)
+    ]
+    lines = [f"these means lie within 4 standard errors: {within[0]}"]
     if effort.per_octave == 1:
-        sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
         lines.append(
             f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
             f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
-            f"within {within(sweeps)}"
+            f"within {within[1]}"
         )
     return lines
 
@@ -241,6 +220,10 @@ def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
     return rows
 
 
+def cells_of(table: pd.DataFrame) -> tuple[list[str], list]:
+    return list(map(str, table.columns)), table.to_numpy().tolist()
+
+
 def named(surveys: Sequence[Survey]) -> list[str]:
     return [batching_name(found.strategy, found.dynamic_batch_size, False) for found in surveys]
 
@@ -251,7 +234,7 @@ def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
 
 def comparison_table(surveys: Sequence[Survey]) -> pd.DataFrame:
     rows = frame_of(surveys)
-    cells = {"batching": named(surveys)}
+    cells: dict[str, Any] = {"batching": named(surveys)}
     for title, (name, factor, digits) in COLUMNS.items():
         if name not in ("seconds_per_epoch", "peak_bytes") or rows[name].notna().any():
             cells[title] = numbers(rows[name].astype(float) * factor, digits)
@@ -281,7 +264,7 @@ def padding_by_size(surveys: Sequence[Survey], sizes: Sequence, labels: Sequence
     rates = pd.Series([100 * found.padded_to_original_rate for found in surveys])
     rows = pd.DataFrame({"batching": named(surveys), "size": sizes, "rate": numbers(rates, 2)})
     table = rows.pivot(index="batching", columns="size", values="rate").fillna("–")
-    table = table.reindex(dict.fromkeys(rows.batching))
+    table = table.reindex(rows.batching.unique())
     return table.set_axis(list(map(str, labels)), axis=1).reset_index()
 
 
@@ -383,8 +366,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--clips", type=at_least_one, help="take so many clips at random")
     add("--draws", type=at_least_one, default=5, help="with --clips: draws averaged (default: 5)")
     add("--epochs", type=at_least_one, help="plans averaged (default: 5; more for small corpora)")
-    seconds = {"type": positive_list, "default": [], "metavar": "16,32,64,128"}
-    add("--seconds", help="dynamic sizes with these capacities as well", **seconds)
+    add("--seconds", type=positive_list, default=[], help="16,32: dynamic sizes that hold so many")
     add("--match-zpr", choices=STRATEGIES, help="find BKT and ATS with the nearest ZPR below")
     add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
@@ -427,17 +409,15 @@ def capacities_in_frames(
     seconds: Sequence[float], clips: CorpusLengths, hparams: HParams
 ) -> tuple[dict[float, int], list[str]]:
     """(seconds -> frames for those that hold the longest clip, sentences about the others)."""
-    longest = int(clips.frames.argmax())
-    per_frame = hparams.hop_length / hparams.sampling_rate
-    frames = {value: int(value / per_frame) for value in seconds}
-    refused = [f"{value:g} s" for value in seconds if frames[value] < clips.frames[longest]]
-    notes = []
-    if refused:
-        notes.append(
-            f"Refused: batches of {', '.join(refused)} ({clips.ids[longest]} alone has "
-            f"{clips.frames[longest] * per_frame:.2f} s, and speech for synthesis cannot be cut)."
-        )
-    return {s: count for s, count in frames.items() if count >= clips.frames[longest]}, notes
+    longest, per_frame = int(clips.frames.argmax()), hparams.hop_length / hparams.sampling_rate
+    frames = {value: int(min(value / per_frame, MOST_COUNTED)) for value in seconds}
+    held = {s: count for s, count in frames.items() if count >= clips.frames[longest]}
+    refused = ", ".join(f"{value:g} s" for value in seconds if value not in held)
+    note = (
+        f"Refused: batches of {refused} ({clips.ids[longest]} alone has "
+        f"{clips.frames[longest] * per_frame:.2f} s, and speech for synthesis cannot be cut)."
+    )
+    return held, [note] if refused else []
 
 
 def same_as_random(hparams: HParams, clips: int) -> list[str]:
@@ -491,34 +471,34 @@ def make_sections(
 def draw_all(
     out: Path, surveyor: Surveyor, hparams: HParams, found: Sequence[Survey], effort: Effort
 ) -> list[Path]:
-    size, frames = hparams.batch_size, surveyor.lengths
+    size, frames, options = hparams.batch_size, surveyor.lengths, common_options(hparams, False)
     in_use = [s.parameter is not None and s.value == getattr(hparams, s.parameter) for s in found]
-    sweeps = figures.draw_parameter_sweeps(
-        surveyor,
-        size,
-        local_randomization_factor=hparams.local_randomization_factor,
-        bucket_size=max(hparams.bucket_size, size),
-        num_bins=min(hparams.num_bins, len(frames)),
-        epochs=effort.sweep_epochs,
-        per_octave=effort.per_octave,
-    )
-    options = common_options(hparams, dynamic=False)
+    curves = frame_of(found).assign(in_use=in_use)
+    sweeps: dict[str, Any] = {
+        "local_randomization_factor": hparams.local_randomization_factor,
+        "bucket_size": max(hparams.bucket_size, size),
+        "num_bins": min(hparams.num_bins, len(frames)),
+        "epochs": effort.sweep_epochs,
+        "per_octave": effort.per_octave,
+    }
     drawn = {
         "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
-        "padding_against_randomness": figures.draw_padding_against_randomness(
-            frame_of(found).assign(in_use=in_use)
-        ),
-        "parameter_sweeps": sweeps,
+        "padding_against_randomness": figures.draw_padding_against_randomness(curves),
+        "parameter_sweeps": figures.draw_parameter_sweeps(surveyor, size, **sweeps),
         "length_against_position": figures.draw_length_against_position(frames, size, **options),
     }
     return [p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)]
+
+
+def _write(text: str, file: Path) -> None:
+    file.write_text(text, encoding="utf-8")
 
 
 def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path]) -> list[Path]:
     made = f"{datetime.date.today()}: python {shlex.join(sys.argv)}"
     parts = ["# Batchings compared", "\n".join(f"- {line}" for line in [made, *lines])]
     for title, table in sections.items():
-        parts += [f"## {title}", markdown_table(list(table), table.to_numpy())]
+        parts += [f"## {title}", markdown_table(*cells_of(table))]
     parts.insert(4, LEGEND)
     if closing:
         parts += ["## Found", "\n".join(f"- {line.strip()}" for line in closing)]
@@ -535,7 +515,7 @@ def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path])
         "sweeps.csv": sweeps.to_csv(index=False),
     }
     for name, text in texts.items():
-        write_atomically(out / name, lambda file, text=text: file.write_text(text, "utf-8"))
+        write_atomically(out / name, functools.partial(_write, text))
     return [out / name for name in texts] + pictures
 
 
@@ -552,8 +532,10 @@ def main(arguments: list[str] | None = None) -> None:
         draws = [clips.take(order[: args.clips]) for order in orders]
     clips = draws[0]
     effort = effort_for(len(clips), args.epochs)
-    known = {"frames_per_step": hparams.n_frames_per_step, "costs": costs}
-    surveyors = [Surveyor(draw.frames, seed=seed, **known) for seed, draw in enumerate(draws)]
+    surveyors = [
+        Surveyor(clips.frames, seed=n, frames_per_step=hparams.n_frames_per_step, costs=costs)
+        for n, clips in enumerate(draws)
+    ]
     capacities, refused = capacities_in_frames(args.seconds, clips, hparams)
     held = list(capacities.values())
     jobs = plan_jobs(len(clips), hparams, len(draws), held, effort.per_octave)
@@ -571,10 +553,7 @@ def main(arguments: list[str] | None = None) -> None:
         closing += recommended(args, surveyors[0], surveys, hparams, effort.search_epochs)
     print(*lines, sep="\n")
     for number, (title, table) in enumerate(sections.items()):
-        print(
-            f"\n{title}\n\n{text_table(list(table), table.to_numpy())}"
-            + ("" if number else f"\n\n{LEGEND}")
-        )
+        print(f"\n{title}\n\n{text_table(*cells_of(table))}" + ("" if number else f"\n\n{LEGEND}"))
     print(*([""] if closing else []), *closing, sep="\n")
     try:
         pictures = draw_all(args.out, surveyors[0], hparams, tables["parameter"], effort)

@@ -82,7 +82,7 @@ class Voice:
         # loaded from a file of its own starts afresh, so a corpus is the same in any process.
         path = espeakng_loader.get_library_path()
         try:
-            self._library = ctypes.CDLL(shutil.copy(path, folder))
+            self._library = ctypes.CDLL(str(shutil.copy(path, folder)))
         except OSError:  # such as a temporary folder from which nothing may be executed
             self._library = ctypes.CDLL(path)
         data = folder / "espeak-ng-data"  # eSpeak truncates paths longer than 160 bytes

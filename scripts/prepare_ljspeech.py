@@ -178,9 +178,6 @@ def prepare(
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
 
-    Clips longer than `max_seconds` are left out. The filelists name copies in the folder `trim`,
-    where it is given, of the clips without the silence at their ends.
-
     Raises:
         UserError: listing every bad clip (unless `skip_bad`), or saying what else is wrong.
             No filelist was written then.
@@ -189,7 +186,6 @@ def prepare(
     text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
     corpus = Path(os.path.abspath(corpus))
     mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
-    # What is wrong with the folders is said before clips are read.
     refuse_no_folder(out, "--out")
     for_mels = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
     for_copies = trim_folder(trim, corpus) if trim else None

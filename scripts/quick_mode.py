@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from analysis.published import SETTINGS, TRAINING_CLIPS
+from analysis.published import BATCH_SIZE, BUCKET_SIZE, NUM_BINS, TRAINING_CLIPS
 from corpus.metadata import read_metadata
 from errors import UserError
 from files import folder_made_whole, numbered_lines
@@ -67,15 +67,15 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     """
     if training_clips < 8:
         raise UserError(f"{training_clips} training clips: expected at least 8")
-    batch_size = max(2, min(SETTINGS["batch_size"], training_clips // FEWEST_BATCHES))
+    batch_size = max(2, min(BATCH_SIZE, training_clips // FEWEST_BATCHES))
     batches = -(-training_clips // batch_size)
-    all_batches = -(-TRAINING_CLIPS // SETTINGS["batch_size"])
+    all_batches = -(-TRAINING_CLIPS // BATCH_SIZE)
     share = training_clips / TRAINING_CLIPS
-    bucket_batches = round(SETTINGS["bucket_size"] * share / batch_size)
+    bucket_batches = round(BUCKET_SIZE * share / batch_size)
     return {
         "batch_size": batch_size,
         "bucket_size": batch_size * max(2, bucket_batches),
-        "num_bins": max(2, min(round(SETTINGS["num_bins"] * batches / all_batches), batches // 2)),
+        "num_bins": max(2, min(round(NUM_BINS * batches / all_batches), batches // 2)),
     }
 
 

@@ -16,6 +16,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from analysis.arguments import make_parser
@@ -135,7 +136,7 @@ def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
         "report.html": render("report.html", **content, picture=lambda x: inline_picture(out / x)),
     }
     for name, text in pages.items():
-        write_atomically(out / name, lambda file, t=text: file.write_text(t, encoding="utf-8"))
+        write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
     return [*(out / name for name in pages), *pictures]
 
 

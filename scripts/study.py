@@ -1,21 +1,21 @@
-"""The study of learning: every batching trained with several seeds, then heard by a recogniser.
+"""The study of learning: every batching trained with several seeds, then transcribed.
 
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
 Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups: other batch
 sizes, as many updates as RAND makes, random batches at the start. Each is trained by its script in
 scripts/table2, and its last checkpoint (so that all have trained as many epochs) then speaks 100
-numbers that no training has seen: scripts/listen.py.
+numbers that are in no training set, which a recogniser transcribes: scripts/listen.py.
 
-Two runs go side by side. The first seed of all experiments comes first, then the second, and so on,
-so that a whole set is there early. Ctrl-C stops both with a checkpoint; the same command goes on.
-Settings come from the environment, as settings.sh names them: CORPUS, EPOCHS, SEEDS, EXTRA.
+Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both with a
+checkpoint; the same command resumes. Settings come from the environment, as settings.sh names
+them: CORPUS, EPOCHS, SEEDS, EXTRA.
 
     OUT/NAME/seed_N/                     a run of train.py
-    OUT/NAME/seed_N/intelligibility.json what the recogniser heard of it
+    OUT/NAME/seed_N/intelligibility.json its word error rate and the transcripts
+    OUT/NAME/seed_N/epoch_minutes.json   what its epochs take, timed in turns at the end
     OUT/logs/NAME-seed_N.log             what both programs printed
     OUT/unseen/                          recordings of the 100 numbers, and their own rates
-    OUT/NAME/seed_N/epoch_minutes.json   what its epochs take, timed in turns at the end
     OUT/report/                          the report, once every run has ended
 """
 
@@ -34,16 +34,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.lengths import read_lengths
-from analysis.recommendation import as_hparams, batching_overrides, recommend
-from analysis.runs import EPOCH_MINUTES_FILE
-from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
 from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
 from progress import duration
 from training.checkpoint import list_checkpoints
+
+try:
+    from analysis.lengths import read_lengths
+    from analysis.recommendation import as_hparams, batching_overrides, recommend
+    from analysis.runs import EPOCH_MINUTES_FILE
+    from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
+except ImportError as error:
+    sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
@@ -62,7 +66,6 @@ class Experiment:
     script: str
     overrides: str = ""
     all_seeds: bool = False  # or the first FEWER_SEEDS
-    follow_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,8 @@ def recommended_overrides(surveyor: Surveyor, hparams: HParams) -> str:
     size = hparams.batch_size
     paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
     found = recommend(surveyor, size, min_novelty=paper.novelty, epochs=PLANNED)
-    [best] = [
-        tried
-        for tried in found.tried
-        if tried.strategy == "semi_sorted_exponential" and tried.dynamic_batch_size
-    ]
+    exponential = [x for x in found.tried if x.strategy == "semi_sorted_exponential"]
+    [best] = [x for x in exponential if x.dynamic_batch_size]
     return batching_overrides(as_hparams(best, hparams))
 
 
@@ -147,7 +147,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
             follow_ups.append((f"{name}_batch_{size}", name, f"batch_size={size}"))
     return main + [
         # The first seeds of those with random epochs said that these help: they may be recommended.
-        Experiment(*row, all_seeds="random_epochs" in row[0], follow_up=True)
+        Experiment(*row, all_seeds="random_epochs" in row[0])
         for row in dict.fromkeys(follow_ups)
     ]
 
@@ -168,7 +168,7 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:
 class Runner:
     """Runs programs in sessions of their own: a Ctrl-C reaches them through `stop` alone."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.stopping = False
         self._processes: set[subprocess.Popen] = set()
         self._lock = threading.Lock()
@@ -195,60 +195,47 @@ class Runner:
                     env=os.environ | environment,
                 )
                 self._processes.add(process)
-            status = self._wait(process)
-        return status
-
-    def _wait(self, process: subprocess.Popen) -> int:
-        # Not reaped before it has left the set: its number might be another program's by then.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:
-            self._processes.discard(process)
-        return process.wait()
+            # Not reaped before it has left the set: its number might be another program's by then.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with self._lock:
+                self._processes.discard(process)
+            return process.wait()
 
 
-@dataclass
 class Study:
-    """The jobs of a study and how far they are."""
+    """The jobs of a study and how far they are. `shared`: overrides of all runs."""
 
-    out: Path
-    epochs: int
-    jobs: list[StudyRun]
-    runner: Runner
-    shared: str  # overrides of all runs
-
-    def __post_init__(self):
+    def __init__(self, out: Path, epochs: int, jobs: list[StudyRun], runner: Runner, shared: str):
+        self.out, self.epochs, self.jobs = out, epochs, jobs
+        self.runner, self.shared = runner, shared
         self.failed: list[str] = []
         self.seconds: list[float] = []  # of the jobs that ended in this process
-        self.done = sum(self.is_done(job) for job in self.jobs)
+        self.done = sum(self.is_done(job) for job in jobs)
 
     def is_done(self, job: StudyRun) -> bool:
         found = self.out / job.place / INTELLIGIBILITY_FILE
         return found.exists() and read_intelligibility(found).epochs >= self.epochs
-
-    def is_timed(self) -> bool:
-        """Whether the epochs of all runs were timed in turns."""
-        return all((self.out / job.place / EPOCH_MINUTES_FILE).exists() for job in self.jobs)
 
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
         left = [job for job in self.jobs if not self.is_done(job)]
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
-            for _ in pool.map(lambda job: self._run_job(job, side_by_side), left):
-                pass
+            list(pool.map(lambda job: self._run_job(job, side_by_side), left))
 
     def _run_job(self, job: StudyRun, side_by_side: int) -> None:
         if self.runner.stopping:
             return
         began = time.monotonic()
-        print(f"{job}: begins", flush=True)
-        problem = self._train(job) or self._listen(job)
+        print(f"{job}: training", flush=True)
+        log = self.out / "logs" / f"{job.experiment.name}-seed_{job.seed}.log"
+        problem = self._train(job, log) or self._transcribe(job, log)
         if self.runner.stopping:
             return
         self.seconds.append(time.monotonic() - began)
         if problem:
-            self.failed.append(f"{job}: {problem}")
-            ended = f"failed, {problem}"
+            self.failed.append(f"{job}: {problem}, see {log}")
+            ended = f"failed: {problem}, see {log}"
         else:
             self.done += 1
             rate = read_intelligibility(self.out / job.place / INTELLIGIBILITY_FILE)
@@ -261,51 +248,40 @@ class Study:
             flush=True,
         )
 
-    def _log(self, job: StudyRun) -> Path:
-        return self.out / "logs" / f"{job.experiment.name}-seed_{job.seed}.log"
-
-    def _train(self, job: StudyRun) -> str:
+    def _train(self, job: StudyRun, log: Path) -> str:
         """What went wrong, if anything."""
-        experiment = job.experiment
-        extra = ",".join(filter(None, [self.shared, experiment.overrides]))
-        environment = {"NAME": experiment.name, "SEEDS": str(job.seed), "EXTRA": extra}
-        script = ROOT / "scripts" / "table2" / f"{experiment.script}.sh"
-        status = self.runner.run(["bash", script], self._log(job), environment)
-        return status and f"training ended with status {status}, see {self._log(job)}"
+        extra = ",".join(filter(None, [self.shared, job.experiment.overrides]))
+        environment = {"NAME": job.experiment.name, "SEEDS": str(job.seed), "EXTRA": extra}
+        script = ROOT / "scripts" / "table2" / f"{job.experiment.script}.sh"
+        status = self.runner.run(["bash", script], log, environment)
+        return f"training ended with status {status}" if status else ""
 
-    def _listen(self, job: StudyRun) -> str:
+    def _transcribe(self, job: StudyRun, log: Path) -> str:
         """What went wrong, if anything."""
         folder = self.out / job.place
         _, last = list_checkpoints(folder)[-1]
         command = [sys.executable, ROOT / "scripts" / "listen.py", "--checkpoint", last]
         command += ["--recordings", self.out / "unseen", "-o", folder / INTELLIGIBILITY_FILE]
-        status = self.runner.run(command, self._log(job), {})
-        return status and f"listening ended with status {status}, see {self._log(job)}"
+        status = self.runner.run(command, log, {})
+        return f"transcription ended with status {status}" if status else ""
 
 
 def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None:
-    """Speak the numbers that follow those of the corpus, and measure the rates of their sound.
+    """Record the numbers that follow those of the corpus, and measure their own rates.
 
     Raises:
         UserError: if the corpus is no demo corpus, or a program is missing.
     """
-    made_from = json.loads(
-        "".join(
-            line
-            for _, line in numbered_lines(
-                corpus / RUN_CORPUS,
-                "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-                "unset, and one is made",
-            )
-        )
-    )
+    missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
+    lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset, and one is made")
+    made_from = json.loads("".join(line for _, line in lines))
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
-        raise UserError("the unseen numbers could not be spoken")
+        raise UserError("the unseen numbers could not be recorded")
     reference = measure_reference(out / "unseen", hparams)
     print(
-        f"word error rate of the recordings {reference.recordings:.3f}, after mel and Griffin-Lim "
+        f"reference word error rate {reference.recordings:.3f}, after mel and Griffin-Lim "
         f"{reference.after_griffin_lim:.3f}"
     )
 
@@ -334,7 +310,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")
     args = parser.parse_args(arguments)
     out = args.out
-    again = "the same command goes on from there"
+    again = "the same command resumes it"
     try:
         (out / "logs").mkdir(parents=True, exist_ok=True)
         with lock(out):
@@ -353,7 +329,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"study.py: stopped with checkpoints; {again}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     out = out.resolve()
-    if not study.failed and not study.is_timed():
+    timed = all((out / job.place / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
+    if not (study.failed or timed):
         time_epochs = [sys.executable, "benchmarks/epoch.py", "--runs", str(out)]
         if subprocess.run(time_epochs, cwd=ROOT, check=False).returncode != 0:
             sys.exit(f"study.py: epochs could not be timed; {again}")

@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -76,5 +77,5 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
             kill_self()
         return write_bytes(path, content)
 
-    Path.write_bytes = killing_write
-    prepare_ljspeech.main(options)
+    with patch.object(Path, "write_bytes", killing_write):
+        prepare_ljspeech.main(options)

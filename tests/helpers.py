@@ -129,7 +129,7 @@ def curves(directory: Path) -> dict[str, list]:
     events = EventAccumulator(
         str(directory / "logs"), {"scalars": 0, "images": 0, "audio": 0, "tensors": 0}
     ).Reload()
-    found = {
+    found: dict[str, list] = {
         tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
     }
     for tag in found:
@@ -271,7 +271,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     torch.cuda.is_available = lambda: False
     if hook is not None:
         hook(*hook_arguments)
-    code = 0
+    code: int | str | None = 0
     try:
         train.main(arguments)
     except SystemExit as stop:
@@ -306,12 +306,13 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # of processes that the program starts
     multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's
-    context = multiprocessing.get_context("fork")
-    multiprocessing.get_context = lambda _=None: context  # a program's that would import anew
-    save_figure = Figure.savefig
-    Figure.savefig = lambda _, *args, **options: save_figure(Figure((1, 1)), *args, **options)
+    context, save_figure = multiprocessing.get_context("fork"), Figure.savefig
     sys.argv[:] = arguments
-    runpy.run_path(arguments[0], run_name="__main__")
+    with pytest.MonkeyPatch.context() as patch:
+        # A program's own context would import everything anew.
+        patch.setattr(multiprocessing, "get_context", lambda _=None: context)
+        patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _of_the_project(file: str) -> bool:  # and not of the .venv inside it

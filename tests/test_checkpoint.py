@@ -17,7 +17,7 @@ import train
 from errors import UserError
 from hparams import create_hparams
 from model import Tacotron2
-from training import checkpoint
+from training import checkpoint, setup
 
 SMALL = create_hparams(
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
@@ -392,7 +392,8 @@ def test_broken_part_is_one_line_at_every_door(part, change, of_all, stopped, co
 
 
 def test_without_pydantic_runs_resume_unchecked(stopped, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(checkpoint, "CAN_CHECK", False)
+    for module in (checkpoint, setup):
+        monkeypatch.setattr(module, "HAS_PYDANTIC", False)
     out = shutil.copytree(stopped, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)

@@ -180,18 +180,6 @@ def test_invalid_filelists_are_refused(corpus):
     assert f"{swapped}:1: " in refusal(swapped)
 
 
-def test_progress_gets_every_line(corpus):
-    filelist = write_list(corpus, f"{corpus}/a.wav|One.", "", f"{corpus}/c.wav|Two.")
-    seen = []
-
-    def progress(lines):
-        for line in lines:
-            seen.append(line)
-            yield line
-
-    assert len(read_filelist(filelist, H, progress)) == len(seen) == 2
-
-
 # ---------------------------------------------------------------------------- contents
 
 

@@ -83,8 +83,8 @@ def test_batchings_are_named_as_in_the_papers():
         name = epoch.batching_name(strategy, dynamic, mixed)
         h = epoch.batching_settings(name, PAPER)
         assert (h.batching_strategy, h.dynamic_batch_size) == (strategy, dynamic)
-        assert h.batch_randomization == (mixed and strategy != "random")
-    with pytest.raises(UserError, match="--batchings SSB-DSB: expected one of RAND"):
+        assert epoch.batching_name(strategy, dynamic, h.batch_randomization) == name
+    with pytest.raises(UserError, match="--batchings SSB-DSB: expected a name as SSB-DBS-BR"):
         epoch.batching_settings("SSB-DSB", PAPER)
 
 

@@ -394,10 +394,9 @@ def test_saved_settings_are_checked(name):
 
 def test_description_stars_what_differs_from_defaults():
     lines = describe(create_hparams("batch_size=8,text_cleaners=[a,b]")).splitlines()
-    assert len(lines) == len(NAMES)
     starred = {line for line in lines if line.startswith("*")}
     assert starred == {"* batch_size = 8", "* text_cleaners = ['a', 'b']"}
-    assert "  seed = 1234" in lines
+    assert len(lines) == len(NAMES)
 
 
 # ---------------------------------------------------------------------------- defaults and the file

@@ -85,7 +85,7 @@ def test_clip_tables_give_lengths_and_symbols(tmp_path):
     assert clips.ids == ["a", "b"]
     assert (clips.frames.tolist(), clips.symbols.tolist()) == ([80, 2], [3, 1])
     write(table_path(filelist), "id,frames\na,1\n")
-    with pytest.raises(UserError, match=r"list\.txt\.clips: no table of clips"):
+    with pytest.raises(UserError, match=r"list\.txt\.clips: not a table of clips"):
         read_lengths(table_path(filelist), HPARAMS)
 
 

@@ -155,22 +155,6 @@ def test_memory_check_leaves_no_trace(device, with_gradients):
             assert parameter.grad is None
 
 
-@pytest.mark.parametrize("r", [1, 3])
-def test_checked_batches_are_like_training_batches(r):
-    """Shapes, types and lengths as the collation makes them."""
-    trainer = WatchedTrainer(f"n_frames_per_step={r},dynamic_batch_size=False")
-    check_memory(trainer, clips([20, 7, 9], [4, 6, 2]), VALIDATION)
-    (_, batch), (_, validation) = trainer.batches
-    steps = -(-20 // r)
-    assert batch.text.shape == (3, 6)
-    assert batch.text.dtype == torch.int64
-    assert batch.mel.shape == (3, 4, steps * r)
-    assert batch.gate.shape == (3, steps)
-    assert batch.mel_lengths.tolist() == [20] * 3
-    assert batch.text_lengths.tolist() == [6] * 3
-    assert validation.mel.shape == (3, 4, 12)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -259,7 +243,7 @@ def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):
     assert message.endswith(f"this fits: --hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert len(tried) <= 9
+    assert len(tried) <= 14  # two shapes a size where sizes are dynamic
 
 
 @pytest.mark.parametrize(

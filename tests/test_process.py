@@ -145,13 +145,3 @@ def test_text_around_a_full_disk_is_kept(tmp_path):
     os.close(full)
     os.close(log)
     assert path.read_text() == "before\nafter\n"
-
-
-def test_slow_reader_stops_nothing():
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with UnfailingFile(writer, "w") as file:
-        for _ in range(100):
-            assert file.write(b"x" * 4096) == 4096
-    assert len(os.read(reader, 10**7)) == 65536
-    os.close(reader)

@@ -12,33 +12,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import report
 from helpers import DATA
 from records import LENGTHS, read_lines, write_lines, write_run
 from scipy.stats import spearmanr, t, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import (
-    BEST,
-    PAPER,
-    Measured,
-    paper_tables,
-    published_falls,
-    thirds,
-    tidy,
-)
+from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls, thirds, tidy
 from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
-from analysis.study import (
-    CLAIMS,
-    SeedModel,
-    findings,
-    loss_at,
-    mixing,
-    study_tables,
-    verdict,
-)
+from analysis.study import CLAIMS, SeedModel, findings, loss_at, mixing, study_tables, verdict
+from scripts import report
 
 STUDY = DATA / "study"
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
@@ -360,7 +344,7 @@ def test_mixing_is_correlated_with_what_was_learnt(tmp_path):
     measured = Measured(runs)
     spread = mixing(runs)["spread"]
     row = "spread / word error rate at the end / 4"
-    found = cells_of(study_tables(measured)).loc["prediction", row]["ours"].iloc[0]
+    found = cells_of(study_tables(measured)).xs(row, level="row")["ours"].iloc[0]
     rates = [RATES[label] for label in spread.index]
     assert found == pytest.approx(spearmanr(spread, rates).statistic)
     points = draw_mixing(measured).axes[3].containers  # word error rate against spread

@@ -89,17 +89,6 @@ def test_only_the_first_start_opens_clips(lists, opened, capsys, new_run):
     assert "reading every clip" not in capsys.readouterr().out
 
 
-def test_new_run_reads_clips_known_by_header(lists, opened):
-    read_clips(lists, new_run=False)
-    opened.clear()
-    read_clips(lists, new_run=True)
-    assert sorted(opened) == [(name, True) for name in ALL]
-    opened.clear()
-    read_clips(lists, new_run=True)
-    read_clips(lists, new_run=False)
-    assert opened == []
-
-
 @pytest.mark.parametrize("new_run", [True, False])
 def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsys, new_run):
     read_clips(lists, new_run=True)
@@ -118,22 +107,6 @@ def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsy
         read_clips(lists, new_run=new_run)
     assert f"{lists.training_files}:1: " in str(found.value)
     assert f"{lists.validation_files}:2: " in str(found.value)
-
-
-@pytest.mark.parametrize("new_run", [True, False])
-def test_very_long_clip_is_warned_of_at_every_start(lists, tmp_path, capsys, new_run):
-    sounds = {f"{i}.wav": 5000 for i in range(3)} | {"long.wav": 50_000}
-    for name, length in sounds.items():
-        write_sound(tmp_path / name, length=length)
-    lines = [f"{tmp_path}/{name}|Text.\n" for name in sounds]
-    Path(lists.training_files).write_text("".join(lines))
-    Path(lists.validation_files).write_text(lines[0])
-    for _ in range(2):
-        read_clips(lists, new_run=new_run)
-        printed = capsys.readouterr().out
-        assert "warning: 1 of 4 clips are more than 5 times as long as the median, 0.2 s" in printed
-        assert f"{lists.training_files}:4: {tmp_path}/long.wav (2.3 s)." in printed
-        assert f"1 validation clips are trained on too, {tmp_path}/0.wav for one" in printed
 
 
 # ---------------------------------------------------------------------------- several processes

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
 from text.splitting import Ending, split_sequence
 
-METADATA = Path(__file__).parents[2] / "shared" / "ljspeech" / "metadata.csv"
 COMPATIBLE, CORRECTED = ["english_cleaners"], ["english_cleaners_corrected"]
 
 
@@ -42,7 +40,8 @@ SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
 @settings(max_examples=100, deadline=None)
 @given(sequence=SEQUENCES.filter(can_be_spoken), limit=st.integers(1, 80))
 @example(sequence=text_to_sequence(" ... 'a b' ", COMPATIBLE), limit=1)
-def test_parts_hold_everything_but_spaces_and_keep_to_the_limit_but_for_one_word(sequence, limit):
+def test_parts_keep_to_the_limit(sequence, limit):
+    assert len(split_sequence(sequence, math.inf)) == 1
     parts = split_sequence(sequence, limit)
     if len(sequence) <= limit:
         assert [(part.start, part.end) for part in parts] == [(0, len(sequence))]
@@ -66,12 +65,7 @@ def test_parts_hold_everything_but_spaces_and_keep_to_the_limit_but_for_one_word
         assert space in between or symbols[between[0]] == "-"
 
 
-@given(sequence=SEQUENCES.filter(can_be_spoken))
-def test_a_text_without_a_limit_is_one_part(sequence):
-    assert len(split_sequence(sequence, math.inf)) == 1
-
-
-def test_sentences_come_first_and_parts_are_few_and_even():
+def test_sentences_first_and_even_parts():
     text = "It rained. We went home, and slept. Nobody came. The end was near."
     assert split(text, 100) == [text.lower()]
     assert split(text, 40) == [
@@ -82,47 +76,19 @@ def test_sentences_come_first_and_parts_are_few_and_even():
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2  # and not three and one
 
 
-def test_every_kind_of_sentence_end_is_known_with_what_closes_it():
-    assert split("He left! 'Did he?' (He did.) And so on.", 12) == [
-        "he left!",
-        "'did he?'",
-        "(he did.)",
-        "and so on.",
-    ]
-    assert set(endings("He left! 'Did he?' (He did.) And so on.", 12)) == {Ending.SENTENCE}
-
-
 @pytest.mark.parametrize("sign", [",", ";", ":", " —", " -", "..."])
-def test_a_sentence_too_long_is_split_after_clauses(sign):
+def test_long_sentence_is_split_after_clauses(sign):
     text = f"The ship came home{sign} late in the evening."
     shown = sign.replace("—", "--")
     assert split(text, 30) == [f"the ship came home{shown}", "late in the evening."]
     assert endings(text, 30) == [Ending.CLAUSE, Ending.SENTENCE]
 
 
-def test_a_dash_between_words_without_spaces_parts_them_and_a_hyphen_does_not():
-    assert split("The ship—came home", 12) == ["the ship--", "came home"]
-    assert split("A well-known man", 6) == ["a", "well-known", "man"]
-
-
-def test_a_clause_too_long_is_split_at_spaces_into_even_parts():
-    assert split("we saw the old ship come home", 20) == ["we saw the old", "ship come home"]
-    assert endings("we saw the old ship come home", 20) == [Ending.WORD, Ending.WORD]
-
-
-def test_a_word_longer_than_the_limit_is_a_part_of_its_own():
-    assert split("an incomprehensible act", 8) == ["an", "incomprehensible", "act"]
-
-
-def test_phones_in_braces_stay_together():
-    assert split("to {HH AW1 S S T AH0 N} street", 4) == ["to", "{HH AW1 S S T AH0 N}", "street"]
-
-
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED, ["basic_cleaners"]])
 @pytest.mark.parametrize(
     "text", ["Mr. Smith saw him", "The U.S. Army left", "J. F. Kennedy spoke", "Gen. Grant, etc"]
 )
-def test_a_dot_of_an_abbreviation_is_no_sentence_end(text, cleaner_names):
+def test_abbreviations_end_no_sentence(text, cleaner_names):
     sequence = text_to_sequence(f"{text}. He came. He went.", cleaner_names)
     sentences = split_sequence(sequence, len(sequence) - 1)
     ends = [sequence[part.end - 1] for part in sentences]
@@ -132,33 +98,46 @@ def test_a_dot_of_an_abbreviation_is_no_sentence_end(text, cleaner_names):
     assert first.endswith(("him.", "left.", "spoke.", "etc.", "he came."))
 
 
-def test_an_abbreviation_stays_with_its_word_where_another_place_will_do():
-    assert split("We saw Exhibit No. 5 there", 18) == ["we saw exhibit", "no. five there"]
-    assert split("on Jan. 5 she came home", 15) == ["on jan. five", "she came home"]
-
-
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])
 @pytest.mark.parametrize("number", ["3.5", "1,234", "$3.50", "21st", "1963", "2,000,000"])
-def test_numbers_stay_whole_where_another_place_will_do(number, cleaner_names):
+def test_numbers_stay_whole_where_possible(number, cleaner_names):
     written = sequence_to_text(text_to_sequence(number, cleaner_names))
     for text in (f"we saw {number} of it, so there", f"{number} came home", f"we had {number}."):
         for limit in range(len(written) + 2, len(written) + 12):
             assert any(written in part for part in split(text, limit, cleaner_names))
 
 
-def test_a_number_longer_than_the_limit_is_split_between_its_words():
-    parts = split("1,234,567", 30)
-    assert parts == [
-        "one million, two hundred",
-        "thirty-four thousand,",
-        "five hundred sixty-seven",
-    ]
-    assert endings("1,234,567", 30)[:2] == [Ending.INSIDE] * 2
+W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
 
 
-def test_a_comma_between_two_numbers_ends_a_clause():
-    assert split("Of fifty-three, two came", 16) == ["of fifty-three,", "two came"]
-    assert endings("Of fifty-three, two came", 16)[0] == Ending.CLAUSE
+@pytest.mark.parametrize(
+    ("text", "limit", "parts", "kinds"),
+    [
+        ("The ship—came home", 12, ["the ship--", "came home"], [C, W]),
+        ("A well-known man", 6, ["a", "well-known", "man"], [W, W, W]),
+        ("we saw the old ship come home", 20, ["we saw the old", "ship come home"], [W, W]),
+        ("an incomprehensible act", 8, ["an", "incomprehensible", "act"], [W, W, W]),
+        ("to {HH AW1 S T} street", 4, ["to", "{HH AW1 S T}", "street"], [W, W, W]),
+        ("We saw Exhibit No. 5 there", 18, ["we saw exhibit", "no. five there"], [W, W]),
+        ("on Jan. 5 she came home", 15, ["on jan. five", "she came home"], [W, W]),
+        ("Of fifty-three, two came", 16, ["of fifty-three,", "two came"], [C, W]),
+        (
+            "1,234,567",
+            30,
+            ["one million, two hundred", "thirty-four thousand,", "five hundred sixty-seven"],
+            [INSIDE, INSIDE, W],
+        ),
+        (
+            "He left! 'Did he?' (He did.) And so on.",
+            12,
+            ["he left!", "'did he?'", "(he did.)", "and so on."],
+            [S, S, S, S],
+        ),
+    ],
+)
+def test_splits_by_hand(text, limit, parts, kinds):
+    assert split(text, limit) == parts
+    assert endings(text, limit) == kinds
 
 
 LONGEST = (  # of LJSpeech
@@ -172,7 +151,7 @@ REPORT = (
 )
 
 
-def test_two_long_texts_of_ljspeech():
+def test_two_long_ljspeech_texts():
     assert len(text_to_sequence(LONGEST, COMPATIBLE)) == 188
     assert len(split(LONGEST, 188)) == 1
     assert split(LONGEST, 187) == [
@@ -187,12 +166,8 @@ def test_two_long_texts_of_ljspeech():
     ]
 
 
-@pytest.mark.skipif(
-    not METADATA.is_file(),
-    reason="LJSpeech's metadata.csv (../shared/ljspeech) is not on this machine",
-)
-def test_a_page_of_ljspeech_is_split_after_sentences_and_clauses_alone():
-    lines = METADATA.read_text(encoding="utf-8").splitlines()
+def test_ljspeech_is_split_at_sentences_and_clauses(ljspeech_metadata):
+    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = [line.split("|")[2] for line in lines]
     longest = sorted(texts, key=len)[-50:]
     assert max(len(text_to_sequence(text, COMPATIBLE)) for text in longest) == 188

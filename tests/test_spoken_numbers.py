@@ -1,4 +1,4 @@
-"""corpus/spoken_numbers.py: numbers in words, and the grammar by which a recogniser hears them."""
+"""Numbers in words, and the grammar by which a recogniser transcribes them."""
 
 import re
 
@@ -11,7 +11,6 @@ from corpus.spoken_numbers import (
     GRAMMAR,
     WEIGHTS,
     WORDS,
-    as_sentence,
     draw_numbers,
     in_words,
     sentence_of,
@@ -68,26 +67,12 @@ def test_words_are_read_as_the_number(number):
     assert set(words.split()) <= WORDS
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (7, "seven"),
-        (40, "forty"),
-        (4072, "four thousand seventy two"),
-        (65_125, "sixty five thousand one hundred twenty five"),
-        (417_005, "four hundred seventeen thousand five"),
-    ],
-)
-def test_numbers_are_spelt_as_people_read_them(number, words):
-    assert in_words(number) == words
-
-
-def test_the_words_are_those_of_all_numbers():
+def test_words_are_those_of_all_numbers():
     assert frozenset(VALUES) == WORDS
     assert set(re.findall("[a-z]+", " ".join(map(in_words, range(1, 1001))))) == WORDS
 
 
-def test_numbers_are_different_and_mostly_long_and_follow_from_the_seed():
+def test_numbers_are_distinct_and_mostly_long():
     drawn = draw_numbers(2000, seed=4)
     assert len(set(drawn)) == 2000
     counts = np.array([sum(len(str(n)) == digits for n in drawn) for digits in range(3, 7)])
@@ -98,7 +83,7 @@ def test_numbers_are_different_and_mostly_long_and_follow_from_the_seed():
     assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
 
 
-def test_more_numbers_than_can_be_drawn_are_refused(monkeypatch):
+def test_too_many_numbers_are_refused(monkeypatch):
     monkeypatch.setattr("corpus.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
@@ -124,21 +109,17 @@ def test_digits_and_words_are_spoken_alike(text):
         ("four score and seven", "it does not know score"),
     ],
 )
-def test_what_the_model_cannot_speak_is_refused(text, problem):
+def test_other_words_are_refused(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 
 
-def test_a_sentence_has_a_capital_and_a_full_stop():
-    assert as_sentence("forty two") == "Forty two."
-
-
 @settings(deadline=None)
 @given(NUMBERS)
-def test_the_grammar_takes_every_number(number):
+def test_grammar_accepts_every_number(number):
     assert re.fullmatch(grammar_pattern(), f" {in_words(number)}")
 
 
 @pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one thousand thousand"])
-def test_the_grammar_takes_no_other_words(words):
+def test_grammar_accepts_nothing_else(words):
     assert not re.fullmatch(grammar_pattern(), f" {words}")

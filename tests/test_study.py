@@ -1,4 +1,4 @@
-"""scripts/study.py: which runs make up the study, in which order, and how they stop and fail."""
+"""scripts/study.py: its runs, their order, and how they stop and fail."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_equal_updates_are_those_of_rand(surveyor, monkeypatch):
     assert batches == pytest.approx(60, rel=0.06)  # 950 / 16
 
 
-def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiments):
+def test_experiments_are_ten_noises_and_follow_ups(experiments):
     names = [experiment.name for experiment in experiments]
     assert len(set(names)) == len(names) == 18
     assert names[:10] == study.TEN
@@ -80,12 +80,11 @@ def test_experiments_are_the_ten_the_exponential_noise_and_follow_ups(experiment
     assert by_name["ssb_dbs_br_random_epochs"].overrides == "random_epochs=2"
 
 
-def test_seed_by_seed_all_experiments_the_follow_ups_last(experiments):
+def test_follow_ups_come_last_of_each_seed(experiments):
     jobs = study.jobs_in_order(experiments, [1, 2, 3, 4, 5])
     assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
     first = [job.experiment for job in jobs if job.seed == 1]
     assert first == experiments
-    assert [e.follow_up for e in first] == sorted(e.follow_up for e in first)
     counts = {e.name: sum(job.experiment is e for job in jobs) for e in experiments}
     assert {n: c for n, c in counts.items() if c == 5}.keys() == {
         "rand",
@@ -111,7 +110,7 @@ def intelligibility(epochs):
 
 @pytest.fixture
 def make_study(tmp_path, monkeypatch):
-    """A study of three runs whose programs are shell commands: training, then listening."""
+    """A study of three runs whose programs are shell commands: training, then transcribing."""
 
     def make(train="true", epochs=2):
         jobs = [study.StudyRun(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
@@ -134,19 +133,19 @@ def make_study(tmp_path, monkeypatch):
     return make
 
 
-def test_all_runs_are_trained_and_heard_and_progress_names_what_is_left(make_study, capsys):
+def test_all_runs_are_trained_and_transcribed(make_study, capsys):
     made = make_study(train="echo $NAME $SEEDS $EXTRA")
     made.run(side_by_side=2)
     assert (made.done, made.failed) == (3, [])
     output = capsys.readouterr().out
     assert "3 runs of 2 epochs, 3 left" in output
-    assert "c, seed 1: begins" in output
+    assert "c, seed 1: training" in output
     assert "word error rate 0.250" in output
     assert "3 of 3 done, about 0 s left" in output
     assert (made.out / "logs" / "b-seed_1.log").read_text() == "b 1 batch_size=4\n"
 
 
-def test_a_finished_run_is_left_alone_and_one_of_fewer_epochs_goes_on(make_study, capsys):
+def test_finished_runs_stay_and_shorter_ones_resume(make_study, capsys):
     make_study().run(side_by_side=1)
     made = make_study(train="false")
     made.run(side_by_side=1)
@@ -157,16 +156,16 @@ def test_a_finished_run_is_left_alone_and_one_of_fewer_epochs_goes_on(make_study
     assert more.done == 3
 
 
-def test_a_run_that_fails_is_named_and_stops_no_other(make_study, capsys):
+def test_a_failing_run_stops_no_other(make_study, capsys):
     made = make_study(train='[ "$NAME" != b ] || exit 3')
     made.run(side_by_side=1)
     assert made.done == 2
     [problem] = made.failed
     assert problem.startswith("b, seed 1: training ended with status 3, see ")
-    assert "b, seed 1: failed, training ended with status 3" in capsys.readouterr().out
+    assert "b, seed 1: failed: training ended with status 3" in capsys.readouterr().out
 
 
-def test_a_stop_asks_what_runs_to_save_and_begins_nothing_more(make_study):
+def test_stop_saves_and_starts_nothing_more(make_study):
     made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=(2,))
     thread.start()
@@ -183,7 +182,7 @@ def test_a_stop_asks_what_runs_to_save_and_begins_nothing_more(make_study):
     assert (made.done, made.failed) == (0, [])
 
 
-def test_a_corpus_that_is_no_demo_corpus_is_refused(tmp_path):
+def test_another_corpus_than_the_demos_is_refused(tmp_path):
     with pytest.raises(study.UserError, match="leave CORPUS unset, and one is made"):
         study.record_unseen(tmp_path, tmp_path, 3, create_hparams(""))
 

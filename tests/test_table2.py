@@ -1,4 +1,4 @@
-"""scripts/table2: what each experiment trains, in which order, and how stopping and failing end."""
+"""scripts/table2: what each experiment trains, in which order, and how it stops and fails."""
 
 import os
 import re
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from corpora import make_corpus
 from helpers import TINY, metrics
-from matplotlib.figure import Figure
 
 from analysis.published import SETTINGS, TABLE_2
 from hparams import HParams, create_hparams
@@ -112,7 +111,7 @@ def trained(run):
     return found
 
 
-def test_there_is_a_script_for_every_row_of_the_papers_table():
+def test_every_row_of_the_paper_has_a_script():
     assert {path.stem for path in TABLE2.glob("*.sh")} == {*ROWS, "all", "settings", "python"}
     assert all(
         os.access(path, os.X_OK) for path in TABLE2.glob("*.sh") if path.stem in (*ROWS, "all")
@@ -120,7 +119,7 @@ def test_there_is_a_script_for_every_row_of_the_papers_table():
 
 
 @pytest.mark.parametrize("name", TABLE_2)
-def test_an_experiment_trains_what_its_row_says_under_the_papers_settings(run, name):
+def test_a_script_trains_the_row_of_its_name(run, name):
     row = name.lower().replace("-", "_")
     status, output = run(f"{row}.sh")
     assert status == 0, output
@@ -138,7 +137,7 @@ def test_an_experiment_trains_what_its_row_says_under_the_papers_settings(run, n
     assert hparams.validation_files == str(lists / "val_mel.txt")
 
 
-def test_seeds_epochs_and_extra_come_from_the_environment_and_extra_has_the_last_word(run):
+def test_settings_come_from_the_environment(run):
     status, output = run("sb.sh", SEEDS="3 5", EPOCHS=10, EXTRA="batch_size=8,precision=bf16")
     assert status == 0, output
     runs = trained(run)
@@ -146,7 +145,7 @@ def test_seeds_epochs_and_extra_come_from_the_environment_and_extra_has_the_last
     assert {(h.epochs, h.batch_size, h.precision) for _, _, h in runs} == {(10, 8, "bf16")}
 
 
-def test_the_corpus_is_prepared_once_and_again_if_that_was_interrupted(run):
+def test_an_interrupted_preparation_is_repeated(run):
     for script in ("rand.sh", "sb.sh"):
         assert run(script)[0] == 0
     assert len(calls(run, "scripts/prepare_ljspeech.py")) == 1
@@ -155,7 +154,7 @@ def test_the_corpus_is_prepared_once_and_again_if_that_was_interrupted(run):
     assert len(calls(run, "scripts/prepare_ljspeech.py")) == 2
 
 
-def test_a_missing_corpus_stops_an_experiment_before_training(run):
+def test_a_missing_corpus_stops_before_training(run):
     status, output = run("rand.sh", CORPUS="nowhere")
     assert status == 1
     assert "no such folder" in output
@@ -177,7 +176,7 @@ def test_another_corpus_in_the_same_output_is_refused(run):
 
 
 @pytest.mark.parametrize("script", ["rand.sh", "all.sh"])
-def test_a_missing_or_bare_python_is_refused_with_the_way_out(run, script, tmp_path):
+def test_a_missing_or_bare_python_is_refused(run, script, tmp_path):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
@@ -189,13 +188,13 @@ def test_a_missing_or_bare_python_is_refused_with_the_way_out(run, script, tmp_p
         assert "PYTHON=.venv/bin/python" in output
 
 
-def test_python_may_be_named_from_the_folder_one_is_in(run, tmp_path):
+def test_python_may_be_a_relative_path(run, tmp_path):
     status, output = run("rand.sh", PYTHON=Path("..") / "stand-in")
     assert status == 0, output
     assert len(trained(run)) == 1
 
 
-def test_all_trains_the_ten_rows_once_and_then_reports(run):
+def test_all_trains_ten_rows_and_reports(run):
     status, output = run("all.sh", EPOCHS=4)
     assert status == 0, output
     assert [row for row, _, _ in trained(run)] == ROWS
@@ -211,14 +210,14 @@ def test_all_trains_the_ten_rows_once_and_then_reports(run):
     [["--quik"], ["--minutes", "3"], ["--quick-gpu"], ["--quick-gpu", "--minutes", "soon"],
      ["--quick-gpu", "--minutes"], ["--quick-gpu", "--minutes", "0"]],
 )  # fmt: skip
-def test_all_refuses_what_it_does_not_take(run, options):
+def test_all_refuses_unknown_options(run, options):
     status, output = run("all.sh", *options)
     assert status == 2
     assert output.startswith("all.sh: ")
     assert not run.calls.exists()
 
 
-def test_a_run_that_breaks_leaves_the_others_going_and_is_named(run):
+def test_a_failing_row_is_named_and_stops_no_other(run):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.sb").write_text("1")
     status, output = run("all.sh")
@@ -229,17 +228,17 @@ def test_a_run_that_breaks_leaves_the_others_going_and_is_named(run):
 
 
 @pytest.mark.parametrize("status", [2, 130, 143])  # settings refused, Ctrl-C, SIGTERM
-def test_a_signal_or_a_mistake_before_training_stops_all(run, status):
+def test_a_signal_or_wrong_settings_stop_all(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
     got, output = run("all.sh")
     assert got == status
     assert [row for row, _, _ in trained(run)] == ROWS[:3]
     assert calls(run, "scripts/report.py") == []
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
 
 
-def test_ctrl_c_ends_all_of_it(run):
+def test_ctrl_c_stops_all_rows(run):
     process = run("all.sh", wait=False, SECONDS_A_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:
@@ -250,7 +249,7 @@ def test_ctrl_c_ends_all_of_it(run):
     assert len(trained(run)) == 1
 
 
-def test_quick_takes_part_of_a_large_corpus_and_scales_the_batching(run, monkeypatch):
+def test_quick_scales_corpus_and_batching_down(run, monkeypatch):
     monkeypatch.chdir(ROOT)  # where the settings file of the small model is found
     status, output = run("all.sh", "--quick", EXTRA="seed=7")
     assert status == 0, output
@@ -265,7 +264,7 @@ def test_quick_takes_part_of_a_large_corpus_and_scales_the_batching(run, monkeyp
     assert re.search(r"reproduces no figure of the paper: batch_size=12,", output)
 
 
-def test_small_makes_a_corpus_prepares_a_twentieth_for_validation_and_starts_the_study(run):
+def test_small_makes_a_corpus_and_starts_the_study(run):
     (run.here / "out" / "corpus").mkdir(parents=True)  # which the stand-in does not make
     status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8")
     assert status == 0, output
@@ -282,14 +281,14 @@ def test_small_makes_a_corpus_prepares_a_twentieth_for_validation_and_starts_the
     assert trained(run) == []
 
 
-def test_an_experiment_varied_by_extra_has_a_folder_of_its_own(run):
+def test_a_varied_experiment_has_its_own_folder(run):
     assert run("rand.sh", NAME="rand_batch_8", EXTRA="batch_size=8")[0] == 0
     [(experiment, _, hparams)] = trained(run)
     assert (experiment, hparams.batch_size) == ("rand_batch_8", 8)
 
 
 @pytest.mark.parametrize("minutes", [5, 20, 60, 300])
-def test_quick_gpu_reaches_the_same_epoch_in_all_rows_and_uses_the_minutes_given(run, minutes):
+def test_quick_gpu_uses_the_minutes_in_equal_rounds(run, minutes):
     status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))
     assert status == 0, output
     runs = trained(run)
@@ -307,7 +306,7 @@ def test_quick_gpu_reaches_the_same_epoch_in_all_rows_and_uses_the_minutes_given
 
 
 @pytest.mark.parametrize(("minutes", "epochs"), [(1, [4] * 10), (10, [4] * 10 + [5] * 10)])
-def test_quick_gpu_levels_an_interrupted_round_first(run, minutes, epochs):
+def test_quick_gpu_completes_an_interrupted_round_first(run, minutes, epochs):
     (run.here / "out").mkdir()
     (run.here / "out" / "epochs").write_text("4\n")
     assert run("all.sh", "--quick-gpu", "--minutes", str(minutes))[0] == 0
@@ -324,7 +323,7 @@ def test_the_papers_corpus_keeps_the_papers_batching():
 
 
 @pytest.mark.parametrize("clips", [8, 9, 15, 33, 66, 80, 192, 1600, 5000])
-def test_a_small_corpus_keeps_two_batches_a_bucket_and_a_bin_and_the_proportions(clips):
+def test_a_small_corpus_keeps_the_papers_proportions(clips):
     scaled = quick_mode.scaled_batching(clips)
     batches = clips / scaled["batch_size"]
     assert scaled["bucket_size"] % scaled["batch_size"] == 0
@@ -342,7 +341,7 @@ def test_too_small_a_corpus_is_refused():
         quick_mode.scaled_batching(7)
 
 
-def test_a_part_of_a_corpus_is_a_corpus_of_linked_clips(tmp_path):
+def test_part_of_a_corpus_links_its_clips(tmp_path):
     corpus = make_corpus(tmp_path / "all", 90)
     quick_mode.take_part(corpus, tmp_path / "out" / "part")
     part = tmp_path / "out" / "part"
@@ -364,7 +363,7 @@ def test_a_small_corpus_is_taken_whole(tmp_path):
     assert len((tmp_path / "part" / "metadata.csv").read_text().splitlines()) == 12
 
 
-def test_a_part_is_never_taken_for_one_of_another_corpus(tmp_path):
+def test_the_part_of_another_corpus_is_refused(tmp_path):
     quick_mode.take_part(make_corpus(tmp_path / "one", 12), tmp_path / "part")
     with pytest.raises(ValueError, match=r"holds clips of .*one, and CORPUS is .*two"):
         quick_mode.take_part(make_corpus(tmp_path / "two", 12), tmp_path / "part")
@@ -376,7 +375,7 @@ def test_a_part_is_never_taken_for_one_of_another_corpus(tmp_path):
 # --- with the real programs
 
 
-def test_an_experiment_is_prepared_trained_and_reported_by_the_real_programs(tmp_path, monkeypatch):
+def test_real_programs_prepare_train_and_report(tmp_path, monkeypatch):
     make_corpus(tmp_path / "a corpus", 12, text="A text.")
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
@@ -400,11 +399,6 @@ def test_an_experiment_is_prepared_trained_and_reported_by_the_real_programs(tmp
     run = tmp_path / "out" / "ssb_dbs_br" / "seed_0"
     assert [record["kind"] for record in metrics(run)] == ["run", "epoch"]
 
-    def write_empty_picture(_figure, path):
-        Figure().savefig(f"{path}.svg")
-        return []
-
-    monkeypatch.setattr(report.figures, "write_figure", write_empty_picture)
     monkeypatch.chdir(tmp_path)
     report.main(["out", "-o", "report"])
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")

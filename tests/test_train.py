@@ -139,23 +139,6 @@ def test_minutes_leave_out_validation_and_checkpoints(corpus, tmp_path, monkeypa
         assert record["minutes"] * 60 == pytest.approx(0.141 + record["num_batches"])
 
 
-def test_loss_selects_what_is_trained(corpus, tmp_path, monkeypatch):
-    """With mask_padding a batch's two gradients differ by a factor alone, its part of padding:
-    clipping both to one norm would make them equal."""
-    steps, options = Steps(monkeypatch), {"epochs_per_validation": 1, "grad_clip_thresh": 1000}
-    for loss in ("padded", "unpadded"):
-        run(tmp_path / loss, corpus, epochs=1, loss=loss, **options)
-    half = len(steps.losses) // 2
-    assert steps.losses[0] == steps.losses[half]  # before the first update
-    assert steps.norms[0] != steps.norms[half]
-    assert steps.losses[half - 1] != steps.losses[-1]
-    for loss in ("padded", "unpadded"):
-        [record] = metrics(tmp_path / loss, "epoch")
-        assert record["train_loss"] < record["train_loss_unpadded"]
-        [record] = metrics(tmp_path / loss, "validation")
-        assert record["validation_loss"] < record["validation_loss_unpadded"]
-
-
 def test_unpadded_loss_gives_its_own_gradient(corpus, tmp_path, monkeypatch):
     """The first step's gradient norm, against autograd on the loss written out."""
     norms = []

@@ -38,7 +38,7 @@ def tiny(**settings):
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_products_are_rounded_to_tf32_with_that_precision_alone(precision, before):
+def test_only_tf32_rounds_products(precision, before):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
     trainer = Trainer(tiny(precision=precision), CPU)
     assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
@@ -50,7 +50,7 @@ def test_products_are_rounded_to_tf32_with_that_precision_alone(precision, befor
     assert trainer.scaler.is_enabled() == (precision == "fp16")
 
 
-def test_the_setting_decides_which_decoder_trains():
+def test_setting_decides_which_decoder_trains():
     pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
     import fast_decoder
 
@@ -66,7 +66,7 @@ def test_the_setting_decides_which_decoder_trains():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precision):
+def test_step_returns_losses_and_gradient_norm(precision):
     trainer = Trainer(tiny(precision=precision, n_mel_channels=MELS), CPU)
     batch = tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
@@ -87,7 +87,7 @@ def test_a_step_returns_both_losses_and_the_gradient_norm_before_clipping(precis
 
 @pytest.mark.parametrize("decoder", ["reference", "fast"])
 @pytest.mark.parametrize("loss", ["padded", "unpadded"])
-def test_the_guided_attention_loss_adds_its_weight_times_its_gradient(decoder, loss):
+def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
     gradients, guided = {}, None
     for weight in (0.0, 1.0, 5.0):
         settings = {"decoder": decoder, "loss": loss, "p_prenet_dropout": 0.0}
@@ -106,10 +106,11 @@ def test_the_guided_attention_loss_adds_its_weight_times_its_gradient(decoder, l
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=1e-3, atol=1e-5)
+    # Differences of gradients in float32. Seen: a quarter of 1e-3 of a value and 1e-5.
+    torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
-def test_its_weight_falls_to_0_in_a_line():
+def test_guided_attention_weight_falls_to_0():
     hparams = tiny(guided_attention_weight=5, guided_attention_steps=100)
     weights = [guided_attention_weight_at(i, hparams) for i in (0, 1, 50, 99, 100, 10**6)]
     assert weights == pytest.approx([5, 4.95, 2.5, 0.05, 0, 0])
@@ -118,9 +119,7 @@ def test_its_weight_falls_to_0_in_a_line():
 
 @pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])
 @pytest.mark.parametrize("decoder", ["fast", "reference"])
-def test_few_programs_are_kept_for_shapes_that_do_not_come_back_unless_the_user_wants_more(
-    decoder, by_user, expected, monkeypatch
-):
+def test_onednn_keeps_few_programs_by_default(decoder, by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, by_user or "")  # for monkeypatch to put back

@@ -7,7 +7,6 @@ for one, makes fused Adam write outside its memory.
 """
 
 import contextlib
-import importlib.util
 import io
 import math
 import os
@@ -24,14 +23,13 @@ import torch
 from batching import BatchingError, LengthBatchSampler
 from errors import UserError
 from files import open_file, unused_name, write_atomically
-from hparams import HParams, hparams_from_dict
+from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from training.machine import is_out_of_memory
 from training.trainer import Trainer
 from version import __version__
 
-CAN_CHECK = importlib.util.find_spec("pydantic") is not None  # GPU machines may be without
-if CAN_CHECK:
-    from pydantic import Field, TypeAdapter, ValidationError
+if HAS_PYDANTIC:
+    from pydantic import TypeAdapter, ValidationError
 
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"
@@ -57,16 +55,11 @@ class Checkpoint(NamedTuple):
 # ---------------------------------------------------------------------------- what it holds
 
 
-def _limited(**limits: Any) -> Any:
-    """Limits of a value, for pydantic; whole numbers must be ints and fractions finite."""
-    return Field(strict=True, **limits) if CAN_CHECK else None
-
-
 MOST = 2**53  # larger counts are not exact as floats
-Count = Annotated[int, _limited(ge=0, le=MOST)]
-CountFrom1 = Annotated[int, _limited(ge=1, le=MOST)]
-Amount = Annotated[float, _limited(ge=0, allow_inf_nan=False)]
-Text = Annotated[str, _limited(max_length=1000)]
+Count = Annotated[int, limits(strict=True, ge=0, le=MOST)]
+CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MOST)]
+Amount = Annotated[float, limits(strict=True, ge=0, allow_inf_nan=False)]
+Text = Annotated[str, limits(strict=True, max_length=1000)]
 EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does not have
 
 
@@ -74,6 +67,7 @@ EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does n
 class LoopState:
     """Where the training loop stands. Sums are over the current epoch."""
 
+    __pydantic_config__ = EXACTLY
     iteration: Count = 0  # updates of the whole run
     epoch: CountFrom1 = 1  # the current epoch
     batches_trained: Count = 0  # position in the epoch's plan, by all processes
@@ -93,11 +87,9 @@ class LoopState:
     imbalance_sum: Amount = 0.0  # over updates, of Update.imbalance
     peak_memory_bytes: Count = 0  # of the device, in training
     skips_running: Count = 0  # updates skipped since the last one made
-    best_validation_loss: Annotated[float, _limited(ge=0)] = math.inf  # unpadded
-    best_iteration: Annotated[int, _limited(ge=-1, le=MOST)] = -1
+    best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
+    best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MOST)] = -1
     alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
-
-    __pydantic_config__ = EXACTLY
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
@@ -114,25 +106,23 @@ class LoopState:
 class SamplerState:
     """What `LengthBatchSampler.state_dict` gives."""
 
+    __pydantic_config__ = EXACTLY
     epoch: Count
     batches_trained: Count
     num_batches: Count
     plan_checksum: Count
-
-    __pydantic_config__ = EXACTLY
 
 
 @dataclass
 class ScalerState:
     """What `torch.amp.GradScaler.state_dict` gives."""
 
-    scale: Annotated[float, _limited(gt=0, allow_inf_nan=False)]
-    growth_factor: Annotated[float, _limited(gt=1, allow_inf_nan=False)]
-    backoff_factor: Annotated[float, _limited(gt=0, lt=1)]
+    __pydantic_config__ = EXACTLY
+    scale: Annotated[float, limits(strict=True, gt=0, allow_inf_nan=False)]
+    growth_factor: Annotated[float, limits(strict=True, gt=1, allow_inf_nan=False)]
+    backoff_factor: Annotated[float, limits(strict=True, gt=0, lt=1)]
     growth_interval: CountFrom1
     _growth_tracker: Count
-
-    __pydantic_config__ = EXACTLY
 
 
 @dataclass
@@ -170,7 +160,7 @@ def problems_of(state: dict[str, Any]) -> list[str]:
         f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS
     ]
     problems += _settings_problems(state.get("hparams"))
-    if CAN_CHECK:
+    if HAS_PYDANTIC:
         for part, kind in get_type_hints(PlainParts, include_extras=True).items():
             if part in state:
                 problems += _plain_problems(part, kind, state[part])
@@ -478,8 +468,10 @@ def _load(content: bytes) -> object:
     try:
         if content.startswith(ZIP_BEGINS):  # the reference's oldest files are no zip
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                if damaged := archive.testzip():
-                    raise zipfile.BadZipFile(f"Bad CRC-32 of {damaged}")
+                for record in archive.infolist():
+                    archive.read(record)  # compares it with its CRC-32
+                    if record.external_attr & 0x10:  # marked as a folder: torch reads nothing of it
+                        raise zipfile.BadZipFile(f"{record.filename} is marked as a folder")
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
         if is_out_of_memory(error):

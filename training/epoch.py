@@ -105,9 +105,6 @@ def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
     return "\n".join(f"  {clips[int(i)].where}: {clips[int(i)].path}" for i in indices)
 
 
-# ---------------------------------------------------------------------------- updates
-
-
 class Update(NamedTuple):
     """An update that is to be made."""
 
@@ -160,9 +157,6 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
         yield from loader
     except Exception as error:
         raise NoNextBatch from error
-
-
-# ---------------------------------------------------------------------------- losses, read late
 
 
 class PendingStep(NamedTuple):
@@ -253,9 +247,6 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
         if is_guided:
             shown["guided_attention"] = guided_attention
         run.logger.log_steps(step.number, shown | {"learning_rate": rate})
-
-
-# ---------------------------------------------------------------------------- the epoch's record
 
 
 def log_epoch(run: Run, stats: PaddingStats) -> None:

@@ -41,7 +41,7 @@ class OutputFolder:
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
         if is_used:
-            with folder_errors():
+            with using(self.path):
                 refuse_no_folder(path, "-o")
                 if path.is_dir():
                     self._lock = lock(path)
@@ -54,7 +54,7 @@ class OutputFolder:
     def holds_run(self) -> bool:
         """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
         metrics = self.path / METRICS_FILE
-        with folder_errors():
+        with using(self.path):
             return bool(
                 list_checkpoints(self.path)
                 or (self.path / BEST).exists()
@@ -65,13 +65,13 @@ class OutputFolder:
         """Make the folder if it was not there, and lock it, unless a run has begun in it since."""
         if self._lock is not None:
             return
-        with folder_errors():
+        with using(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock(self.path)
         if self.holds_run():
             raise UserError(
-                f"{self.path}: another process has begun a run in this folder since this one "
-                "looked: add --resume to resume it, or choose another -o"
+                f"{self.path}: another process has begun a run in this folder meanwhile: add "
+                "--resume to resume it, or choose another -o"
             )
 
     def close(self) -> None:
@@ -81,17 +81,8 @@ class OutputFolder:
 
 
 @contextlib.contextmanager
-def folder_errors() -> Iterator[None]:
-    """Let an OSError be a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"the output folder cannot be used: {error}") from error
-
-
-@contextlib.contextmanager
-def writing_to(directory: Path) -> Iterator[None]:
-    """Let a failure to write be a UserError."""
+def using(directory: Path) -> Iterator[None]:
+    """Let a failure to read or write the output folder be a UserError."""
     try:
         yield
     except OSError as error:
@@ -145,7 +136,7 @@ class RunLogger:
     def state(self) -> dict[str, Any]:
         """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
         metrics; all of it on the disk."""
-        with writing_to(self.directory):
+        with using(self.directory):
             self.writer.flush()
             self.metrics.flush()
             os.fsync(self.metrics.fileno())
@@ -163,7 +154,7 @@ class RunLogger:
 
     def log_run(self, record: dict[str, Any]) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""
-        with writing_to(self.directory):
+        with using(self.directory):
             self._write("run", record)
             rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
             table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
@@ -171,13 +162,13 @@ class RunLogger:
 
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Training curves by step, to TensorBoard alone."""
-        with writing_to(self.directory):
+        with using(self.directory):
             for name, value in values.items():
                 self.writer.add_scalar(f"training/{name}", value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
-        with writing_to(self.directory):
+        with using(self.directory):
             self._write("epoch", record)
             for name, value in record.items():
                 if name not in ("epoch", "iteration"):
@@ -190,7 +181,7 @@ class RunLogger:
         frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
         or None if there was too little memory to make it.
         """
-        with writing_to(self.directory):
+        with using(self.directory):
             self._write("validation", record)
             iteration = record["iteration"]
             for name, value in record.items():

@@ -31,9 +31,6 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
     return time.perf_counter() - start
 
 
-# ---------------------------------------------------------------------------- memory
-
-
 def reset_peak_memory(device: torch.device) -> bool:
     """Begin a new high-water mark, with what earlier steps left behind given back.
 
@@ -87,9 +84,6 @@ def proc_bytes(path: str, name: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
-
-
-# ---------------------------------------------------------------------------- the machine
 
 
 def machine(device: torch.device) -> str:

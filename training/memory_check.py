@@ -4,6 +4,7 @@ Running out of memory then happens in the first seconds, with the setting that w
 in hour three when the longest clips happen to meet.
 """
 
+import bisect
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,15 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         with torch.no_grad(), trainer.autocast():
             trainer.loss(trainer.model(batch), batch)
 
+    def largest(
+        step: Callable[[Batch], object], shapes: Callable[[int], list[Shape]], too_many: int
+    ) -> int:
+        """The most clips that fit; 0 if not even one does."""
+        numbers = range(1, too_many)
+        return bisect.bisect(
+            numbers, False, key=lambda clips: not _fit(trainer, step, shapes(clips))
+        )
+
     problems = []
     with _without_trace(trainer):
         if device.type == "cuda":
@@ -87,7 +97,7 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         if not _fit(trainer, trainer.compute_gradients, asked):
             dynamic = hparams.dynamic_batch_size
             most = -(-capacity // longest) if dynamic else min(hparams.batch_size, len(frames))
-            fitting = _largest_fitting(trainer, trainer.compute_gradients, training_shapes, most)
+            fitting = largest(trainer.compute_gradients, training_shapes, most)
             setting = f"batch_size={fitting}"
             if dynamic and not hparams.random_epochs:
                 setting = f"batch_capacity={fitting * longest}"
@@ -96,7 +106,7 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         most = min(hparams.validation_batch_size, len(validation_clips))
         asked = validation_shapes(most)
         if not _fit(trainer, validation_step, asked):
-            fitting = _largest_fitting(trainer, validation_step, validation_shapes, most)
+            fitting = largest(validation_step, validation_shapes, most)
             setting = f"validation_batch_size={fitting}"
             problems.append(_problem(" for validation", asked, fitting, setting))
         if problems:
@@ -119,21 +129,6 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
     finally:
         trainer.model.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-
-
-def _largest_fitting(
-    trainer: Trainer,
-    step: Callable[[Batch], object],
-    shapes_of: Callable[[int], list[Shape]],
-    too_many: int,
-) -> int:
-    """The largest number of clips that fits, by bisection; 0 if not even one does."""
-    low, high = 0, too_many  # low fit, high do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = _fit(trainer, step, shapes_of(middle))
-        low, high = (middle, high) if fits else (low, middle)
-    return low
 
 
 def _problem(purpose: str, shapes: list[Shape], fitting: int, setting: str) -> str:

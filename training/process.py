@@ -23,8 +23,6 @@ from training.distributed import Processes, SaidElsewhere
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
 
-# ---------------------------------------------------------------------------- stopping
-
 
 class StopRequest:
     """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after it stops at once.
@@ -92,9 +90,6 @@ def is_dead_process(error: RuntimeError) -> bool:
     """Whether this is what waiting for another process ends with when that is gone or silent."""
     said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
     return isinstance(error, torch.distributed.DistError) or said_by_gloo
-
-
-# ---------------------------------------------------------------------------- printing
 
 
 class UnfailingFile(io.FileIO):

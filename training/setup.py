@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from clip_table import CHUNK, ClipTable, table_path
+from clip_table import CHUNK, ClipTable, clip_id, table_path
 from data_utils import (
     LENGTHS_FILE,
     changed_clips,
@@ -33,13 +32,20 @@ from data_utils import (
 )
 from errors import UserError
 from files import remove_leftovers, write_atomically
-from hparams import HParams, batching_options, check_symbols, create_hparams, hparams_from_dict
+from hparams import (
+    HAS_PYDANTIC,
+    HParams,
+    batching_options,
+    check_symbols,
+    create_hparams,
+    hparams_from_dict,
+)
 from progress import progress_bar
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
 from training.epoch import Run
-from training.logging import OutputFolder, RunLogger, folder_errors
+from training.logging import OutputFolder, RunLogger, using
 from training.machine import describe_environment, versions
 from training.trainer import choose_decoder
 from version import __version__
@@ -63,8 +69,8 @@ class Start(NamedTuple):
 
 def find_start(
     output: OutputFolder,
-    path: Path | None,
     processes: Processes,
+    path: Path | None,
     *,
     resume: bool,
     warm_start: bool,
@@ -196,7 +202,8 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     except SaidElsewhere:
         raise
     except UserError as error:
-        raise UserError(f"{error}\n{HOW_TO_CHANGE_CLIPS}" if found else str(error)) from None
+        advice = f"\n{HOW_TO_CHANGE_CLIPS}" if found and "lines refused" in str(error) else ""
+        raise UserError(f"{error}{advice}") from None
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
     return clips
@@ -229,9 +236,9 @@ def in_words(change: dict[str, int]) -> str:
 
 def _rows(clips: Clips) -> Iterator[str]:
     for name, table in (("training", clips.training), ("validation", clips.validation)):
-        columns = zip(table.ids(), table.num_frames.tolist(), table.texts, strict=True)
-        for clip, frames, text in columns:
-            yield f"{name},{frames},{zlib.crc32(text):08x},{clip}"
+        columns = zip(table.paths_and_texts(), table.num_frames.tolist(), strict=True)
+        for (path, text), frames in columns:
+            yield f"{name},{frames},{zlib.crc32(text.encode()):08x},{clip_id(path)}"
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
@@ -271,13 +278,9 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
     """Warn of validation clips that are trained on, and of very long clips."""
-    shared = np.intersect1d(training.path_hashes, validation.path_hashes)
-    if shared.size:
-        example = int(np.isin(validation.path_hashes, shared).argmax())
-        print(
-            f"warning: {shared.size} validation clips are trained on too, "
-            f"{validation.path(example)} for one"
-        )
+    shared = set(validation.paths()) & set(training.paths())
+    if shared:
+        print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
     for clips in (training, validation):
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
         if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
@@ -285,7 +288,7 @@ def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) 
 
 
 def _name_of(clips: ClipTable, index: int) -> str:
-    return f"{clips.where(index)}: {clips.path(index)}"
+    return f"{clips[index].where}: {clips[index].path}"
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
@@ -401,7 +404,7 @@ def start_from(run: Run, start: Start, clips: Clips) -> None:
             f"resuming from {start.resumed.path}: epoch {run.state.epoch}, "
             f"step {run.state.iteration}"
         )
-        if not checkpoint.CAN_CHECK:
+        if not HAS_PYDANTIC:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
         if clips.change is not None:
             print(f"new clips: {in_words(clips.change)}; epoch {run.state.epoch} is planned anew")
@@ -425,7 +428,7 @@ def open_logs(run: Run, start: Start, clips: Clips) -> None:
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     own = found if found is not None and lies_in(found.path, directory) else None
-    with folder_errors():
+    with using(directory):
         remove_leftovers(directory)
         # Before the logs are cut: killed in between, the next --resume must cut them too.
         for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):

@@ -81,7 +81,7 @@ class Trainer:
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
         # Before anything is on the GPU: another process looks at the kernels first, and has room.
-        self._decoders = {
+        self._decoders: dict[str, tuple[Callable[..., Any], str]] = {
             hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
         }
         torch.manual_seed(hparams.seed)
@@ -257,14 +257,12 @@ class RunningStatistics:
     of the batches nor from how they are shared out."""
 
     def __init__(self, model: torch.nn.Module):
-        norms = [
-            module for module in model.modules() if isinstance(module, (BatchNorm1d, SyncBatchNorm))
-        ]
+        norms = [m for m in model.modules() if isinstance(m, (BatchNorm1d, SyncBatchNorm))]
         buffers = [dict(norm.named_buffers()) for norm in norms]
         self._buffers = [b[name] for b in buffers for name in ("running_mean", "running_var")]
         self._counts = [b["num_batches_tracked"] for b in buffers]
         self._before = torch.cat(self._buffers)
-        self._counts_before = [count.clone() for count in self._counts]
+        self._counts_before = torch.stack(self._counts)
         self.sums = torch.zeros_like(self._before)
 
     def add(self) -> None:
@@ -279,14 +277,11 @@ class RunningStatistics:
         """`means` over all batches of the update, in all processes; nothing changes if the update
         is not `made`."""
         self._put(torch.where(made, means, self._before))
-        for count, before in zip(self._counts, self._counts_before, strict=True):
-            count.copy_(before + made)
+        torch._foreach_copy_(self._counts, list((self._counts_before + made).unbind()))
 
     def _put(self, values: torch.Tensor) -> None:
         split = torch.split(values, [len(buffer) for buffer in self._buffers])
-        with torch.no_grad():
-            for buffer, value in zip(self._buffers, split, strict=True):
-                buffer.copy_(value)
+        torch._foreach_copy_(self._buffers, list(split))
 
 
 def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any], str]:

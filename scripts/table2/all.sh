@@ -11,7 +11,7 @@
 #                                                    2 CPU cores; see scripts/study.py
 #
 # CORPUS, OUT, EPOCHS, SEEDS, EXTRA, PYTHON: see settings.sh. Without CORPUS the quick modes make a
-# demo corpus. The same command again goes on where it stopped.
+# demo corpus. The same command resumes where it stopped.
 
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
@@ -32,6 +32,10 @@ elif [ -n "$minutes" ]; then
 fi
 
 source "$here/python.sh"
+if ! python -c 'import jinja2, pandas, seaborn, statsmodels' 2>/dev/null; then # not after the training
+  echo "all.sh: the report needs more packages: $PYTHON -m pip install -r requirements-report.txt" >&2
+  exit 1
+fi
 if [ $mode = small ]; then
   export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-10} SEEDS=${SEEDS:-1 2 3 4 5}
   export AUDIO=win_time=None,hop_time=None VAL_FRACTION=0.05 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -65,7 +69,7 @@ if [ $mode != full ]; then
 fi
 export CORPUS OUT EPOCHS SEEDS EXTRA
 
-broken=() # experiments that stopped in training; the others go on
+broken=() # experiments that stopped in training; the others continue
 ten() { # all experiments, up to epoch $EPOCHS
   local name status number=0
   for name in rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br; do
@@ -75,7 +79,7 @@ ten() { # all experiments, up to epoch $EPOCHS
     [ $status -eq 0 ] && continue
     # Stopped by a signal, or by a mistake before training that all ten would share.
     if [ $status -ge 128 ] || ! compgen -G "$OUT/$name/seed_*/metrics.jsonl" >/dev/null; then
-      echo "all.sh: stopped in $name; the same command goes on from there" >&2
+      echo "all.sh: stopped in $name; the same command resumes there" >&2
       exit $status
     fi
     [[ " ${broken[*]} " == *" $name "* ]] || broken+=("$name")

@@ -8,7 +8,7 @@
 #   NAME     the folder of the runs in OUT, where an experiment is varied by EXTRA  (its own name)
 #   PYTHON   the Python of the environment that requirements.txt was installed into (python)
 #
-# A run that is there is gone on with; a finished one says so and is left alone.
+# A run that is there is resumed; a finished one says so and is left alone.
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
