@@ -39,10 +39,6 @@ def time_in_turns(
 
 def median_and_range(seconds: np.ndarray, digits: int = 3) -> str:
     """For a table: the median, and the lowest and the highest value in brackets."""
-    shown = (f"{value:,.{digits}f}" for value in (np.median(seconds), *_ends(seconds)))
-    median, low, high = shown
+    values = np.median(seconds), seconds.min(), seconds.max()
+    median, low, high = (f"{value:,.{digits}f}" for value in values)
     return f"{median} ({low} to {high})"
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())

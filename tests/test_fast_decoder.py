@@ -153,8 +153,8 @@ def test_a_loss_of_some_outputs_matches_the_reference(weights):
 
 
 def test_golden_outputs_and_gradients_are_met():
-    """NVIDIA's outputs and gradients. In float64, so that only theirs are rounded, by a tenth of
-    the tolerances. In float32 the alignments differ by up to 1.2e-4 between processors."""
+    """NVIDIA's outputs and gradients. In float64, so that only theirs are rounded, a tenth of the
+    tolerances: in float32 our alignments differ by up to 1.2e-4 between processors."""
     with np.load(GOLDEN / "model_dev.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays["meta/json"]))["config"]
