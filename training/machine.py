@@ -57,7 +57,9 @@ def peak_memory(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return proc_bytes("/proc/self/status", "VmHWM:")
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def largest_memory(device: torch.device) -> int:
@@ -75,15 +77,6 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     words = ("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
-def proc_bytes(path: str, name: str) -> int | None:
-    """The value of a line `name  number kB`; None on systems without it."""
-    try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
 
 
 def machine(device: torch.device) -> str:
