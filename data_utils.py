@@ -31,6 +31,7 @@ from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path, writ
 from errors import UserError
 from files import map_in_threads, numbered_lines, open_file, write_atomically
 from hparams import HParams
+from progress import progress_bar
 from text import can_be_spoken, text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
@@ -335,6 +336,38 @@ def check_again(
     if problems:
         raise lines_refused(table.filelist, problems, len(table))
     return table.with_frames(frames)
+
+
+def checked_clips(
+    filelist: str, hparams: HParams, new_run: bool, looked_at: bool = False
+) -> ClipTable:
+    """The clips of a list, from its table where that is current; errors as `read_filelist`.
+
+    With a table no clip is opened but those whose files have changed since, by their times. Without
+    one every clip is looked at, of a new run to its end, and the table is made.
+
+    Args:
+        looked_at: another process has just looked for changed files.
+    """
+    table = kept_table(filelist, hparams)
+    if table and (table.complete or not new_run):
+        if looked_at:
+            return table
+        title = f"looking for clips of {filelist} that changed"
+        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        if not len(changed):
+            return table
+        print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
+        table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
+        return keep_table(table, hparams)
+    if new_run and Path(filelist).is_file():
+        print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
+    progress = _shown(f"checking {filelist}", " lines")
+    return keep_table(read_filelist(filelist, hparams, progress, new_run=new_run), hparams)
+
+
+def _shown(title: str, unit: str) -> Progress:
+    return lambda items: progress_bar(title, len(items), unit, iterable=items)
 
 
 # ---------------------------------------------------------------------------- clips and batches

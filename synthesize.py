@@ -21,6 +21,7 @@ from pathlib import Path
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
+from printing import print_without_failing
 from speaking import (
     PAUSE,
     describe_parts,
@@ -30,7 +31,6 @@ from speaking import (
     speak_text,
     write_speech,
 )
-from training.process import print_without_failing
 from version import __version__
 
 LONGEST_PAUSE = 60  # seconds

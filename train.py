@@ -6,8 +6,7 @@
     python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
     tensorboard --logdir runs                                          # watch
 
-Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves a checkpoint and stops. All settings are in
-hparams.py.
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are in hparams.py.
 
 This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
 it runs. The folder training/ holds its parts: the learning rate, gradient clipping and one update
@@ -30,6 +29,7 @@ from data_utils import make_loader
 from errors import UserError
 from files import METRICS_FILE
 from hparams import HParams, describe
+from printing import print_nothing, print_without_failing
 from progress import duration, progress_bar
 from training import checkpoint, setup
 from training.distributed import Processes, SaidElsewhere, join
@@ -46,7 +46,7 @@ from training.epoch import (
 from training.logging import DEFAULT_LOGS, OutputFolder
 from training.machine import largest_memory
 from training.memory_check import check_memory
-from training.process import StopRequest, messages, print_nothing, print_without_failing
+from training.process import StopRequest, messages
 from training.setup import Clips, Start
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate

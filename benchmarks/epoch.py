@@ -53,6 +53,7 @@ from data_utils import synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, batching_options, create_hparams
+from printing import print_nothing
 from progress import progress_bar
 from training.distributed import Processes, join
 from training.machine import (
@@ -62,7 +63,6 @@ from training.machine import (
     reset_peak_memory,
     seconds_of,
 )
-from training.process import print_nothing
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"

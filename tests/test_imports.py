@@ -13,7 +13,7 @@ from helpers import ROOT
 # From bottom to top. A module imports from the layers below its own and from its own package.
 LAYERS = [
     "batching cuda_capture environment errors layers pictures progress version",
-    "alignment files text",
+    "alignment files printing text",
     "clip_table hparams",
     "audio model",
     "captured_steps data_utils fast_decoder",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from hparams import create_hparams
 from model import Tacotron2
-from training.process import UnfailingFile
+from printing import UnfailingFile
 from training.trainer import Trainer
 
 STREAMS = {"stdout": (1,), "stderr": (2,), "both": (1, 2)}

@@ -1,22 +1,14 @@
-"""This process as the system sees it: signals, the message it ends with, and what it prints.
-
-A run of days outlives what shows its text: `| tee` is closed, the terminal hangs up, the disk that
-holds the log file is full. Text that cannot be printed is dropped and stops nothing. What a program
-writes into its own files does report failures.
-"""
+"""This process as the system sees it: signals, and the message it ends with."""
 
 import contextlib
-import io
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
 import torch
 
-import progress
 from errors import UserError
 from training.distributed import Processes, SaidElsewhere
 
@@ -90,43 +82,3 @@ def is_dead_process(error: RuntimeError) -> bool:
     """Whether this is what waiting for another process ends with when that is gone or silent."""
     said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
     return isinstance(error, torch.distributed.DistError) or said_by_gloo
-
-
-class UnfailingFile(io.FileIO):
-    """A file that takes every write, and drops what the system refuses."""
-
-    def write(self, data: Any) -> int:
-        try:
-            written = super().write(data)
-        except OSError:  # no reader (EPIPE), no terminal (EIO), no room (ENOSPC), ...
-            written = None
-        return memoryview(data).nbytes if written is None else written  # None: it would wait
-
-
-def print_without_failing() -> None:
-    """Let nothing that this process, or one forked from it, prints raise an error from here on.
-
-    For the whole process and its end, when Python prints a last message and flushes. Streams that
-    something else has put in their place are left alone.
-    """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not getattr(sys, f"__{name}__"):
-            continue
-        file = UnfailingFile(stream.fileno(), "w", closefd=False)
-        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
-        replaced = io.TextIOWrapper(
-            file if unbuffered else io.BufferedWriter(file),
-            encoding=stream.encoding,
-            # A path's odd bytes may have no place in the terminal's encoding.
-            errors="backslashreplace" if stream.errors == "strict" else stream.errors,
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        setattr(sys, name, replaced)
-
-
-def print_nothing() -> None:
-    """For a process beside the one that prints: tracebacks alone are shown from here on."""
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    progress.shown = False

@@ -9,7 +9,7 @@ import hashlib
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,11 @@ from typing import Any, NamedTuple
 import torch
 
 from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
-from clip_table import CHUNK, ClipTable, clip_id, table_path
+from clip_table import ClipTable, clip_id
 from data_utils import (
     LENGTHS_FILE,
-    changed_clips,
-    check_again,
+    checked_clips,
     corpus_fingerprint,
-    keep_table,
-    kept_table,
-    read_filelist,
     warn_of_long_clips,
     write_lengths,
 )
@@ -40,7 +36,6 @@ from hparams import (
     create_hparams,
     hparams_from_dict,
 )
-from progress import progress_bar
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes, SaidElsewhere
@@ -278,7 +273,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
     """Warn of validation clips that are trained on, and of very long clips."""
-    shared = set(validation.paths()) & set(training.paths())
+    shared = set(validation.paths()).intersection(training.paths())
     if shared:
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
     for clips in (training, validation):
@@ -296,35 +291,12 @@ def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> lis
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
         try:
-            lists.append(_read_list(filelist, hparams, new_run, looked_at))
+            lists.append(checked_clips(filelist, hparams, new_run, looked_at))
         except UserError as error:
             problems.append(str(error))
     if problems:
         raise UserError("\n".join(problems))
     return lists
-
-
-def _read_list(filelist: str, hparams: HParams, new_run: bool, looked_at: bool) -> ClipTable:
-    """`looked_at`: another process has just done so with the files of a table that is there."""
-    table = kept_table(filelist, hparams)
-    if table and (table.complete or not new_run):
-        if looked_at:
-            return table
-        title = f"looking for clips of {filelist} that changed"
-        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
-        if not len(changed):
-            return table
-        print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
-        table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
-        return keep_table(table, hparams)
-    if new_run and Path(filelist).is_file():
-        print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
-    progress = _shown(f"checking {filelist}", " lines")
-    return keep_table(read_filelist(filelist, hparams, progress, new_run=new_run), hparams)
-
-
-def _shown(title: str, unit: str) -> Callable[[list[Any]], Iterable[Any]]:
-    return lambda items: progress_bar(title, len(items), unit, iterable=items)
 
 
 # ---------------------------------------------------------------------------- batches
