@@ -73,7 +73,7 @@ def half_of_a_checkpoint(call: int) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             kill_self()
 
-    torch.save = half
+    pytest.MonkeyPatch().setattr(torch, "save", half)  # in this process, to its end
 
 
 def half_of_a_log_line(kind: str) -> None:
@@ -86,7 +86,8 @@ def half_of_a_log_line(kind: str) -> None:
         self.metrics.flush()
         kill_self()
 
-    write_line, RunLogger._write = RunLogger._write, write
+    write_line = RunLogger._write
+    pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
 def kill_at(moment: str) -> None:

@@ -81,7 +81,7 @@ def assert_same_result(one: Path, other: Path) -> None:
         a, b = load(one / name), load(other / name)
         for part in ("state_dict", "optimizer", "sampler", "iteration", "corpus", "learning_rate"):
             assert_same(a[part], b[part], f"{name}/{part}")
-        assert_same(*(_without(x["loop"]) for x in (a, b)))
+        assert_same(_without(a["loop"]), _without(b["loop"]))
     for kind in ("epoch", "validation"):
         lines = [without_times(metrics(folder, kind)) for folder in (one, other)]
         assert [_without(line) for line in lines[0]] == [_without(line) for line in lines[1]]

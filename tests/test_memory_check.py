@@ -108,7 +108,8 @@ class WatchedTrainer(Trainer):
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None, real: bool = True):
         super().__init__(create_hparams(f"{SMALL},{text}"), device)
-        self.batches, self.act, self.real = [], act or (lambda batch: None), real
+        self.batches: list[tuple] = []
+        self.act, self.real = act or (lambda batch: None), real
         self.model.register_forward_pre_hook(self._watch)
 
     def _watch(self, model, arguments):
@@ -194,9 +195,11 @@ class LimitedTrainer(WatchedTrainer):
 
     def __init__(self, limit: int, text: str, kind: str = "training"):
         super().__init__(text)
-        self.limit, self.kind, self.tried = limit, kind, []
-        self.model.forward = lambda batch: None
-        self.loss = lambda outputs, batch: None
+        self.limit, self.kind = limit, kind
+        self.tried: list[tuple[int, int]] = []
+        patch = pytest.MonkeyPatch()
+        patch.setattr(self.model, "forward", lambda batch: None)
+        patch.setattr(self, "loss", lambda outputs, batch: None)
 
     def _watch(self, model, arguments):
         (batch,) = arguments

@@ -57,7 +57,9 @@ def print_nowhere() -> None:
 
     os.close(1)
     os.close(2)
-    sys.stdout = sys.__stdout__ = sys.stderr = sys.__stderr__ = None
+    patch = pytest.MonkeyPatch()  # of this process, to its end
+    for name in ("stdout", "__stdout__", "stderr", "__stderr__"):
+        patch.setattr(sys, name, None)
     importlib.reload(environment)
 
 
@@ -67,7 +69,12 @@ def print_into_terminal(hang_up_at_step: int) -> None:
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
     os.close(slave)
     os.set_blocking(terminal, False)
-    act_at(Trainer, "step", lambda: (os.read(terminal, 10**6), os.close(terminal)), hang_up_at_step)
+
+    def hang_up() -> None:
+        os.read(terminal, 10**6)
+        os.close(terminal)
+
+    act_at(Trainer, "step", hang_up, hang_up_at_step)
 
 
 def print_into_terminal_with_nohup() -> None:
@@ -112,7 +119,7 @@ def speak_into_full_file(arguments: list[str]) -> None:
     import speaking
     import synthesize
 
-    speaking.draw_alignment = lambda _: Figure((1, 1))
+    pytest.MonkeyPatch().setattr(speaking, "draw_alignment", lambda _: Figure((1, 1)))
     synthesize.main(arguments)
 
 

@@ -1,11 +1,9 @@
 """What a run tells and keeps, the failures it survives, and what is refused at its start."""
 
 import multiprocessing
-import os
 import resource
 import shlex
 import shutil
-import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,13 +159,13 @@ def full_disk(which: str) -> None:
         init(self, *args)
         opened.append(self)
 
-    RunLogger.__init__ = remember
+    pytest.MonkeyPatch().setattr(RunLogger, "__init__", remember)
     act_at(RunLogger, "log_epoch", fill, 2)
 
 
 def kill_a_worker() -> None:
     def kill() -> None:
-        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        multiprocessing.active_children()[0].kill()
         time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
 
     act_at(Trainer, "step", kill, 6)

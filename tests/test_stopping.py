@@ -99,7 +99,7 @@ def slow_checkpoints() -> None:
         os.truncate(path, os.path.getsize(path) // 3)
         time.sleep(60)
 
-    torch.save = slow
+    pytest.MonkeyPatch().setattr(torch, "save", slow)  # in this process, to its end
 
 
 def test_kill_while_a_checkpoint_is_written(corpus, whole, tmp_path):

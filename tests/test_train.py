@@ -474,7 +474,8 @@ def state_of(trainer) -> dict:
 
 def poison_gradients(monkeypatch, steps, value=math.inf) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in those steps; (state before, after) of each step."""
-    compute, states = Trainer.compute_gradients_of_update, []
+    compute = Trainer.compute_gradients_of_update
+    states: list[tuple[dict, dict]] = []
 
     def poisoned(trainer, *args):
         losses = compute(trainer, *args)
