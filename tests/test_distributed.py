@@ -225,7 +225,10 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     log = tmp_path / "torchrun.log"
     with open(log, "w") as file:
         options = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": tmp_path}
-        machines = [subprocess.Popen([*command, *arguments], **options) for _ in range(2)]
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as `undisturbed` has: the same sums
+        machines = [
+            subprocess.Popen([*command, *arguments], env=one_thread, **options) for _ in range(2)
+        ]
     try:
         wait_until(lambda: trained(out) >= 2, log)
         os.kill(started_by(machines[1])[0], signal.SIGKILL)
