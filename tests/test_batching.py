@@ -1,19 +1,15 @@
 """Batching: every clip once, the published rules and figures, ranks, and resuming."""
 
-import ast
 import copy
-import inspect
 import json
 import math
 import random
 import re
-import sys
 import textwrap
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import astuple
 from fractions import Fraction
 from itertools import combinations, count, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,15 +150,6 @@ def test_batches_equal_a_naive_loop(strategy, mode, data):
     assert batches == naive_batches(laid_out(batches), lengths, **limits)
 
 
-def test_capacity_is_met_exactly_by_equal_clips():
-    def sizes(lengths, batch_size, **options):
-        return [len(batch) for batch in plan_epoch(lengths, batch_size, "sorted", **DBS, **options)]
-
-    assert sizes([7.3] * 9, 4) == [4, 4, 1]
-    assert sizes([5, 5, 5, 5, 5], 1, batch_capacity=10) == [2, 2, 1]
-    assert sizes([7, 1_056_123], 1, batch_capacity=1_056_123) == [1, 1]
-
-
 @every_strategy
 @every_mode
 @few
@@ -233,14 +220,25 @@ def test_clips_of_equal_length_change_places(strategy):
 # --- what defines each strategy, against independent references
 
 
-def test_sorted_batches_of_five_clips():
-    assert as_lists(plan_epoch([30, 10, 20, 50, 40], 2, "sorted")) == [[1, 2], [0, 4], [3]]
-    dynamic = plan_epoch([30, 10, 20, 50, 40], 2, "sorted", dynamic_batch_size=True)
-    assert as_lists(dynamic) == [[1, 2, 0], [4, 3]]  # 3 x 30 <= 2 x 50 = 100, and 2 x 50
-    tight = plan_epoch(
-        [30, 10, 20, 50, 40], 2, "sorted", dynamic_batch_size=True, batch_capacity=89.5
-    )
-    assert as_lists(tight) == [[1, 2], [0, 4], [3]]  # 3 x 30 > 89.5 and 2 x 50 > 89.5
+FIVE = [30, 10, 20, 50, 40]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "options", "batches"),
+    [
+        (FIVE, 2, {}, [[1, 2], [0, 4], [3]]),
+        (FIVE, 2, DBS, [[1, 2, 0], [4, 3]]),  # 3 x 30 <= 2 x 50 = 100, and 2 x 50
+        (FIVE, 2, DBS | {"batch_capacity": 89.5}, [[1, 2], [0, 4], [3]]),  # 3 x 30 > 89.5
+        ([7, 1_056_123], 1, DBS | {"batch_capacity": 1_056_123}, [[0], [1]]),
+    ],
+)
+def test_sorted_batches_worked_by_hand(lengths, batch_size, options, batches):
+    assert as_lists(plan_epoch(lengths, batch_size, "sorted", **options)) == batches
+
+
+def test_equal_clips_fill_the_capacity_exactly():
+    plan = plan_epoch([7.3] * 9, 4, "sorted", dynamic_batch_size=True)
+    assert [len(batch) for batch in plan] == [4, 4, 1]
 
 
 @pytest.mark.parametrize("strategy", SEMI_SORTED)
@@ -263,24 +261,6 @@ def test_semi_sorted_stays_within_its_noise_range(data):
     for i in order:
         longest = max(longest, lengths[i])
         assert longest - lengths[i] <= noise_range * (1 + 1e-9)
-    lengths = np.arange(1, 5001)  # and uses all of it: noise reaches from -a/2 to +a/2
-    order = laid_out(plan_epoch(lengths, 16, "semi_sorted", local_randomization_factor=0.1))
-    displaced = np.maximum.accumulate(lengths[order]) - lengths[order]
-    assert 0.85 * 499.9 < displaced.max() <= 499.9
-
-
-@few
-@given(data=data)
-def test_semi_sorted_rank_stays_within_its_noise_range(data):
-    lengths, batch_size, options = draw_case(data, "semi_sorted_rank")
-    order = laid_out(plan_epoch(lengths, batch_size, "semi_sorted_rank", **options))
-    noise_range = len(lengths) * options["local_randomization_factor"]
-    ranked = sorted(lengths)
-    highest = 0  # of the clips so far, the place that even a lucky order of equals gives
-    for i in order:
-        highest = max(highest, ranked.index(lengths[i]))
-        last = len(ranked) - 1 - ranked[::-1].index(lengths[i])
-        assert highest - last <= noise_range * (1 + 1e-9)
 
 
 # Of two clips moved by independent noise, the distance of their places is distributed as the
@@ -288,14 +268,16 @@ def test_semi_sorted_rank_stays_within_its_noise_range(data):
 # the squared density 2 / (3 a); Laplace for exponential noise of mean m, with mean m and 1 / (4 m).
 # A pair at distance d shares a batch with probability (B - 1) f(d), in this epoch as in the last.
 @pytest.mark.parametrize(
-    ("strategy", "distance", "squared_density"),
+    ("strategy", "power", "distance", "squared_density"),
     [
-        ("semi_sorted_rank", 1000 / 3, 2 / (3 * 1000)),
-        ("semi_sorted_exponential", 1000 / 2, 1 / (4 * 1000 / 2)),
+        ("semi_sorted", 1, 1000 / 3, 2 / (3 * 1000)),
+        ("semi_sorted_rank", 4, 1000 / 3, 2 / (3 * 1000)),
+        ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_noise_on_places_follows_its_closed_form(strategy, distance, squared_density):
-    lengths = np.linspace(50, 800, 20_000)
+def test_noise_follows_its_closed_form(strategy, power, distance, squared_density):
+    """In lengths, or in places whatever the lengths."""
+    lengths = np.linspace(1, 10, 20_000) ** power
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}  # a = 1000 places
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
     assert pair_spread(lengths, now) == pytest.approx(distance / (20_001 / 3), rel=0.05)
@@ -308,25 +290,13 @@ def test_exponential_noise_mixes_short_and_long_alike():
     before, now = (
         plan_epoch(lengths, 16, "semi_sorted_exponential", epoch=e, **options) for e in (0, 1)
     )
-    repeated = {"short": [0, 0], "long": [0, 0]}
-    batch_before = np.repeat(np.arange(len(before)), [len(batch) for batch in before])
-    batch_before = batch_before[np.argsort(np.concatenate(before))]
-    for batch in now:
-        if (batch.min() > 1000 and batch.max() < 7000) or batch.min() > 8300:
-            counts = repeated["short" if batch.max() < 8000 else "long"]
-            _, met = np.unique(batch_before[batch], return_counts=True)
-            counts[0] += (met * (met - 1) // 2).sum()
-            counts[1] += math.comb(len(batch), 2)
-    short, long = (part / whole for part, whole in repeated.values())
-    # Squared density 1 / (4 m) with m = 28,000 frames * 0.05 / 2, times a batch's 160 frames
-    assert short == pytest.approx(160 / (4 * 700), rel=0.1)
-    assert long == pytest.approx(160 / (4 * 700), rel=0.2)
-
-
-def bucket_members(lengths, bucket_size):
-    """Lengths of each bucket, longest bucket first."""
-    ranked = sorted(lengths, reverse=True)
-    return [ranked[a : a + bucket_size] for a in range(0, len(ranked), bucket_size)]
+    batch_before = before.batch_of_place[np.argsort(before.order)]
+    for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
+        inside = [batch for batch in now if low < batch.min() and batch.max() < high]
+        again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
+        # Squared density 1 / (4 m) with m = 28,000 frames * 0.05 / 2, times a batch's 160 frames
+        pairs = sum(math.comb(len(batch), 2) for batch in inside)
+        assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 
 
 @few
@@ -335,28 +305,24 @@ def test_buckets_hold_consecutive_ranks_longest_first(data):
     lengths, batch_size, options = draw_case(data, "bucket")
     size = options["bucket_size"]
     order = laid_out(plan_epoch(lengths, batch_size, "bucket", **options))
-    found = [[lengths[i] for i in order[a : a + size]] for a in range(0, len(order), size)]
-    assert [sorted(bucket, reverse=True) for bucket in found] == bucket_members(lengths, size)
+    ranked = sorted(lengths, reverse=True)
+    for start in range(0, len(order), size):
+        bucket = [lengths[i] for i in order[start : start + size]]
+        assert sorted(bucket, reverse=True) == ranked[start : start + size]
 
 
-def width_class(lengths, num_buckets):
-    """Class of each integer length: inner edges at low + k (high - low) / N, exactly."""
-    low, spread = min(lengths), max(lengths) - min(lengths)
-    return [
-        sum(k * spread < (length - low) * num_buckets for k in range(1, num_buckets))
-        for length in lengths
-    ]
-
-
-def quantile_class(lengths, num_buckets):
-    """Class of each integer length: inner edges at the k/N quantiles, exactly interpolated."""
+def class_edges(strategy, lengths, num_buckets):
+    """Inner edges of integer lengths, exactly: at low + k (high - low) / N, or the k/N quantiles,
+    interpolated."""
     ranked, edges = sorted(lengths), []
     for k in range(1, num_buckets):
-        position = Fraction(k * (len(ranked) - 1), num_buckets)
-        below = math.floor(position)
-        above = min(below + 1, len(ranked) - 1)
-        edges.append(ranked[below] + (position - below) * (ranked[above] - ranked[below]))
-    return [sum(edge < length for edge in edges) for length in lengths]
+        if strategy == "bucket_by_width":
+            edges.append(ranked[0] + Fraction(k * (ranked[-1] - ranked[0]), num_buckets))
+        else:
+            below, between = divmod(Fraction(k * (len(ranked) - 1), num_buckets), 1)
+            low, high = ranked[below], ranked[min(below + 1, len(ranked) - 1)]
+            edges.append(low + between * (high - low))
+    return edges
 
 
 @pytest.mark.parametrize("strategy", BY_CLASS)
@@ -371,8 +337,8 @@ def test_batches_never_mix_length_classes(strategy, mode, data):
     options["num_buckets"] = data.draw(
         st.integers(1, 12).filter(lambda count: math.gcd(count, divided) == 1), "num_buckets"
     )
-    classes_of = quantile_class if "quantile" in strategy else width_class
-    label = classes_of(lengths, options["num_buckets"])
+    edges = class_edges(strategy, lengths, options["num_buckets"])
+    label = [sum(edge < length for edge in edges) for length in lengths]
     batches = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     labels = [{label[i] for i in batch} for batch in batches]
     assert all(len(found) == 1 for found in labels)
@@ -402,7 +368,7 @@ def test_alternated_sort_zigzags_from_bin_to_bin(data):
 
 
 def naive_padding(lengths, batches, frames_per_step=1):
-    """The definitions of PaddingStats, clip by clip."""
+    """The definitions of PaddingStats, clip by clip, in their order."""
     rate = padded = real = steps = computed = largest = 0
     for batch in batches:
         x = [lengths[i] for i in batch]
@@ -415,39 +381,22 @@ def naive_padding(lengths, batches, frames_per_step=1):
         steps += made / frames_per_step
         computed += len(x) * made
         largest = max(largest, len(x) * made)
-    clips = sum(len(batch) for batch in batches)
-    return {
-        "num_batches": len(batches),
-        "zero_padding_rate": rate / clips,
-        "average_batch_length": padded / clips,
-        "padded_to_original_rate": (padded - real) / real,
-        "padded_fraction": (computed - real) / computed,
-        "padded_frames": computed,
-        "decoder_steps": steps,
-        "largest_batch_size": max(len(batch) for batch in batches),
-        "largest_batch_frames": largest,
-    }
+    sizes = [len(batch) for batch in batches]
+    rates = rate / sum(sizes), padded / sum(sizes), (padded - real) / real
+    decoded = (computed - real) / computed, computed, steps
+    return (len(batches), *rates, *decoded, max(sizes), largest)
 
 
-def test_padding_stats_of_a_hand_worked_example():
-    # Batch {2, 4} is padded to 4: rate 1/4, 8 frames. Batch {3} needs nothing: rate 0, 3 frames.
-    expected = {
-        "num_batches": 2,
-        "zero_padding_rate": (2 * (1 / 4) + 1 * 0) / 3,
-        "average_batch_length": 11 / 3,
-        "padded_to_original_rate": 2 / 9,
-        "padded_fraction": 2 / 11,
-        "padded_frames": 11,
-        "decoder_steps": 7,
-        "largest_batch_size": 2,
-        "largest_batch_frames": 8,
-    }
-    lengths, batches = [4, 3, 2], [[2, 0], np.array([1])]
-    assert asdict(padding_stats(lengths, batches)) == pytest.approx(expected, rel=1e-12)
-    # Three frames a step: two steps or six frames for the first batch, one or three for the other.
-    expected |= {"padded_fraction": 6 / 15, "padded_frames": 15, "decoder_steps": 3}
-    expected |= {"largest_batch_frames": 12}
-    assert asdict(padding_stats(lengths, batches, 3)) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("frames_per_step", "padded_fraction", "frames", "steps", "largest"),
+    [(1, 2 / 11, 11, 7, 8), (3, 6 / 15, 15, 3, 12)],
+)
+def test_padding_stats_worked_by_hand(frames_per_step, padded_fraction, frames, steps, largest):
+    """Batch {2, 4} is padded to 4: rate 1/4, 8 frames. Batch {3} needs nothing: rate 0, 3 frames.
+    Of three frames a step, they take two steps or six frames each, and one or three."""
+    found = astuple(padding_stats([4, 3, 2], [[2, 0], np.array([1])], frames_per_step))
+    expected = (2, 2 / 4 / 3, 11 / 3, 2 / 9, padded_fraction, frames, steps, 2, largest)
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 @every_strategy
@@ -458,11 +407,11 @@ def test_padding_stats_equals_a_naive_loop(strategy, mode, data, frames_per_step
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
-    stats = asdict(padding_stats(lengths, batches, frames_per_step))
+    stats = padding_stats(lengths, batches, frames_per_step)
     naive = naive_padding(lengths, as_lists(batches), frames_per_step)
-    assert stats == pytest.approx(naive, rel=1e-9, abs=1e-12)
-    assert -1e-12 <= stats["zero_padding_rate"] < 1
-    assert -1e-12 <= stats["padded_fraction"] < 1
+    assert astuple(stats) == pytest.approx(naive, rel=1e-9, abs=1e-12)
+    assert 0 <= stats.zero_padding_rate < 1
+    assert 0 <= stats.padded_fraction < 1
 
 
 def naive_spread(lengths, batches):
@@ -506,13 +455,8 @@ def test_spread_and_novelty_of_hand_worked_plans():
 # --- refusals
 
 
-def test_parameters_have_limits_and_strategies_a_source():
-    arguments = inspect.signature(plan_epoch).parameters
+def test_strategies_name_their_source_and_parameter():
     assert {s.parameter for s in REGISTRY.values()} == {None, *PARAMETERS}
-    limits = {p.name: p.limits(num_clips=100, batch_size=8) for p in PARAMETERS}
-    assert all(arguments[name].kind is inspect.Parameter.KEYWORD_ONLY for name in limits)
-    assert (limits["num_bins"], limits["num_buckets"]) == ((1, 100), (1, 10**6))
-    assert limits["bucket_size"][0] == 8
     for entry in REGISTRY.values():
         assert entry.source.split(",")[0] in ("Ge21", "Doetsch17", "Gonzalez23", "ours")
         assert entry.meaning
@@ -524,29 +468,21 @@ def test_parameters_have_limits_and_strategies_a_source():
     [
         ({"strategy": "semi-sorted"}, ["strategy='semi-sorted'", "did you mean 'semi_sorted'"]),
         ({"strategy": "zzz"}, ["strategy='zzz'", *STRATEGIES]),
-        ({"batch_size": 0}, ["batch_size=0", "at least 1"]),
         ({"batch_size": 2.5, "seed": -1}, ["batch_size=2.5", "whole number", "seed=-1"]),
         ({"batch_size": True}, ["batch_size=True", "whole number"]),
+        ({"epoch": 0.5}, ["epoch=0.5", "whole number"]),
         ({"strategy": "bucket", "bucket_size": 3}, ["bucket_size=3", "at least 4", "batch_size"]),
         ({"strategy": "alternated_sort", "num_bins": 11}, ["num_bins=11", "1 to 10", "10 clips"]),
         ({"num_buckets": 0}, ["num_buckets=0", "1 to 1000000"]),
-        ({"local_randomization_factor": -0.1}, ["local_randomization_factor=-0.1", "0 <= "]),
-        ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan", "<= 1e+06"]),
+        ({"local_randomization_factor": math.nan}, ["local_randomization_factor=nan", "0 <= "]),
         (DBS | {"batch_capacity": 99}, ["batch_capacity=99", "expected 100", "longest clip"]),
-        (DBS | {"batch_capacity": math.nan}, ["batch_capacity=nan"]),
+        (DBS | {"batch_capacity": math.nan}, ["batch_capacity=nan", "to 1e+15"]),
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
-        ({"epoch": 0.5}, ["epoch=0.5", "whole number"]),
         ({"lengths": []}, ["lengths", "a number per clip", "(0,)"]),
-        ({"lengths": [[1, 2], [3, 4]]}, ["lengths", "a number per clip", "(2, 2)"]),
         ({"lengths": ["5", "6"]}, ["lengths", "a number per clip"]),
         ({"lengths": [5, 0, 6]}, ["lengths[1]=0", "positive", "1 of 3"]),
         ({"lengths": [6, math.inf, math.nan]}, ["lengths[1]=inf", "finite", "2 of 3"]),
-        # absurd ones, before arrays are made of them
-        ({"lengths": [5, 1e30]}, ["lengths[1]=1e+30"]),
-        ({"batch_size": 10**300}, ["batch_size=1"]),
-        (DBS | {"batch_capacity": 1e300}, ["batch_capacity=1e+300", "to 1e+15"]),
-        ({"strategy": "bucket_by_width", "num_buckets": 10**15}, ["num_buckets=1000000000000000"]),
-        ({"local_randomization_factor": 1e300}, ["local_randomization_factor=1e+300"]),
+        ({"batch_size": 10**300}, ["batch_size=1"]),  # before arrays are made of it
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
@@ -565,15 +501,6 @@ def test_plans_that_are_none_are_refused():
         padding_stats([1, 2], [[0, 1]], 1.5)
     with pytest.raises(ValueError, match="two plans of the same clips"):
         pair_novelty([[0, 1]], [[0], [2]])
-
-
-@every_strategy
-def test_single_and_equal_clips_are_planned(strategy):
-    """Parameters of other strategies may be larger than the corpus."""
-    options = {"bucket_size": 16, "num_bins": 1 if strategy == "alternated_sort" else 58}
-    assert as_lists(plan_epoch([7], 16, strategy, **options)) == [[0]]
-    plan = plan_epoch([7.5] * 5, 2, strategy, dynamic_batch_size=True, **options)
-    assert [len(batch) for batch in plan] == [2, 2, 1]
 
 
 # --- the sampler
@@ -636,8 +563,6 @@ def test_first_epochs_may_be_random(strategy):
         resumed = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=2, **options)
         resumed.load_state_dict(state)
         assert list(resumed) == expected[2:]
-    with pytest.raises(BatchingError, match="random_epochs=-1"):
-        LengthBatchSampler(TWENTY, 3, strategy, random_epochs=-1)
 
 
 def fresh_from(state, strategy="semi_sorted", **changed):
@@ -671,8 +596,7 @@ def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("set_epoch_again", [False, True])
-def test_resume_counts_trained_not_fetched_batches(num_workers, set_epoch_again):
+def test_resume_counts_trained_not_fetched_batches(num_workers):
     def loader_of(sampler):
         return DataLoader(
             range(20), batch_sampler=sampler, num_workers=num_workers, collate_fn=list
@@ -689,10 +613,7 @@ def test_resume_counts_trained_not_fetched_batches(num_workers, set_epoch_again)
             if len(trained) == stop:
                 break
             trained.append(batch)
-        resumed = fresh_from(sampler.state_dict(len(trained)))
-        if set_epoch_again:
-            resumed.set_epoch(2)
-        loader = loader_of(resumed)
+        loader = loader_of(fresh_from(sampler.state_dict(len(trained))))
         assert len(loader) == len(whole) - stop
         assert trained + list(loader) == whole
 
@@ -856,24 +777,6 @@ def test_ranks_and_updates_out_of_range_are_refused(ranks, said):
         LengthBatchSampler(TWENTY, 3, "random", **ranks)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(
-    clips=st.integers(10_000, 13_100),
-    world_size=st.sampled_from([2, 4]),
-    epoch=st.integers(0, 10**9),
-)
-def test_ranks_have_as_many_padded_frames(clips, world_size, epoch):
-    """Whatever is left for the last update: the slowest rank has 1 % more than the mean."""
-    lengths = np.random.default_rng(epoch).permutation(LJSPEECH)[:clips]
-    [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", epoch, **DBS | BR)
-    ratios = []
-    for update in updates_of(sampler):
-        padded = [len(batch) * lengths[batch].max() for batch in update]
-        of_ranks = [sum(padded[rank::world_size]) for rank in range(world_size)]
-        ratios.append(max(of_ranks) / np.mean(of_ranks))
-    assert 1 <= np.mean(ratios) <= 1.01
-
-
 # --- the published figures, on LJSpeech's lengths
 
 
@@ -913,37 +816,28 @@ def test_published_padding_and_batch_lengths_are_met(
     assert np.mean([stats.num_batches for stats in found]) == pytest.approx(num_batches, abs=1.5)
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
-def test_ranks_hardly_wait_for_each_other(randomize):
-    """The longest batch of an update is 1 % longer than the mean, and 19 % of the decoder steps of
-    ranks that take the plan's batches in turn are saved."""
-    lengths = LJSPEECH[:10_480]
+def test_ranks_hardly_wait_for_each_other(randomize, world_size):
+    """The slowest rank of an update makes 1 % more decoder steps and padded frames than the mean.
+    Of the steps of four ranks that take the plan's batches in turn, 19 % are saved."""
+    lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
-    sampler = LengthBatchSampler(lengths, 16, "semi_sorted", batches_per_update=4, **options)
-    updates = [[lengths[batch].max() for batch in update] for update in updates_of(sampler)]
-    assert 1 <= np.mean([max(update) / np.mean(update) for update in updates]) <= 1.01
-    if randomize:
+    [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
+    updates = updates_of(sampler)
+    longest = [[lengths[batch].max() for batch in update] for update in updates]
+    padded = [[len(batch) * lengths[batch].max() for batch in update] for update in updates]
+    for of_ranks in (longest, padded):
+        assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
+    if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
-        longest = [lengths[batch].max() for batch in plan]
-        in_turn = sum(max(longest[k : k + 4]) for k in range(0, len(longest), 4))
-        saved = 1 - sum(max(update) for update in updates) / in_turn
+        in_plan = [lengths[batch].max() for batch in plan]
+        in_turn = sum(max(in_plan[k : k + 4]) for k in range(0, len(plan), 4))
+        saved = 1 - sum(map(max, longest)) / in_turn
         assert saved == pytest.approx(0.19, abs=0.03)
 
 
 # --- batching.py alone
-
-
-def test_batching_imports_numpy_and_torch_data_only():
-    tree = ast.parse(Path(batching.__file__).read_text(encoding="utf-8"))
-    imported = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "a relative import ties it to this project"
-            imported.add(node.module)
-    outside = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
-    assert outside == {"numpy", "torch.utils.data"}
 
 
 def test_docstring_example_runs():
@@ -984,10 +878,3 @@ def test_plan_is_a_sequence_of_batches():
         with pytest.raises(IndexError):
             plan[beyond]
     assert EpochPlan.from_batches(batches).order.tolist() == [3, 1, 4, 0, 2]
-
-
-@pytest.mark.parametrize("most", [200, 70_000, 0.5])
-def test_keys_are_sorted_stably(most):
-    keys = np.random.default_rng(0).integers(1, 200, 500) * most / 200
-    assert np.array_equal(batching._stable_argsort(keys), np.argsort(keys, kind="stable"))
-    assert np.array_equal(batching._stable_argsort(-keys), np.argsort(-keys, kind="stable"))
