@@ -33,9 +33,11 @@ def limits(**bounds: Any) -> Any:
 
 # The upper bounds are far above what anyone uses, and below what breaks arrays or the machine.
 Count = Annotated[int, limits(ge=1, le=10**12)]
-Even = Annotated[int, limits(ge=2, le=10**12, multiple_of=2)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
 Samples = Annotated[int, limits(ge=1, le=2**24)]
+Width = Annotated[int, limits(ge=1, le=2**13)]
+EvenWidth = Annotated[int, limits(ge=2, le=2**13, multiple_of=2)]
+Kernel = Annotated[int, limits(ge=1, le=999)]
 Positive = Annotated[float, limits(gt=0)]
 PositiveOrZero = Annotated[float, limits(ge=0)]
 Milliseconds = Annotated[float, limits(gt=0, le=60_000)]
@@ -109,27 +111,27 @@ class HParams:
     validation_batch_size: Count = 16  # random batches, the same in every run
 
     # --- model
-    n_symbols: Count = 148  # rows of the symbol embedding
-    symbols_embedding_dim: Count = 512  # width of a symbol
-    encoder_kernel_size: Count = 5  # symbols under each encoder convolution
-    encoder_n_convolutions: Count = 3  # encoder convolutions
-    encoder_embedding_dim: Even = 512  # width of the encoder's output; even (two directions)
-    n_frames_per_step: Count = 1  # frames a decoder step makes; 2 halves the steps, aligns sooner
-    decoder_rnn_dim: Count = 1024  # width of the decoder LSTM
-    prenet_dim: Count = 256  # width of the two prenet layers
+    n_symbols: Annotated[int, limits(ge=1, le=10**5)] = 148  # rows of the symbol embedding
+    symbols_embedding_dim: Width = 512  # width of a symbol
+    encoder_kernel_size: Kernel = 5  # symbols under each encoder convolution
+    encoder_n_convolutions: Annotated[int, limits(ge=1, le=100)] = 3  # encoder convolutions
+    encoder_embedding_dim: EvenWidth = 512  # width of the encoder's output; even (two directions)
+    n_frames_per_step: Width = 1  # frames a decoder step makes; 2 halves the steps, aligns sooner
+    decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
+    prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, on in synthesis too
     max_decoder_steps: Count = 1000  # synthesis stops here at the latest
     gate_threshold: Positive = 0.5  # synthesis stops when the gate's probability passes this
-    attention_rnn_dim: Count = 1024  # width of the attention LSTM
-    attention_dim: Count = 128  # width in which query and memory are compared
-    attention_location_n_filters: Count = 32  # filters over the past alignments
-    attention_location_kernel_size: Count = 31  # symbols under each of them
+    attention_rnn_dim: Width = 1024  # width of the attention LSTM
+    attention_dim: Width = 128  # width in which query and memory are compared
+    attention_location_n_filters: Width = 32  # filters over the past alignments
+    attention_location_kernel_size: Kernel = 31  # symbols under each of them
     attention_location_gradient: bool = True  # back through past alignments; False is steadier
     p_attention_dropout: Dropout = 0.1  # dropout on the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout on the decoder LSTM's hidden state
-    postnet_embedding_dim: Count = 512  # channels of the postnet
-    postnet_kernel_size: Count = 5  # frames under each postnet convolution
-    postnet_n_convolutions: Annotated[int, limits(ge=2, le=10**6)] = 5  # postnet convolutions
+    postnet_embedding_dim: Width = 512  # channels of the postnet
+    postnet_kernel_size: Kernel = 5  # frames under each postnet convolution
+    postnet_n_convolutions: Annotated[int, limits(ge=2, le=100)] = 5  # postnet convolutions
 
     def __post_init__(self) -> None:
         _refuse([*_field_problems(vars(self)).values()] or _rule_problems(self))
@@ -142,8 +144,6 @@ WORDS = {  # of pydantic's messages
     "less than or equal to": "at most",
 }
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MOST_WEIGHTS = 10**10  # of the model
-BYTES_PER_WEIGHT = 16  # in training: the weight, its gradient and Adam's two means, all float32
 
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
@@ -349,8 +349,6 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> list[str]:
     """What is wrong between several settings."""
     from batching import BatchingError, check_options
 
-    weights = _weights(h)
-    total, largest = sum(weights.values()), max(weights, key=lambda names: weights[names])
     rules = [  # (whether it is broken, the message)
         (
             h.win_length > h.filter_length,
@@ -372,12 +370,6 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> list[str]:
             "batch_capacity allows; leave one of them out",
         ),
         (not h.text_cleaners, "text_cleaners=[]: name at least one, such as [english_cleaners]"),
-        (
-            total > MOST_WEIGHTS,
-            f"{', '.join(f'{name}={getattr(h, name)}' for name in largest.split())}: a model of "
-            f"{total:.2g} weights would take {total * BYTES_PER_WEIGHT / 10**9:,.0f} GB in "
-            f"training; at most {MOST_WEIGHTS:.0e} weights are allowed, so choose smaller ones",
-        ),
     ]
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
         size = getattr(h, name)
@@ -392,27 +384,3 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> list[str]:
     except BatchingError as error:
         problems += re.sub("(?m)^strategy=", "batching_strategy=", str(error)).splitlines()
     return problems
-
-
-def _weights(h: HParams | types.SimpleNamespace) -> dict[str, int]:
-    """Weights of the model's parts, biases left out, by the names of the settings that decide."""
-    width, out = h.encoder_embedding_dim, h.n_mel_channels * h.n_frames_per_step
-    attention, decoder, post = h.attention_rnn_dim, h.decoder_rnn_dim, h.postnet_embedding_dim
-    located = 2 * h.attention_location_kernel_size + h.attention_dim
-    post_layers = 2 * h.n_mel_channels * post + (h.postnet_n_convolutions - 2) * post**2
-    return {
-        "n_symbols symbols_embedding_dim": h.n_symbols * h.symbols_embedding_dim,
-        "encoder_embedding_dim encoder_n_convolutions encoder_kernel_size": width**2
-        * (h.encoder_n_convolutions * h.encoder_kernel_size + 6),
-        "prenet_dim n_mel_channels n_frames_per_step": h.prenet_dim * (out + h.prenet_dim),
-        "attention_rnn_dim prenet_dim": 4 * attention * (h.prenet_dim + width + attention),
-        "decoder_rnn_dim attention_rnn_dim": 4 * decoder * (attention + width + decoder)
-        + (decoder + width) * out,
-        "attention_dim attention_rnn_dim": h.attention_dim * (attention + width),
-        "attention_location_n_filters attention_location_kernel_size attention_dim": (
-            h.attention_location_n_filters * located
-        ),
-        "postnet_embedding_dim postnet_n_convolutions postnet_kernel_size": (
-            post_layers * h.postnet_kernel_size
-        ),
-    }

@@ -1,12 +1,11 @@
 """Settings: what `name=value` becomes, what is refused and how, and the reference's defaults."""
 
-import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 import typing
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 import batching
 import hparams
 from errors import UserError
-from hparams import HParams, check_symbols, create_hparams, describe, hparams_from_dict
-from model import Tacotron2
+from hparams import HParams, create_hparams, describe, hparams_from_dict
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.
-REFERENCE_DEFAULTS = {
+PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
     "seed": 1234,
@@ -61,9 +59,7 @@ REFERENCE_DEFAULTS = {
     "learning_rate_schedule": "constant",
     "p_prenet_dropout": 0.5,
     "loss": "padded",
-}
-# The recipe of Ge et al. where the reference has no such setting.
-PAPER_DEFAULTS = {
+    # The recipe of Ge et al., where the reference has no such setting.
     "batching_strategy": "semi_sorted",
     "local_randomization_factor": 0.1,
     "bucket_size": 1024,
@@ -98,11 +94,9 @@ def refusal(overrides, base=None):
         *((f"mask_padding={text}", False) for text in ("False", "false", "0", "no")),
         ("batch_capacity=20000", 20000),
         ("batch_capacity=None", None),
-        ("batch_capacity=none", None),
         ("win_time=50", 50.0),
         ("loss=unpadded", "unpadded"),
         ("training_files=a folder/list=1.txt", "a folder/list=1.txt"),
-        ("training_files=123", "123"),
         ("text_cleaners=basic_cleaners", ("basic_cleaners",)),
         ("text_cleaners=[ 'a' , \"b\" ]", ("a", "b")),
         ("ignore_layers=[]", ()),
@@ -123,16 +117,13 @@ def test_printed_defaults_read_back_as_themselves(name):
 
 def test_commas_and_spaces_separate_overrides():
     h = create_hparams(" text_cleaners=[a,b] , batch_size = 8, ignore_layers=[x.weight,y.bias],")
-    assert (h.text_cleaners, h.ignore_layers, h.batch_size) == (
-        ("a", "b"),
-        ("x.weight", "y.bias"),
-        8,
-    )
+    assert (h.text_cleaners, h.ignore_layers) == (("a", "b"), ("x.weight", "y.bias"))
+    assert h.batch_size == 8
     for nothing in (None, "", " ", " , "):
         assert create_hparams(nothing) == HParams()
 
 
-def test_later_overrides_win_and_build_on_a_base():
+def test_later_overrides_win_over_a_base():
     base = create_hparams("batch_size=8,learning_rate=0.1")
     h = create_hparams("learning_rate=0.3,learning_rate=0.2", base)
     assert (h.batch_size, h.learning_rate, base.learning_rate) == (8, 0.2, 0.1)
@@ -141,26 +132,15 @@ def test_later_overrides_win_and_build_on_a_base():
 # ---------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("batch_sise", "did you mean batch_size?"),
-        ("gate_treshold", "did you mean gate_threshold?"),
-        ("zzzzzzzz", "all names are in hparams.py"),
-    ],
-)
-def test_unknown_names_are_refused_with_the_nearest(name, hint):
-    assert f"  {name}: no hyper-parameter has this name; {hint}" in refusal(f"{name}=1")
-
-
 def test_all_problems_are_listed_together():
     message = refusal(
-        "batch_sise=3,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
+        "batch_sise=3,zzzzzzzz=1,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
         "win_length=1024,precision=fp61,batching_strategy=semisorted,mel_fmax=12000"
     )
     lines = message.splitlines()[1:]
     expected = [
-        ("batch_sise", "batch_size"),
+        ("  batch_sise: no hyper-parameter has this name; did you mean batch_size?",),
+        ("zzzzzzzz", "all names are in hparams.py"),
         ("epochs=many", "a whole number"),
         ("mask_padding=perhaps", "True or False"),
         ("learning_rate=-1", "must be greater than 0"),
@@ -180,16 +160,13 @@ def test_all_problems_are_listed_together():
     [
         ("batch_size=1.5", "expected a whole number"),
         ("batch_size=0", "must be at least 1"),
-        ("learning_rate=fast", "expected a number"),
         ("learning_rate=nan", "finite"),
-        ("learning_rate=0", "must be greater than 0"),
         ("p_prenet_dropout=1", "must be less than 1"),
         ("loss=average", "'padded' or 'unpadded'"),
         ("win_length=2048", "filter_length=1024"),
         ("mel_fmin=9000", "mel_fmin < mel_fmax"),
         ("encoder_embedding_dim=511", "multiple of 2"),
         ("postnet_kernel_size=2", "odd"),
-        ("postnet_n_convolutions=1", "at least 2"),
         ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
         ("random_epochs=2,prepare_trainset_per_epoch=False", "repeats the first epoch"),
@@ -197,13 +174,9 @@ def test_all_problems_are_listed_together():
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
         ("batch_capacity=1e300", "at most"),
-        ("num_buckets=1e15", "at most"),
         ("seed=" + "9" * 400, "a number of some 400 digits"),
-        ("win_time=1e308", "at most"),
-        ("sampling_rate=1e300", "at most"),
-        ("decoder_rnn_dim=1e9", "decoder_rnn_dim=1000000000, attention_rnn_dim=1024: a model of"),
-        ("symbols_embedding_dim=1e9", "GB in training; at most 1e+10 weights"),
-        ("attention_location_kernel_size=99999999999", "GB in training; at most 1e+10 weights"),
+        ("decoder_rnn_dim=1e9", "at most 8192"),
+        ("attention_location_kernel_size=99999999999", "at most 999"),
     ],
     ids=lambda text: text[:40],
 )
@@ -224,20 +197,6 @@ def test_values_set_in_code_are_checked():
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
-
-
-@pytest.mark.parametrize("override", ["", "decoder_rnn_dim=300,prenet_dim=64,n_frames_per_step=3"])
-def test_counted_weights_are_those_of_the_model(override):
-    chosen = create_hparams(override)
-    matrices = sum(p.numel() for p in Tacotron2(chosen).parameters() if p.dim() > 1)
-    # The reference's gate and attention have a few rows more.
-    assert sum(hparams._weights(chosen).values()) == pytest.approx(matrices, rel=0.001)
-
-
-def test_too_few_symbols_are_refused():
-    with pytest.raises(UserError, match="n_symbols=147: must be at least 148"):
-        check_symbols(create_hparams("n_symbols=147"))
-    check_symbols(HParams())
 
 
 VALUES = st.one_of(
@@ -385,11 +344,10 @@ def test_saved_settings_load_again():
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == HParams(batch_size=8)
 
 
-@pytest.mark.parametrize("name", ["seed", "epochs", "mel_fmax", "win_time"])
+@pytest.mark.parametrize("name", ["seed", "mel_fmax", "win_time"])
 def test_saved_settings_are_checked(name):
-    for digits in (400, 5000):  # Python prints no more than 4,300
-        with pytest.raises(UserError, match=rf"{name}=\(a number of some {digits} digits\)"):
-            hparams_from_dict({name: 10**digits - 1})
+    with pytest.raises(UserError, match=rf"{name}=\(a number of some 5000 digits\)"):
+        hparams_from_dict({name: 10**5000 - 1})  # Python prints no more than 4,300 digits
 
 
 def test_description_stars_what_differs_from_defaults():
@@ -402,10 +360,8 @@ def test_description_stars_what_differs_from_defaults():
 # ---------------------------------------------------------------------------- defaults and the file
 
 
-@pytest.mark.parametrize("expected", [REFERENCE_DEFAULTS, PAPER_DEFAULTS])
-def test_defaults_are_the_published_ones(expected):
-    h = HParams()
-    assert {name: getattr(h, name) for name in expected} == expected
+def test_defaults_are_the_published_ones():
+    assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
 def test_arguments_of_plan_epoch_are_settings():
@@ -420,17 +376,6 @@ def test_arguments_of_plan_epoch_are_settings():
 
 
 def test_every_setting_is_one_commented_line():
-    source = Path(hparams.__file__).read_text(encoding="utf-8")
-    (table,) = [
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "HParams"
-    ]
-    lines = source.splitlines()
-    settings = [node for node in table.body if isinstance(node, ast.AnnAssign)]
-    assert len(settings) == len(NAMES)
-    for node in settings:
-        assert node.lineno == node.end_lineno, f"{node.target.id} takes several lines"
-        comment = lines[node.lineno - 1][node.end_col_offset :].strip()
-        assert comment.startswith("# "), f"{node.target.id} has no comment"
-        assert len(comment) > 8, f"{node.target.id}: {comment!r} says nothing"
+    lines = inspect.getsource(HParams).splitlines()
+    settings = [line for line in lines if re.match(r"    \w+: .+ = .+  # .{8}", line)]
+    assert [line.split(":")[0].strip() for line in settings] == NAMES
