@@ -441,15 +441,11 @@ def test_spread_and_novelty_equal_loops_over_pairs(strategy, mode, data):
     assert pair_novelty(now, before) == pytest.approx(np.mean(new) if new else 1.0, abs=1e-12)
 
 
-def test_spread_and_novelty_of_hand_worked_plans():
+def test_spread_and_novelty_worked_by_hand():
     # Ranks of 10, 20, 20, 50 are 0, 1.5, 1.5, 3: the six distances sum to 9.
     assert pair_spread([10, 20, 20, 50], [[0, 1], [2, 3]]) == pytest.approx(1.5 / (9 / 6))
-    assert pair_spread([10, 20, 20, 50], [[1, 2], [0, 3]]) == pytest.approx(1.5 / (9 / 6))
     assert pair_spread([10, 20, 20, 50], [[0, 3], [1], [2]]) == pytest.approx(3 / (9 / 6))
-    assert pair_spread([7, 7, 7], [[0, 1, 2]]) == 0
     assert pair_novelty([[0, 1, 2], [3]], [[2, 0], [1, 3]]) == pytest.approx(2 / 3)
-    assert pair_novelty([[3, 2], [1, 0]], [[0, 1], [2, 3]]) == 0
-    assert pair_novelty([[0], [1]], [[0, 1]]) == 1
 
 
 # --- refusals
@@ -509,23 +505,6 @@ RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]
 
 
-@every_strategy
-@every_mode
-def test_sampler_gives_the_plan_of_its_epoch(strategy, mode):
-    lengths, options = lengths_like_speech(150), {"seed": 2, "batch_randomization": True} | SMALL
-    options["dynamic_batch_size"] = mode != "fixed"
-    options["batch_capacity"] = 3000 if mode == "given capacity" else None
-    sampler = LengthBatchSampler(lengths, 8, strategy, **options)
-    for epoch in (0, 1, 2, 7):
-        sampler.set_epoch(epoch)
-        expected = as_lists(plan_epoch(lengths, 8, strategy, epoch=epoch, **options))
-        assert len(sampler) == len(expected)
-        given_batches = list(sampler)
-        assert given_batches == expected
-        assert type(given_batches[0]) is list
-        assert type(given_batches[0][0]) is int
-
-
 def test_second_pass_without_set_epoch_is_refused():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     sampler.set_epoch(4)
@@ -548,21 +527,21 @@ def test_second_pass_without_set_epoch_is_refused():
 
 
 @every_strategy
-def test_first_epochs_may_be_random(strategy):
-    options = RECIPE | SMALL | {"seed": 3, "batch_capacity": 90}
-    sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=2, **options)
-    for epoch in range(4):
+@pytest.mark.parametrize("random_epochs", [0, 2])
+def test_sampler_gives_each_epoch_its_plan(strategy, random_epochs):
+    """Random batches of equal size in the first epochs, if so many are asked for."""
+    options = RECIPE | SMALL | {"batch_capacity": 90}
+    sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
+    for epoch in (0, 1, 2, 7):
         sampler.set_epoch(epoch)
-        if epoch < 2:
-            expected = plan_epoch(TWENTY, 3, "random", seed=3, epoch=epoch)
+        if epoch < random_epochs:
+            expected = plan_epoch(TWENTY, 3, "random", seed=options["seed"], epoch=epoch)
         else:
             expected = plan_epoch(TWENTY, 3, strategy, epoch=epoch, **options)
-        expected = [batch.tolist() for batch in expected]
-        assert list(sampler) == expected
-        state = sampler.state_dict(2)
-        resumed = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=2, **options)
-        resumed.load_state_dict(state)
-        assert list(resumed) == expected[2:]
+        assert len(sampler) == len(expected)
+        batches = list(sampler)
+        assert batches == as_lists(expected)
+        assert type(batches[0][0]) is int
 
 
 def fresh_from(state, strategy="semi_sorted", **changed):
@@ -762,7 +741,6 @@ def test_positions_inside_an_update_are_refused(trained):
     ("ranks", "said"),
     [
         ({"rank": 2, "world_size": 2, "batches_per_update": 2}, "rank=2: .* 0 to 1"),
-        ({"rank": -1}, "rank=-1: .* 0 to 0"),
         ({"world_size": 0}, "world_size=0: .* at least 1"),
         ({"batches_per_update": 0}, "batches_per_update=0: .* at least 1"),
         ({"random_epochs": -1}, "random_epochs=-1: .* at least 0"),
@@ -781,7 +759,7 @@ def test_ranks_and_updates_out_of_range_are_refused(ranks, said):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "options", "zero_padding_percent", "average_batch_length", "num_batches"),
+    ("strategy", "options", "zero_padding_percent", "batch_length", "num_batches"),
     [
         # Ge et al., Tables 1 and 2. With DBS the number of batches is the one that follows from
         # the rule: the published 606, 449 and 419 exceed the stated capacity.
@@ -790,30 +768,21 @@ def test_ranks_and_updates_out_of_range_are_refused(ranks, said):
         ("semi_sorted", BR, 6.22, 556.22, 655),
         ("bucket", BR, 6.10, 553.40, 655),
         ("alternated_sort", BR, 6.08, 552.48, 655),
-        ("sorted", {}, 0.16, 526.43, 655),
-        ("semi_sorted", {}, 6.22, 556.22, 655),
-        ("bucket", {}, 6.10, 553.40, 655),
-        ("alternated_sort", {}, 6.08, 552.48, 655),
         ("sorted", DBS, 0.47, 527.15, 437),
-        ("semi_sorted", DBS, 6.62, 557.68, 463),
         ("semi_sorted", DBS | BR, 6.62, 557.68, 463),
     ],
 )
 def test_published_padding_and_batch_lengths_are_met(
-    strategy, options, zero_padding_percent, average_batch_length, num_batches
+    strategy, options, zero_padding_percent, batch_length, num_batches
 ):
     found = []
     for seed in range(5):
-        split = np.random.default_rng(100 + seed).permutation(13_100)[:10_480]
-        frames = LJSPEECH[split]
-        found.append(padding_stats(frames, plan_epoch(frames, 16, strategy, seed=seed, **options)))
-    assert 100 * np.mean([stats.zero_padding_rate for stats in found]) == pytest.approx(
-        zero_padding_percent, abs=0.15
-    )
-    assert np.mean([stats.average_batch_length for stats in found]) == pytest.approx(
-        average_batch_length, abs=1.5
-    )
-    assert np.mean([stats.num_batches for stats in found]) == pytest.approx(num_batches, abs=1.5)
+        frames = LJSPEECH[np.random.default_rng(100 + seed).permutation(13_100)[:10_480]]
+        stats = padding_stats(frames, plan_epoch(frames, 16, strategy, seed=seed, **options))
+        rate = 100 * stats.zero_padding_rate
+        found.append((rate, stats.average_batch_length, stats.num_batches))
+    off = np.abs(np.mean(found, axis=0) - (zero_padding_percent, batch_length, num_batches))
+    assert (off <= (0.15, 1.5, 1.5)).all(), off
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -869,12 +838,11 @@ def test_known_orders_give_the_same_batches(strategy):
 
 
 def test_plan_is_a_sequence_of_batches():
-    plan = EpochPlan(np.array([3, 1, 4, 0, 2]), np.array([0, 2, 3]))
     batches = [[3, 1], [4], [0, 2]]
-    assert [batch.tolist() for batch in plan] == batches
-    assert [plan[i].tolist() for i in (0, 1, 2, -1, -2, -3)] == [*batches, *batches[::-1]]
-    assert [batch.tolist() for batch in plan[1:]] == batches[1:]
+    plan = EpochPlan.from_batches(batches)
+    assert (plan.order.tolist(), plan.starts.tolist()) == ([3, 1, 4, 0, 2], [0, 2, 3])
+    assert as_lists(plan) == batches
+    assert as_lists([plan[-1], *plan[1:]]) == [batches[-1], *batches[1:]]
     for beyond in (3, -4):
         with pytest.raises(IndexError):
             plan[beyond]
-    assert EpochPlan.from_batches(batches).order.tolist() == [3, 1, 4, 0, 2]

@@ -221,24 +221,6 @@ def test_partial_steps_are_refused():
         tiny_model(n_frames_per_step=2)(tiny_batch(((7, 9), (5, 13)), r=1))
 
 
-@pytest.mark.parametrize("r", [1, 2, 3])
-def test_teacher_forcing_sees_earlier_steps_only(r):
-    model = tiny_model(n_frames_per_step=r, p_prenet_dropout=0.0, mask_padding=False)
-    batch = tiny_batch(((7, 4 * r), (4, 4 * r)), r)
-    before = model(batch)
-    for t in range(4):
-        for frame in range(t * r, (t + 1) * r):  # each frame of step t
-            mel = batch.mel.clone()
-            mel[:, :, frame] += 10
-            after = model(dataclasses.replace(batch, mel=mel))
-            frames = (t + 1) * r
-            assert torch.equal(after.mel[:, :, :frames], before.mel[:, :, :frames])
-            assert torch.equal(after.gate[:, : t + 1], before.gate[:, : t + 1])
-            assert torch.equal(after.alignments[:, : t + 1], before.alignments[:, : t + 1])
-            if t < 3:
-                assert not torch.equal(after.gate[:, t + 1], before.gate[:, t + 1])
-
-
 # ---------------------------------------------------------------------------- plain numpy
 
 
