@@ -251,18 +251,6 @@ def test_semi_sorted_without_noise_equals_sorted(strategy, randomize, data, mode
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-@few
-@given(data=data)
-def test_semi_sorted_stays_within_its_noise_range(data):
-    lengths, batch_size, options = draw_case(data, "semi_sorted")
-    order = laid_out(plan_epoch(lengths, batch_size, "semi_sorted", **options))
-    noise_range = (max(lengths) - min(lengths)) * options["local_randomization_factor"]
-    longest = 0
-    for i in order:
-        longest = max(longest, lengths[i])
-        assert longest - lengths[i] <= noise_range * (1 + 1e-9)
-
-
 # Of two clips moved by independent noise, the distance of their places is distributed as the
 # difference of two draws: triangular for uniform noise of range a, with mean a / 3 and integral of
 # the squared density 2 / (3 a); Laplace for exponential noise of mean m, with mean m and 1 / (4 m).
@@ -387,18 +375,6 @@ def naive_padding(lengths, batches, frames_per_step=1):
     return (len(batches), *rates, *decoded, max(sizes), largest)
 
 
-@pytest.mark.parametrize(
-    ("frames_per_step", "padded_fraction", "frames", "steps", "largest"),
-    [(1, 2 / 11, 11, 7, 8), (3, 6 / 15, 15, 3, 12)],
-)
-def test_padding_stats_worked_by_hand(frames_per_step, padded_fraction, frames, steps, largest):
-    """Batch {2, 4} is padded to 4: rate 1/4, 8 frames. Batch {3} needs nothing: rate 0, 3 frames.
-    Of three frames a step, they take two steps or six frames each, and one or three."""
-    found = astuple(padding_stats([4, 3, 2], [[2, 0], np.array([1])], frames_per_step))
-    expected = (2, 2 / 4 / 3, 11 / 3, 2 / 9, padded_fraction, frames, steps, 2, largest)
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
 @every_strategy
 @every_mode
 @few
@@ -439,13 +415,6 @@ def test_spread_and_novelty_equal_loops_over_pairs(strategy, mode, data):
     together = {frozenset(pair) for batch in before for pair in combinations(batch, 2)}
     new = [frozenset(pair) not in together for batch in now for pair in combinations(batch, 2)]
     assert pair_novelty(now, before) == pytest.approx(np.mean(new) if new else 1.0, abs=1e-12)
-
-
-def test_spread_and_novelty_worked_by_hand():
-    # Ranks of 10, 20, 20, 50 are 0, 1.5, 1.5, 3: the six distances sum to 9.
-    assert pair_spread([10, 20, 20, 50], [[0, 1], [2, 3]]) == pytest.approx(1.5 / (9 / 6))
-    assert pair_spread([10, 20, 20, 50], [[0, 3], [1], [2]]) == pytest.approx(3 / (9 / 6))
-    assert pair_novelty([[0, 1, 2], [3]], [[2, 0], [1, 3]]) == pytest.approx(2 / 3)
 
 
 # --- refusals

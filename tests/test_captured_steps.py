@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from test_model import seeded, tiny_model
+from test_model import make_stop, seeded, tiny_model
 
 import captured_steps
 import cuda_capture
@@ -23,18 +23,20 @@ LENGTHS = (9, 4, 6)  # symbols
 MOST_STEPS = 2 * CHUNK + 5
 
 
-def speaker(seed=0, **changes) -> Tacotron2:
-    model = tiny_model(seed, **{"max_decoder_steps": MOST_STEPS} | changes)
-    model.decoder.gate_layer.linear_layer.weight.data *= 5  # so that probabilities differ
-    return model
+def speaker(**changes) -> Tacotron2:
+    return tiny_model(**{"max_decoder_steps": MOST_STEPS} | changes)
 
 
-def spoken(model, texts=3, lengths=LENGTHS, seed=1):
-    device = model.embedding.weight.device
+def inputs(model, texts=3, lengths=LENGTHS):
+    """Of model.infer."""
     lengths = torch.tensor(lengths[:texts])
-    text = torch.randint(1, 20, (texts, int(lengths.max())), generator=seeded(seed))
-    masks = model.decoder.draw_masks(model.max_decoder_steps, texts, seeded(seed))
-    return model.infer(text.to(device), lengths, masks)
+    text = torch.randint(1, 20, (texts, int(lengths.max())), generator=seeded(1))
+    masks = model.decoder.draw_masks(model.max_decoder_steps, texts, seeded(1))
+    return text.to(model.embedding.weight.device), lengths, masks
+
+
+def spoken(model, texts=3, lengths=LENGTHS):
+    return model.infer(*inputs(model, texts, lengths))
 
 
 def overwriting(calls, function, device):
@@ -64,16 +66,9 @@ def assert_same(outputs, expected):
 
 def ends_at(longest, texts, r):
     """A model whose longest text of the first `texts` ends with step `longest` by its gate."""
-    for seed in range(200):
-        model = speaker(seed, n_frames_per_step=r, gate_threshold=1.0)
-        probability = torch.sigmoid(spoken(model, texts).gate)  # [B, T]
-        levels = probability.flatten().sort().values
-        for threshold in ((levels[1:] + levels[:-1]) / 2)[levels.diff() > 1e-4].tolist():
-            passes = probability > threshold
-            if passes.any(dim=1).all() and passes.int().argmax(dim=1).max() + 1 == longest:
-                model.gate_threshold = threshold
-                return model
-    raise AssertionError(f"no model found that ends with step {longest}")
+    model = speaker(n_frames_per_step=r)
+    make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
+    return model
 
 
 @pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])

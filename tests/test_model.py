@@ -228,15 +228,15 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def numpy_decoder(decoder, memory, text_lengths, mel, masks, p):
-    """Teacher forcing, one clip and one step at a time, in float64. Returns mel, gate, alignments.
+def numpy_decoder(decoder, symbols, mel, masks, p):
+    """Teacher forcing of one clip, step by step. Returns mel, gate and alignments.
 
-    `masks` are four arrays [T, B, dim]: prenet (two), attention hidden, decoder hidden.
+    Of `masks`, four arrays [T, dim]: prenet (two), attention hidden, decoder hidden.
     """
-    w = {name: tensor.double().numpy() for name, tensor in decoder.state_dict().items()}
-    r = w["linear_projection.linear_layer.weight"].shape[0] // MELS
-    location_filters = w["attention_layer.location_layer.location_conv.conv.weight"]
-    half = location_filters.shape[2] // 2
+    w = {n.replace(".linear_layer", ""): x.numpy() for n, x in decoder.state_dict().items()}
+    w = {name.removeprefix("attention_layer."): x for name, x in w.items()}
+    filters = w["location_layer.location_conv.conv.weight"]
+    half = filters.shape[2] // 2
 
     def lstm(name, x, hidden, cell):
         gates = w[f"{name}.weight_ih"] @ x + w[f"{name}.bias_ih"]
@@ -245,56 +245,41 @@ def numpy_decoder(decoder, memory, text_lengths, mel, masks, p):
         cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
         return sigmoid(o) * np.tanh(cell), cell
 
-    batch_size, num_steps = len(memory), mel.shape[2] // r
-    all_mels, all_gates = np.zeros_like(mel), np.zeros((batch_size, num_steps))
-    all_alignments = np.zeros((batch_size, num_steps, memory.shape[1]))
-    for b in range(batch_size):
-        symbols = memory[b, : text_lengths[b]]
-        attention_hidden = attention_cell = np.zeros(w["attention_rnn.weight_hh"].shape[1])
-        decoder_hidden = decoder_cell = np.zeros(w["decoder_rnn.weight_hh"].shape[1])
-        context, cumulative = np.zeros(memory.shape[2]), np.zeros(len(symbols))
-        alignment = np.zeros(len(symbols))
-        for t in range(num_steps):
-            x = np.zeros(MELS * r)
-            if t > 0:
-                x = mel[b, :, (t - 1) * r : t * r].T.reshape(-1)
-            for layer in (0, 1):
-                x = np.maximum(w[f"prenet.layers.{layer}.linear_layer.weight"] @ x, 0)
-                x = x * masks[layer][t, b] / (1 - p["prenet"])
-            attention_hidden, attention_cell = lstm(
-                "attention_rnn", np.concatenate([x, context]), attention_hidden, attention_cell
-            )
-            attention_hidden = attention_hidden * masks[2][t, b] / (1 - p["attention"])
-            past = np.pad(np.stack([alignment, cumulative]), ((0, 0), (half, half)))
-            query = w["attention_layer.query_layer.linear_layer.weight"] @ attention_hidden
-            energies = np.zeros(len(symbols))
-            for i in range(len(symbols)):
-                window = past[:, i : i + 2 * half + 1]
-                features = np.einsum("fck,ck->f", location_filters, window)
-                location = w["attention_layer.location_layer.location_dense.linear_layer.weight"]
-                key = w["attention_layer.memory_layer.linear_layer.weight"] @ symbols[i]
-                hidden = np.tanh(query + key + location @ features)
-                energies[i] = (w["attention_layer.v.linear_layer.weight"] @ hidden).item()
-            alignment = np.exp(energies - energies.max())
-            alignment = alignment / alignment.sum()
-            cumulative = cumulative + alignment
-            context = alignment @ symbols
-            decoder_hidden, decoder_cell = lstm(
-                "decoder_rnn",
-                np.concatenate([attention_hidden, context]),
-                decoder_hidden,
-                decoder_cell,
-            )
-            decoder_hidden = decoder_hidden * masks[3][t, b] / (1 - p["decoder"])
-            out = np.concatenate([decoder_hidden, context])
-            frames = w["linear_projection.linear_layer.weight"] @ out
-            frames = frames + w["linear_projection.linear_layer.bias"]
-            for k in range(r):
-                all_mels[b, :, t * r + k] = frames[k * MELS : (k + 1) * MELS]
-            gate = w["gate_layer.linear_layer.weight"] @ out + w["gate_layer.linear_layer.bias"]
-            all_gates[b, t] = gate.item()
-            all_alignments[b, t, : len(symbols)] = alignment
-    return all_mels, all_gates, all_alignments
+    attention_hidden = attention_cell = np.zeros(w["attention_rnn.weight_hh"].shape[1])
+    decoder_hidden = decoder_cell = np.zeros(w["decoder_rnn.weight_hh"].shape[1])
+    context, frames = np.zeros(symbols.shape[1]), np.zeros(len(w["linear_projection.bias"]))
+    alignment = cumulative = np.zeros(len(symbols))
+    mels, gates, alignments = [], [], []
+    for first, second, attention_keep, decoder_keep in zip(*masks, strict=True):
+        x = np.maximum(w["prenet.layers.0.weight"] @ frames, 0) * first / (1 - p["prenet"])
+        x = np.maximum(w["prenet.layers.1.weight"] @ x, 0) * second / (1 - p["prenet"])
+        attention_hidden, attention_cell = lstm(
+            "attention_rnn", np.concatenate([x, context]), attention_hidden, attention_cell
+        )
+        attention_hidden = attention_hidden * attention_keep / (1 - p["attention"])
+        past = np.pad(np.stack([alignment, cumulative]), ((0, 0), (half, half)))
+        query = w["query_layer.weight"] @ attention_hidden
+        energies = np.zeros(len(symbols))
+        for i, symbol in enumerate(symbols):
+            features = np.einsum("fck,ck->f", filters, past[:, i : i + 2 * half + 1])
+            location = w["location_layer.location_dense.weight"] @ features
+            hidden = np.tanh(query + w["memory_layer.weight"] @ symbol + location)
+            energies[i] = (w["v.weight"] @ hidden).item()
+        alignment = np.exp(energies) / np.exp(energies).sum()
+        cumulative = cumulative + alignment
+        context = alignment @ symbols
+        decoder_hidden, decoder_cell = lstm(
+            "decoder_rnn", np.concatenate([attention_hidden, context]), decoder_hidden, decoder_cell
+        )
+        decoder_hidden = decoder_hidden * decoder_keep / (1 - p["decoder"])
+        out = np.concatenate([decoder_hidden, context])
+        made = w["linear_projection.weight"] @ out + w["linear_projection.bias"]
+        mels.append(made.reshape(-1, MELS).T)  # [n_mels, r]
+        gates.append((w["gate_layer.weight"] @ out + w["gate_layer.bias"]).item())
+        alignments.append(alignment)
+        end = len(mels) * mels[0].shape[1]
+        frames = mel[:, end - mels[0].shape[1] : end].T.reshape(-1)  # the real ones
+    return np.concatenate(mels, axis=1), np.array(gates), np.array(alignments)
 
 
 @pytest.mark.parametrize("r", [1, 2])
@@ -303,17 +288,18 @@ def test_decoder_equals_plain_numpy(r):
     rates = {f"p_{name}_dropout": rate for name, rate in p.items()}
     model = tiny_model(training=True, n_frames_per_step=r, **rates).double()
     memory = torch.randn(3, 6, 8, generator=seeded(), dtype=torch.float64)
-    lengths, batch = torch.tensor([6, 2, 4]), tiny_batch(((1, 8), (1, 6), (1, 3)), r)
+    lengths, mel = torch.tensor([6, 2, 4]), tiny_batch(((1, 8), (1, 6), (1, 3)), r).mel.double()
     masks = model.decoder.draw_masks(8 // r, 3, seeded(3))
-    actual = teacher_forced(
-        model.decoder, memory, torch.arange(6) >= lengths[:, None], batch.mel.double(), masks
-    )
-    arrays = [m.numpy() for m in (*masks.prenet, masks.attention_hidden, masks.decoder_hidden)]
-    expected = numpy_decoder(
-        model.decoder, memory.numpy(), lengths.tolist(), batch.mel.double().numpy(), arrays, p
-    )
-    for ours, plain in zip(actual, expected, strict=True):
-        assert_close(ours.detach(), plain, 1e-12)
+    mask = torch.arange(6) >= lengths[:, None]
+    with torch.no_grad():
+        actual = teacher_forced(model.decoder, memory, mask, mel, masks)
+    for row, length in enumerate(lengths.tolist()):
+        keep = [x[:, row].numpy() for x in (*masks.prenet, *masks[1:])]
+        clip = memory[row, :length].numpy(), mel[row].numpy()
+        expected = numpy_decoder(model.decoder, *clip, keep, p)
+        assert (actual[2][row, :, length:] == 0).all()
+        for ours, plain in zip(actual, expected, strict=True):
+            assert_close(ours[row, ..., : plain.shape[-1]], plain, 1e-12)
 
 
 # ---------------------------------------------------------------------------- dropout
@@ -461,22 +447,25 @@ def masks_of(masks, row, num_steps=None):
     return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
 
 
-def eager_to_stop(model, text, lengths, masks, distinct=3):
-    """Set the gate so that the texts stop at `distinct` steps or more; returns the steps."""
+def at_three_steps(steps):
+    return len(steps.unique()) >= 3 and steps.min() > 1
+
+
+def make_stop(model, text, lengths, masks, wanted=at_three_steps):
+    """Set the gate so that the texts stop at steps [B] that are wanted; returns these."""
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
-    for seed in range(100):
+    for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
         model.gate_threshold = 2.0  # a probability never passes it
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
-        levels = logits.flatten().sort().values
-        for low, high in itertools.pairwise(levels):
+        for low, high in itertools.pairwise(logits.flatten().sort().values):
             passes = logits > (low + high) / 2
-            steps = torch.where(passes.any(1), passes.float().argmax(1) + 1, logits.shape[1])
-            if len(steps.unique()) >= distinct and steps.min() > 1 and high - low > 1e-3:
+            steps = torch.where(passes.any(1), passes.int().argmax(1) + 1, logits.shape[1])
+            if high - low > 1e-3 and wanted(steps):
                 gate.bias.data -= (low + high) / 2
                 return steps.tolist()
-    raise AssertionError("no gate found that stops the texts at different steps")
+    raise AssertionError("no gate found that stops the texts at such steps")
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
@@ -485,7 +474,7 @@ def test_texts_do_not_disturb_each_other(r):
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
     text = torch.randint(1, 20, (5, 9), generator=seeded())  # beyond its length: other symbols
     masks = model.decoder.draw_masks(12, 5, seeded(1))
-    steps = eager_to_stop(model, text, text_lengths, masks)
+    steps = make_stop(model, text, text_lengths, masks)
     together = model.infer(text, text_lengths, masks)
     assert together.mel_lengths.tolist() == [r * t for t in steps]
     assert together.mel.shape[2] == max(together.mel_lengths)
@@ -510,7 +499,7 @@ def test_inference_is_teacher_forcing_on_its_own_frames(r):
     model = tiny_model(n_frames_per_step=r)
     text, lengths = torch.randint(1, 20, (1, 8), generator=seeded()), torch.tensor([8])
     masks = model.decoder.draw_masks(12, 1, seeded(1))
-    eager_to_stop(model, text, lengths, masks, distinct=1)
+    make_stop(model, text, lengths, masks, wanted=lambda steps: steps > 1)
     spoken = model.infer(text, lengths, masks)
     steps = spoken.gate.shape[1]
     batch = Batch(text, lengths, spoken.mel, torch.zeros(1, steps), spoken.mel_lengths)
