@@ -51,11 +51,7 @@ def test_diagonal_attention_costs_nothing():
     steps = symbols = torch.tensor([40])
     straight = torch.eye(40)[None]
     assert float(guided_attention_loss(straight, steps, symbols)) == 0
-    backwards = straight.flip(2)
-    assert 0.6 < float(guided_attention_loss(backwards, steps, symbols)) < 1
-    assert float(guided_attention_loss(backwards, steps, symbols, sigma=0.01)) > 0.95
-    even = torch.full((1, 40, 40), 1 / 40)
-    assert 0.5 < float(guided_attention_loss(even, steps, symbols)) < 0.65
+    assert 0.6 < float(guided_attention_loss(straight.flip(2), steps, symbols)) < 1
 
 
 @given(CLIPS, st.integers(0, 99))

@@ -157,17 +157,6 @@ def test_gpu_graphs_equal_the_readable_loop_bitwise(full_size, lengths):
 
 
 @needs_gpu
-def test_gpu_graphs_speak_texts_of_two_lengths():
-    model = ends_at(CHUNK + 3, 3, 1).cuda()
-    for lengths in (LENGTHS, (5, 7, 3)):
-        model.speaking_decoder = readable.free_running
-        expected = spoken(model, lengths=lengths)
-        model.speaking_decoder = captured_steps.free_running
-        for _ in range(2):
-            assert_same(spoken(model, lengths=lengths), expected)
-
-
-@needs_gpu
 def test_gpu_speech_leaves_the_random_state_alone(full_size):
     full_size.speaking_decoder = captured_steps.free_running
     torch.cuda.manual_seed(3)

@@ -54,16 +54,6 @@ def test_batch_norm_of_one_value_uses_running_statistics():
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
-def test_padding_mask_is_true_beyond_each_length():
-    mask = padding_mask(torch.tensor([3, 1, 4]), 4, CPU)
-    assert mask.dtype == torch.bool
-    assert mask.tolist() == [
-        [False, False, False, True],
-        [False, True, True, True],
-        [False, False, False, False],
-    ]
-
-
 @pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2, 4, 3], [7, 1]])
 def test_packing_equals_torchs(lengths):
     lengths, width = torch.tensor(lengths), 7
