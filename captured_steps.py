@@ -97,7 +97,12 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
             graph, result = captured(function, _side_stream(device))
     except Exception as error:  # whatever torch, the driver or the GPU cannot capture
         cause = error.__context__ or error  # what broke a capture breaks its end too
-        _warn_once(str(cause).strip().partition("\n")[0] or type(cause).__name__)
+        problem = str(cause).strip().partition("\n")[0] or type(cause).__name__
+        warnings.warn(  # which is shown once
+            "synthesis launches its steps one by one, with the same results but several times "
+            f"slower than by a CUDA graph, which failed: {problem}",
+            stacklevel=2,
+        )
         while True:
             yield function()
     while True:
@@ -124,12 +129,3 @@ def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
             yield
         finally:
             current.wait_stream(side)
-
-
-@functools.cache
-def _warn_once(problem: str) -> None:
-    warnings.warn(
-        "synthesis launches its steps one by one, with the same results but several times slower "
-        f"than by a CUDA graph, which failed: {problem}",
-        stacklevel=2,
-    )

@@ -6,7 +6,7 @@ The decoder here is the readable one, step by step. `Tacotron2` takes faster fun
 In shapes: B clips, T_in symbols, T steps of the decoder, T_out = T * r frames, r frames per step.
 """
 
-import math
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from layers import (
     Attention,
     BatchNorm,
     Conv1d,
+    Gain,
     Linear,
     Prenet,
     draw_keep_mask,
@@ -50,19 +51,19 @@ class DropoutMasks(NamedTuple):
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
 
+def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequential:
+    return nn.Sequential(Conv1d(in_dim, dim, kernel_size, init_gain=gain), BatchNorm(dim))
+
+
 class Encoder(nn.Module):
     """Three convolutions and a bidirectional LSTM over the symbols."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
-        dim = hparams.encoder_embedding_dim
+        dim, kernel_size = hparams.encoder_embedding_dim, hparams.encoder_kernel_size
         in_dims = [hparams.symbols_embedding_dim] + [dim] * (hparams.encoder_n_convolutions - 1)
         self.convolutions = nn.ModuleList(
-            nn.Sequential(
-                Conv1d(in_dim, dim, hparams.encoder_kernel_size, init_gain="relu"),
-                BatchNorm(dim),
-            )
-            for in_dim in in_dims
+            _convolution(in_dim, dim, kernel_size, "relu") for in_dim in in_dims
         )
         self.lstm = nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
 
@@ -93,16 +94,8 @@ class Postnet(nn.Module):
         h, count = hparams, hparams.postnet_n_convolutions
         dims = [h.n_mel_channels] + [h.postnet_embedding_dim] * (count - 1) + [h.n_mel_channels]
         self.convolutions = nn.ModuleList(
-            nn.Sequential(
-                Conv1d(
-                    dims[i],
-                    dims[i + 1],
-                    h.postnet_kernel_size,
-                    init_gain="tanh" if i < count - 1 else "linear",
-                ),
-                BatchNorm(dims[i + 1]),
-            )
-            for i in range(count)
+            _convolution(in_dim, dim, h.postnet_kernel_size, "tanh" if n < count else "linear")
+            for n, (in_dim, dim) in enumerate(itertools.pairwise(dims), start=1)
         )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -252,7 +245,7 @@ def teacher_forced(
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
-    frames, gates, alignments = [], [], []
+    made = []
     for t, prenet_output in enumerate(prenet_outputs):
         frame, gate, state = decoder.step(
             prenet_output,
@@ -263,9 +256,8 @@ def teacher_forced(
             None if dropout_masks.attention_hidden is None else dropout_masks.attention_hidden[t],
             None if dropout_masks.decoder_hidden is None else dropout_masks.decoder_hidden[t],
         )
-        frames.append(frame)
-        gates.append(gate)
-        alignments.append(state.alignment)
+        made.append((frame, gate, state.alignment))
+    frames, gates, alignments = zip(*made, strict=True)
     return (
         decoder.to_frames(torch.stack(frames)),
         torch.stack(gates, dim=1),
@@ -318,8 +310,7 @@ class Tacotron2(nn.Module):
         self.gate_threshold = hparams.gate_threshold
         self.training_decoder, self.speaking_decoder = training_decoder, speaking_decoder
         self.embedding = nn.Embedding(hparams.n_symbols, hparams.symbols_embedding_dim)
-        bound = math.sqrt(3) * math.sqrt(2 / (hparams.n_symbols + hparams.symbols_embedding_dim))
-        nn.init.uniform_(self.embedding.weight, -bound, bound)
+        nn.init.xavier_uniform_(self.embedding.weight)
         self.encoder = Encoder(hparams)
         self.decoder = Decoder(hparams)
         self.postnet = Postnet(hparams)
@@ -433,18 +424,16 @@ class Tacotron2Loss(nn.Module):
         step_mask = frame_mask[:, ::frames_per_step]  # beyond the end if its first frame is
         real_values = int(batch.mel_lengths.sum()) * num_mels
         real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())
+        # Under autocast outputs have half precision, of which a sum needs more.
+        mel, mel_postnet, gate = (
+            x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]
+        )
         padded, unpadded = [], []
-        for output in (outputs.mel, outputs.mel_postnet):
-            error = F.mse_loss(_full_precision(output), batch.mel, reduction="none")
+        for output in (mel, mel_postnet):
+            error = F.mse_loss(output, batch.mel, reduction="none")
             padded.append(error.mean())
             unpadded.append(error.masked_fill(frame_mask.unsqueeze(1), 0.0).sum() / real_values)
-        error = F.binary_cross_entropy_with_logits(
-            _full_precision(outputs.gate), batch.gate, reduction="none"
-        )
+        error = F.binary_cross_entropy_with_logits(gate, batch.gate, reduction="none")
         padded.append(error.mean())
         unpadded.append(error.masked_fill(step_mask, 0.0).sum() / real_steps)
         return Losses._make([sum(padded), *padded, sum(unpadded), *unpadded])
-
-
-def _full_precision(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -7,7 +7,8 @@ write_speech(Path("out/evening"), speech, speaker.hparams)
 """
 
 import math
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
-from text.splitting import Ending, TextPart, split_sequence
+from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
 LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
@@ -44,7 +45,7 @@ class Speech:
     mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: list[TextPart] = field(default_factory=list)  # of the text
+    parts: str = ""  # into how many parts the text was split, and by which limit; empty for one
 
 
 def load_speaker(
@@ -96,13 +97,19 @@ def speak_text(
         speech = speak(speaker.model, words, seed)
         mels.append(speech.mel)
         alignments += speech.alignments
-        shown = shortened(sequence_to_text(words), 30)
+        shown = textwrap.shorten(sequence_to_text(words), 30, placeholder="...")
         where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
         warnings += [where + warning for warning in speech.warnings]
         if number < len(parts):
             frames = round(pause_frames * PAUSES[part.ending])
             mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
-    return Speech(torch.cat(mels, dim=1), alignments, warnings, parts)
+    split = ""
+    if len(parts) > 1:
+        limit = f"longest in training: {speaker.longest_text}"
+        limit = f"--max-symbols {max_symbols}" if max_symbols else limit
+        sizes = [part.end - part.start for part in parts]
+        split = f"in {len(parts)} parts of {min(sizes)} to {max(sizes)} symbols ({limit})"
+    return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
 
 
 def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
@@ -127,15 +134,6 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
 
 
-def shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def sharpness(alignment: np.ndarray) -> float:
-    """Mean over the steps of the largest weight: 1 is a clear focus, 1 / symbols none at all."""
-    return float(alignment.max(axis=1).mean())
-
-
 def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
     """What is broken in attention weights [steps, symbols]: words blurred, missing or repeated.
 
@@ -143,10 +141,11 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
     attention often skips silent letters at its end and the punctuation after it.
     """
     warnings = []
-    if sharpness(alignment) < LEAST_SHARPNESS:
+    sharpness = alignment.max(axis=1).mean()
+    if sharpness < LEAST_SHARPNESS:
         warnings.append(
-            f"alignment is blurred: sharpness {sharpness(alignment):.2f} is below "
-            f"{LEAST_SHARPNESS}; the model has not learnt to read yet, train longer"
+            f"alignment is blurred: sharpness {sharpness:.2f} is below {LEAST_SHARPNESS}; "
+            "the model has not learnt to read yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
     words = word_spans(sequence)
@@ -176,15 +175,6 @@ def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
             spans.append((start, i))
             start = None
     return spans
-
-
-def describe_parts(parts: list[TextPart], max_symbols: int | None, longest_text: int | None) -> str:
-    """How a text was split, and by which limit: the one given, else the longest training text."""
-    lengths = [part.end - part.start for part in parts]
-    limit = (
-        f"--max-symbols {max_symbols}" if max_symbols else f"longest in training: {longest_text}"
-    )
-    return f"in {len(parts)} parts of {min(lengths)} to {max(lengths)} symbols ({limit})"
 
 
 def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:

@@ -16,6 +16,7 @@ import environment
 
 import argparse
 import sys
+import textwrap
 from pathlib import Path
 
 from errors import UserError
@@ -24,10 +25,8 @@ from hparams import HParams
 from printing import print_without_failing
 from speaking import (
     PAUSE,
-    describe_parts,
     load_speaker,
     sequence_to_speak,
-    shortened,
     speak_text,
     write_speech,
 )
@@ -93,10 +92,10 @@ def main(arguments: list[str] | None = None) -> None:
             speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
             base = args.output_directory / f"{number:04d}"
             seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
-            print(f"{base.name}.wav  {seconds:5.2f} s  {shortened(text, 60)}", flush=True)
-            if len(speech.parts) > 1:
-                parts = describe_parts(speech.parts, args.max_symbols, speaker.longest_text)
-                print(f"  {parts}", flush=True)
+            shown = textwrap.shorten(text, 60, placeholder="...")
+            print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
+            if speech.parts:
+                print(f"  {speech.parts}", flush=True)
             for warning in speech.warnings:
                 print(f"  warning: {warning}", flush=True)
     except (UserError, OSError) as error:

@@ -45,7 +45,6 @@ from files import write_atomically
 from pictures import draw_mel
 from speaking import (
     Speaker,
-    describe_parts,
     load_speaker,
     sequence_to_speak,
     speak_text,
@@ -154,8 +153,8 @@ class Reader:
         base, address = self.folder / str(self.results) / name, f"results/{self.results}/{name}"
         base.parent.mkdir()
         notes = [f"{write_speech(base, speech, hparams):.2f} s of sound"]
-        if len(speech.parts) > 1:
-            notes.append(describe_parts(speech.parts, self.max_symbols, speaker.longest_text))
+        if speech.parts:
+            notes.append(speech.parts)
         picture = draw_mel(speech.mel.numpy())
         write_atomically(
             base.with_name(f"{name}-mel.png"), lambda file: picture.savefig(file, format="png")
