@@ -226,11 +226,6 @@ def test_sorted_batches_worked_by_hand(lengths, batch_size, options, batches):
     assert as_lists(plan_epoch(lengths, batch_size, "sorted", **options)) == batches
 
 
-def test_equal_clips_fill_the_capacity_exactly():
-    plan = plan_epoch([7.3] * 9, 4, "sorted", dynamic_batch_size=True)
-    assert [len(batch) for batch in plan] == [4, 4, 1]
-
-
 @pytest.mark.parametrize("strategy", SEMI_SORTED)
 @with_and_without_randomization
 @few

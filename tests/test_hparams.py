@@ -71,11 +71,7 @@ def refusal(overrides, base=None):
     ("override", "expected"),
     [
         ("learning_rate=1", 1.0),
-        ("learning_rate=1e-4", 0.0001),
-        ("batch_size=32", 32),
         ("iters_per_checkpoint=1e6", 1_000_000),
-        ("batch_size=+16", 16),
-        ("epochs=2.0", 2),
         ("seed=9007199254740993", 9007199254740993),  # more digits than a float holds
         *((f"mask_padding={text}", True) for text in ("True", "true", "1", "yes")),
         *((f"mask_padding={text}", False) for text in ("False", "false", "0", "no")),

@@ -321,18 +321,6 @@ def test_prenet_dropout_stays_on_after_training():
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_masks_decide_the_decoders_dropout(training):
-    model, batch = tiny_model(training=training), tiny_batch()
-    masks = model.decoder.draw_masks(batch.mel.shape[2], 3, seeded())
-    mels = []
-    for given in (masks, masks, None):
-        torch.manual_seed(5)  # for encoder and postnet
-        mels.append(model(batch, given).mel)
-    assert torch.equal(mels[0], mels[1])
-    assert not torch.equal(mels[0], mels[2])  # drawn anew
-
-
 def test_convolutions_drop_half_in_training():
     model = tiny_model(training=True, postnet_embedding_dim=64, encoder_embedding_dim=64)
     convolutions = [*model.encoder.convolutions, *model.postnet.convolutions]
