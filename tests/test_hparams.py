@@ -140,7 +140,6 @@ def test_all_problems_are_listed_together():
         ("learning_rate=nan", "finite"),
         ("p_prenet_dropout=1", "must be less than 1"),
         ("win_length=2048", "filter_length=1024"),
-        ("mel_fmin=9000", "mel_fmin < mel_fmax"),
         ("encoder_embedding_dim=511", "multiple of 2"),
         ("postnet_kernel_size=2", "odd"),
         ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
@@ -149,7 +148,6 @@ def test_all_problems_are_listed_together():
         ("random_epochs=2,batch_capacity=90000", "leave one of them out"),
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
-        ("batch_capacity=1e300", "at most"),
         ("seed=" + "9" * 400, "a number of some 400 digits"),
         ("decoder_rnn_dim=1e9", "at most 8192"),
     ],
@@ -279,7 +277,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625: rounded up
-        ("", "hop_time=10", (1024, 221, 1024)),  # 220.5
+        ("", "hop_time=0.1360544217687075", (1024, 3, 1024)),  # a product just above 3
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),  # not 1025
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
