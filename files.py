@@ -10,8 +10,9 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from errors import UserError
 
@@ -26,7 +27,7 @@ OTHER_KINDS = {
 }
 
 
-def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BinaryIO:
+def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
     """A file, opened to read bytes. It never waits, as opening a named pipe would.
 
     Raises:

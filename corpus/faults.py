@@ -79,10 +79,6 @@ def _worst(
     return [clips[i] for i in order if badness[i] > limit]
 
 
-def _line(clip: Clip) -> str:
-    return Path(clip.where).name  # metadata.csv:12
-
-
 def _silences(clips: Sequence[Clip], rate: int) -> Fault:
     longest = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     return Fault(
@@ -107,7 +103,7 @@ def _unusual_rates(clips: Sequence[Clip], rate: int) -> Fault:
         f"{median:.1f})",
         "Listen, then correct the text, cut the sound, or leave the clip out",
         [
-            f"{_line(clip)}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
+            f"{Path(clip.where).name}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
             for clip in _worst(clips, distances, np.log(high / median))
         ],
     )
@@ -128,15 +124,12 @@ def _clipping(clips: Sequence[Clip], rate: int) -> Fault:
 def _dropped(clips: Sequence[Clip], hparams: HParams) -> Fault:
     dropped = {clip: dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips}
 
-    def shown(symbol: str) -> str:
-        return repr(symbol) if symbol.isprintable() else ascii(symbol)
-
     return Fault(
         "symbols dropped from texts",
         "characters or phones that the text cleaners drop",
         "Write them as words, or choose other text_cleaners by --hparams",
         [
-            f"{_line(clip)}: {' '.join(map(shown, dropped[clip]))}"
+            f"{Path(clip.where).name}: {' '.join(map(repr, dropped[clip]))}"
             for clip in _worst(clips, [len(dropped[clip]) for clip in clips], 0)
         ],
     )

@@ -20,19 +20,15 @@ LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     """A PNG: share of each set's clips by length, in seconds and frames."""
-    seconds = {
-        name: np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
-        for name, clips in sets.items()
-    }
+    seconds = {}
+    for name, clips in sets.items():
+        values = np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
+        hours, mean = f"{values.sum() / 3600:.2f} h", f"mean {values.mean():.2f} s"
+        seconds[f"{name}: {len(values):,} clips, {hours}, {mean}"] = values
     edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    labels = {
-        name: f"{name}: {len(values):,} clips, {values.sum() / 3600:.2f} h, mean "
-        f"{values.mean():.2f} s"
-        for name, values in seconds.items()
-    }
-    _draw_histograms(axes, {labels[name]: seconds[name] for name in sets}, edges, percent=True)
+    _draw_histograms(axes, seconds, edges, percent=True)
     axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
     axes.set_xlim(left=0)
     axes.spines["right"].set_visible(False)

@@ -11,7 +11,7 @@ import torch
 from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
-    check_sound,
+    read_checked,
     frame_count,
     griffin_lim,
     log_mel_spectrogram,
@@ -282,7 +282,7 @@ def faulty_file(path, fault):
 def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
-    for read in (read_header, read_audio, check_sound):
+    for read in (read_header, read_audio, read_checked):
         with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
             read(path, REFERENCE)
         for word in words:
@@ -309,7 +309,7 @@ def test_good_sounds_pass_in_every_format(tmp_path, name, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
     soundfile.write(tmp_path / name, samples, 22050, **options)
-    assert check_sound(tmp_path / name, REFERENCE) == 4000
+    assert len(read_checked(tmp_path / name, REFERENCE)) == 4000
     log_mel_spectrogram(read_audio(tmp_path / name, REFERENCE), REFERENCE)
 
 
@@ -328,7 +328,7 @@ def test_bad_samples_are_found(tmp_path, subtype, bad, words):
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
     assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)  # does not tell
     with pytest.raises(ValueError, match=words):
-        check_sound(tmp_path / "a.wav", REFERENCE)
+        read_checked(tmp_path / "a.wav", REFERENCE)
 
 
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
@@ -340,7 +340,7 @@ def test_silent_clip_is_found(tmp_path, silence, options):
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
     with pytest.raises(ValueError, match=r"silent from beginning to end; .*leave the clip out"):
-        check_sound(tmp_path / "a.wav", REFERENCE)
+        read_checked(tmp_path / "a.wav", REFERENCE)
 
 
 @pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF", "RF64"])
@@ -348,7 +348,7 @@ def test_other_formats_named_wav_are_found(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; convert it: ffmpeg") as caught:
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
@@ -368,7 +368,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, damage, place):
     path.write_bytes(content)
     assert read_header(path, REFERENCE) == 22050  # does not tell
     with pytest.raises(ValueError, match=r"cut off or damaged inside; copy or convert it again"):
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
@@ -379,4 +379,4 @@ def test_truncated_sound_is_found(tmp_path, kind, kept):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if kept > 0 else kept])
     with pytest.raises(ValueError, match="cut off"):
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)
