@@ -13,11 +13,9 @@ import atexit
 import contextlib
 import errno
 import os
-import re
 import select
 import signal
 import sys
-from pathlib import Path
 from types import FrameType, TracebackType
 
 
@@ -56,8 +54,10 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0].replace("_", "-")
+        from pathlib import Path  # not above, where Ctrl-C is not caught yet
+
         for path in Path(__file__).parent.glob("requirements*.txt"):
-            if re.search(f"^{package}==", path.read_text("utf-8"), re.MULTILINE):
+            if f"\n{package}==" in f"\n{path.read_text('utf-8')}":
                 _say(f"{error.name} is not installed: pip install -r {path.name}")
                 sys.exit(1)
     sys.__excepthook__(kind, error, trace)

@@ -11,7 +11,6 @@ import torch
 from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
-    read_checked,
     frame_count,
     griffin_lim,
     log_mel_spectrogram,
@@ -19,6 +18,7 @@ from audio import (
     mel_fingerprint,
     minimum_samples,
     read_audio,
+    read_checked,
     read_header,
     write_mel,
     write_wav,

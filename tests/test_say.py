@@ -43,20 +43,16 @@ def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "nothing to say; name a number, as in make say TEXT="),
+        ("", "this model speaks only numbers"),
         ("hello", "it does not know hello"),
         ("0", "expected a number from 1 to 999,999"),
-        ("seven " * 40, "240 letters: too long, expected at most 80"),
-        ("seven", "best.pt: no such checkpoint; run make demo first"),
+        ("seven", "best.pt: no such checkpoint"),
     ],
 )
 def test_a_bad_text_is_refused_in_one_line(text, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match=f"^say.py: .*{message}"):
         say.main([text])
-    assert str(stop.value).startswith("say.py: ")
-    assert message in str(stop.value)
-    assert "\n" not in str(stop.value)
     assert list(tmp_path.iterdir()) == []
 
 
