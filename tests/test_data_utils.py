@@ -4,10 +4,8 @@ import contextlib
 import csv
 import dataclasses
 import json
-import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -277,7 +275,7 @@ def test_longest_of_the_long_clips_is_named():
 # ---------------------------------------------------------------------------- cached mels
 
 
-@pytest.mark.parametrize("seconds", ["0.5", "0.441", "nan", "-1", "1e300"])
+@pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_seconds_must_agree_with_a_cached_mel(cache, seconds):
     for samples in (39 * 256, 40 * 256 - 1):  # of 40 frames
         filelist = write_list(cache, f"{cache}/x.npy|Text.|{samples / 22050:.6f}")
@@ -300,14 +298,11 @@ def test_cached_mels_are_read(cache):
 
 def test_cached_mels_of_other_settings_are_refused(cache):
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
-    for other in ("hop_length=300", "win_length=1000", "mel_fmax=7600", "filter_length=2048"):
-        name, value = other.split("=")
-        message = refusal(filelist, create_hparams(f"load_mel_from_disk=True,{other}"))
-        assert re.search(f"{name}=[0-9.]+, this run has {value}", message)
-        assert "--cache-mels" in message
-    for content in ("no json", "[1, 2]"):
-        (cache / "mel_settings.json").write_text(content)
-        assert "settings unknown, no readable mel_settings.json" in refusal(filelist, CACHED)
+    for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
+        other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
+        assert re.search(f"{name}=[0-9.]+, this run has {value}", refusal(filelist, other))
+    (cache / "mel_settings.json").write_text("no json")
+    assert "settings unknown, no readable mel_settings.json" in refusal(filelist, CACHED)
 
 
 def test_bad_cached_mels_are_listed_together(cache):
@@ -359,9 +354,6 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(corpus / "a.wav", noise(12000), 22050)
     with pytest.raises(UserError, match=rf"{filelist}:1: {corpus}/a.wav: 47 frames, but 87 when"):
-        dataset[0]
-    (corpus / "a.wav").unlink()
-    with pytest.raises(UserError, match=rf"{filelist}:1: {corpus}/a.wav: no such file"):
         dataset[0]
     filelist = write_list(cache, f"{cache}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
@@ -465,38 +457,22 @@ def test_collation_equals_a_plain_loop(shapes, r, with_index):
     assert {batch.mel.dtype, batch.gate.dtype} == {torch.float32}
 
 
-def test_lengths_stay_on_the_cpu():
-    """`meta` stands for a GPU: packing and messages need the lengths here."""
-    item = (torch.ones(3, dtype=torch.int64), torch.ones(80, 4), 7)
-    batch = TextMelCollate(2)([item])
-    moved = batch.to("meta")
-    assert isinstance(moved, Batch)
-    for name in ("text", "mel", "gate"):
-        assert getattr(moved, name).device.type == "meta", name
-    for name in ("text_lengths", "mel_lengths", "clip_indices"):
-        assert getattr(moved, name) is getattr(batch, name)
-    assert batch.mel.device.type == "cpu"  # the batch itself is not changed
-
-
 def test_copy_runs_on_its_own_stream(monkeypatch):
-    """Which stream did what, in order, without a GPU."""
-    done = []
+    """Which stream did what, in order, without a GPU; lengths stay on the CPU."""
+    done, streams = [], ["compute"]
 
-    class Stream:
-        def __init__(self, name):
-            self.name = name
-
+    class Stream(str):
         def wait_stream(self, other):
-            done.append(f"{self.name} waits for {other.name}")
+            done.append(f"{self} waits for {other}")
 
     class Tensor:
         def to(self, device, non_blocking):
             assert (device.type, non_blocking) == ("cuda", True)
-            done.append(f"{streams[-1].name} copies")
+            done.append(f"{streams[-1]} copies")
             return self
 
         def record_stream(self, stream):
-            done.append(f"kept for {stream.name}")
+            done.append(f"kept for {stream}")
 
     @contextlib.contextmanager
     def using(stream):
@@ -504,13 +480,12 @@ def test_copy_runs_on_its_own_stream(monkeypatch):
         yield
         streams.pop()
 
-    streams = [Stream("compute")]
     monkeypatch.setattr(data_utils, "_copy_stream", lambda device: Stream("copy"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[-1])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(streams[-1]))
     monkeypatch.setattr(torch.cuda, "stream", using)
     lengths = torch.ones(1)
     batch = Batch(Tensor(), lengths, Tensor(), Tensor(), lengths).to("cuda")
-    assert batch.mel_lengths is lengths
+    assert batch.mel_lengths is batch.text_lengths is lengths
     expected = ["copy copies"] * 3 + ["compute waits for copy"] + ["kept for compute"] * 3
     assert done == expected
 
@@ -541,25 +516,20 @@ def test_failing_program_ends_its_workers(cache):
     assert (run.returncode, run.stderr.splitlines()[-1]) == (1, "KeyError: 'unexpected'")
 
 
-@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system has no sigwaitinfo")
 def test_workers_ignore_signals_of_others(cache):
     """Job systems send SIGTERM, a terminal SIGINT, to all processes: the trainer decides.
 
-    A signal that is already pending is merged with the next of its number: each is sent once the
-    worker has taken the one before."""
+    active_children() would list the first loader's worker too, as long as it has not exited.
+    """
     h = dataclasses.replace(CACHED, num_workers=1)
     clips = read_filelist(write_list(cache, f"{cache}/x.npy|One."), h)
-    others = set(multiprocessing.active_children())
-    batches = iter(make_loader(clips, h, False, [[0]] * 20))
-    next(batches)
-    (worker,) = set(multiprocessing.active_children()) - others
+    first, second = (iter(make_loader(clips, h, False, [[0]] * 20)) for _ in range(2))
     for name in ("TERM", "INT", "TERM"):
-        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
-        next(batches)
-    assert sum(1 for _ in batches) == 16
-    batches = iter(make_loader(clips, h, False, [[0]] * 20))
-    next(batches)
-    (worker,) = set(multiprocessing.active_children()) - others
+        next(first)
+        subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
+    assert sum(1 for _ in first) == 17
+    next(second)
+    worker = second._workers[0]
     worker.terminate()
-    worker.join(30)
+    worker.join(60)
     assert worker.exitcode == 0
