@@ -40,15 +40,12 @@ MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 Numbered = tuple[int, str]  # a line with its number
-Progress = Callable[[list], Iterable]  # wraps a list that is worked through, as tqdm does
 
 
 # ---------------------------------------------------------------------------- filelists
 
 
-def read_filelist(
-    filelist: str | Path, hparams: HParams, progress: Progress = list, *, new_run: bool = False
-) -> ClipTable:
+def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
@@ -56,7 +53,6 @@ def read_filelist(
     sample and one in a million, or to the frame of a cached mel.
 
     Args:
-        progress: wraps the list of lines while they are checked.
         new_run: check all samples or mel values too, and refuse texts without a letter.
 
     Raises:
@@ -65,7 +61,7 @@ def read_filelist(
     numbered, problems = _lines(filelist), []
 
     def checked() -> Iterator[tuple[int, Clip]]:
-        for (number, line), frames in _read_lengths(numbered, hparams, new_run, progress):
+        for (number, line), frames in _read_lengths(numbered, hparams, new_run):
             where = f"{filelist}:{number}"
             try:
                 path, text, _ = split_filelist_line(line)
@@ -120,7 +116,7 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
 
 
 def _read_lengths(
-    numbered: list[Numbered], hparams: HParams, read_contents: bool, progress: Progress
+    numbered: list[Numbered], hparams: HParams, read_contents: bool
 ) -> Iterator[tuple[Numbered, int | UserError]]:
     """Each line of a filelist, and its clip's frames or what is wrong with the clip."""
     problem_of = lru_cache(lambda folder: mel_settings_problem(folder, hparams))
@@ -140,7 +136,8 @@ def _read_lengths(
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    return zip(progress(numbered), map_in_threads(length_or_problem, numbered), strict=True)
+    progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
+    return zip(progress, map_in_threads(length_or_problem, numbered), strict=True)
 
 
 def _sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
@@ -283,11 +280,8 @@ def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
     return kept_table(table.filelist, hparams) or table
 
 
-def changed_clips(table: ClipTable, progress: Progress = list) -> np.ndarray:
-    """Indices of the clips whose files changed since the table was written, or are missing.
-
-    `progress` wraps the list of chunks, CHUNK clips each, that are checked one after another.
-    """
+def changed_clips(table: ClipTable) -> np.ndarray:
+    """Indices of the clips whose files changed since the table was written, or are missing."""
     since = table.time or 0
 
     def is_changed(path: str) -> bool:
@@ -300,19 +294,19 @@ def changed_clips(table: ClipTable, progress: Progress = list) -> np.ndarray:
         paths = enumerate(table.paths(start, start + CHUNK), start)
         return [index for index, path in paths if is_changed(path)]
 
-    starts = list(range(0, len(table), CHUNK))
-    found = zip(progress(starts), map_in_threads(changed_in, starts), strict=True)
+    starts = range(0, len(table), CHUNK)
+    unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
+    progress = progress_bar(title, len(starts), unit, iterable=starts)
+    found = zip(progress, map_in_threads(changed_in, starts), strict=True)
     return np.array([index for _, chunk in found for index in chunk], np.int64)
 
 
-def check_again(
-    table: ClipTable, changed: np.ndarray, hparams: HParams, progress: Progress = list
-) -> ClipTable:
+def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
     """The table after checking these clips as a new run does; errors as `read_filelist`."""
     lines = dict(_lines(table.filelist))
     chosen = [(int(i), lines[int(table.lines[i])]) for i in changed]
     frames, problems = {}, []
-    for (index, _), found in _read_lengths(chosen, hparams, True, progress):
+    for (index, _), found in _read_lengths(chosen, hparams, read_contents=True):
         if isinstance(found, UserError):
             problems.append(f"{table[index].where}: {found}")
         else:
@@ -335,23 +329,14 @@ def checked_clips(
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):
-        if looked_at:
-            return table
-        title = f"looking for clips of {filelist} that changed"
-        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        changed = np.array([]) if looked_at else changed_clips(table)
         if not len(changed):
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
-        table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
-        return keep_table(table, hparams)
+        return keep_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
-    progress = _shown(f"checking {filelist}", " lines")
-    return keep_table(read_filelist(filelist, hparams, progress, new_run=new_run), hparams)
-
-
-def _shown(title: str, unit: str) -> Progress:
-    return lambda items: progress_bar(title, len(items), unit, iterable=items)
+    return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)
 
 
 # ---------------------------------------------------------------------------- clips and batches
