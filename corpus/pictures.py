@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from clip_table import Clip
-from corpus.faults import LONGEST_SILENCE, Fault, symbol_rates, usual_rates
+from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
 from hparams import HParams
 
 # Distinct without colour too: a light area and a dark line.
@@ -42,19 +41,12 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     return _png_of(figure)
 
 
-def draw_faults(clips: list[Clip], faults: list[Fault], hparams: HParams) -> bytes:
-    """A PNG: symbols against seconds of speech, silence at the ends, and counts of faults."""
+def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
+    """A PNG: symbols against seconds of speech, and silence at the ends."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
-    axes = figure.subplot_mosaic(
-        [["rates", "silences"], ["rates", "counts"]],
-        width_ratios=(1.15, 1),
-        height_ratios=(1.3, 1),
-    )
-    _draw_rates(axes["rates"], clips, hparams.sampling_rate)
-    _draw_silences(axes["silences"], clips, hparams.sampling_rate)
-    _draw_counts(axes["counts"], faults, len(clips))
-    for part in axes.values():
-        part.spines[["top", "right"]].set_visible(False)
+    rates, silences = figure.subplots(1, 2)
+    _draw_rates(rates, clips, hparams.sampling_rate)
+    _draw_silences(silences, clips, hparams.sampling_rate)
     return _png_of(figure)
 
 
@@ -105,16 +97,6 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")
-
-
-def _draw_counts(axes: Axes, faults: list[Fault], total: int) -> None:
-    counts = [len(fault.notes) for fault in faults]
-    bars = axes.barh([fault.name for fault in faults], counts, color="#A33B00")
-    axes.bar_label(bars, [f"{count:,}" for count in counts], padding=3)
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.2 * max(5, *counts)), title=f"warnings, of {total:,} clips")
-    axes.set_xlabel("clips")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _png_of(figure: Figure) -> bytes:

@@ -10,7 +10,7 @@
     OUT/train_mel.txt, val_mel.txt  the same for cached log-mels, for load_mel_from_disk=True
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
-    OUT/corpus.png                  figures of what the warnings are about
+    OUT/corpus.png                  symbols against seconds of speech, and silence at the ends
     OUT/*.txt.clips                 the clips of each list as a table, for training to start with
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.arguments import make_parser, positive
+from analysis.arguments import make_parser, positive, share
 from analysis.tables import text_table
 from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
@@ -167,13 +167,12 @@ def prepare(
             "--max-seconds. No filelist was written"
         )
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
-    faults = find_faults(clips, hparams)
     seconds = [clip.sound.num_samples / hparams.sampling_rate for clip in clips]
     warnings = [warn_of_long_clips(seconds, lambda i: clips[i].path)]
-    warnings += [fault.warning(len(clips)) for fault in faults]
+    warnings += [fault.warning(len(clips)) for fault in find_faults(clips, hparams)]
     for warning in filter(None, warnings):
         print(warning)
-    return write_lists(sets, overrides, out, mels, draw_faults(clips, faults, hparams))
+    return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))
 
 
 def write_lists(
@@ -210,19 +209,15 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("corpus", metavar="CORPUS", type=Path, help="folder in LJSpeech's layout")
     add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")
-    add("--val-fraction", type=float, default=VAL_FRACTION, help="clips never trained on (0.2)")
+    add("--val-fraction", type=share, default=VAL_FRACTION, help="clips never trained on (0.2)")
     add("--seed", type=int, default=SEED, help="another seed, another split (0)")
     add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")
     add("--max-seconds", metavar="S", type=positive, default=math.inf, help="skip longer clips")
-    add(
-        "--trim-silence", metavar="DIR", dest="trim", type=Path, help="write clips without it there"
-    )
+    add("--trim-silence", metavar="DIR", dest="trim", type=Path, help="write trimmed clips there")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
     args = parser.parse_args(arguments)
-    if not 0 < args.val_fraction < 1:
-        parser.error(f"--val-fraction {args.val_fraction}: expected a number between 0 and 1")
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:

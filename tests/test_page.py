@@ -1,9 +1,10 @@
 """scripts/page.py: which checkpoints it finds, what it refuses, and its page over HTTP."""
 
-import asyncio
 import re
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,7 @@ def test_a_page_for_other_machines_accepts_any_host_name(reader):
     assert client.get("/").status_code == 200
 
 
-def test_one_text_is_synthesized_at_a_time(reader, monkeypatch):
+def test_one_text_is_synthesized_at_a_time(reader, client, monkeypatch):
     """And requests above the limit of the queue are refused at once."""
     monkeypatch.setattr(page, "MOST_WAITING", 3)
     running, most, release = 0, 0, threading.Event()
@@ -174,30 +175,16 @@ def test_one_text_is_synthesized_at_a_time(reader, monkeypatch):
         running -= 1
         return {}
 
-    async def request() -> int:
-        body, sent = b'{"text": "a", "checkpoint": "b"}', []
-        scope = {"type": "http", "method": "POST", "path": "/speak", "query_string": b""}
-        scope |= {"headers": [(b"host", b"127.0.0.1")]}
-
-        async def receive():
-            return {"type": "http.request", "body": body}
-
-        async def send(message):
-            sent.append(message)
-
-        await app(scope, receive, send)
-        return sent[0]["status"]
-
-    async def four_requests() -> list[int]:
-        waiting = [asyncio.create_task(request()) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        refused = await request()
-        release.set()
-        return [refused, *await asyncio.gather(*waiting)]
+    def request(_) -> int:
+        return client.post("/speak", json=asked("a")).status_code
 
     monkeypatch.setattr(reader, "read", read)
-    app = page.make_app(reader, "127.0.0.1")
-    assert asyncio.run(four_requests()) == [503, 200, 200, 200]
+    with client, ThreadPoolExecutor(3) as executor:  # one event loop serves all requests
+        waiting = executor.map(request, range(3))
+        time.sleep(0.5)
+        refused = request(None)
+        release.set()
+        assert [refused, *waiting] == [503, 200, 200, 200]
     assert most == 1
 
 
