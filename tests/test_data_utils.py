@@ -153,27 +153,13 @@ def test_invalid_filelists_are_refused(corpus):
 # ---------------------------------------------------------------------------- contents
 
 
-def test_bad_contents_are_listed_too(corpus):
-    samples = noise(5000)
-    for name, bad in (("nan.wav", np.nan), ("loud.wav", 3.0)):
-        soundfile.write(corpus / name, np.append(samples, bad), 22050, subtype="FLOAT")
-    soundfile.write(corpus / "mute.wav", 0 * samples, 22050)
-    soundfile.write(corpus / "cut.wav", samples, 22050)
-    (corpus / "cut.wav").write_bytes((corpus / "cut.wav").read_bytes()[:-2000])
-    expected = {
-        "nan.wav": "sample 5000 (at 0.23 s) is nan",
-        "loud.wav": "samples reach 3, expected [-1, 1]",
-        "mute.wav": "silent from beginning to end",
-        "cut.wav": "cut off, its header promises more",
-    }
-    lines = [f"{corpus}/{name}|Text." for name in expected]
-    assert len(read_filelist(write_list(corpus, *lines), H)) == 4  # headers do not tell
-    filelist = write_list(corpus, *lines, f"{corpus}/a.wav|Good.|1.0", f"{corpus}/a.wav|...|1.0")
-    first, *refused, textless = refusal(filelist, new_run=True).splitlines()
-    assert first == f"{filelist}: 5 of 6 lines refused:"
-    for number, (line, name) in enumerate(zip(refused, expected, strict=True), 1):
-        assert line.startswith(f"  {filelist}:{number}: {corpus}/{name}: {expected[name]}")
-    assert textless.startswith(f"  {filelist}:6: text '...' has no letter left")
+def test_new_runs_read_clips_to_their_end(corpus):
+    soundfile.write(corpus / "nan.wav", np.append(noise(5000), np.nan), 22050, subtype="FLOAT")
+    filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", f"{corpus}/nan.wav|Text.")
+    assert len(read_filelist(filelist, H)) == 2  # headers do not tell
+    first, line = refusal(filelist, new_run=True).splitlines()
+    assert first == f"{filelist}: 1 of 2 lines refused:"
+    assert line.startswith(f"  {filelist}:2: {corpus}/nan.wav: sample 5000 (at 0.23 s) is nan")
 
 
 def test_texts_without_letters_end_new_runs_only(corpus):
@@ -224,10 +210,9 @@ def test_unwritable_table_costs_a_line(corpus, capsys):
     assert list(keep_table(checked, H)) == list(checked)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{filelist}.clips: cannot be written (")
-    assert kept_table(filelist, H) is None
 
 
-def test_changed_clips_are_checked_again(corpus, cache):
+def test_changed_clips_are_checked_again(corpus):
     names = ["a.wav", "b.flac", "c.wav"]
     filelist = write_list(corpus, *(f"{corpus}/{name}|Text {name}." for name in names))
     for name in names:
@@ -239,14 +224,11 @@ def test_changed_clips_are_checked_again(corpus, cache):
     assert changed_clips(table).tolist() == [1, 2]
     with pytest.raises(UserError, match=r"1 of 3 lines refused:\n.*list.txt:3: .*no such file"):
         check_again(table, changed_clips(table), H)
-    soundfile.write(corpus / "c.wav", np.zeros(22050), 22050)
-    with pytest.raises(UserError, match=r"list.txt:3: .*silent from beginning to end"):
-        check_again(table, changed_clips(table), H)
     soundfile.write(corpus / "c.wav", noise(22050), 22050)
-    mended = check_again(table, changed_clips(table), H)
+    fixed = check_again(table, changed_clips(table), H)
     anew = read_filelist(filelist, H, new_run=True)
-    assert list(mended) == list(anew)
-    assert (mended.fingerprint, mended.complete) == (anew.fingerprint, True)
+    assert list(fixed) == list(anew)
+    assert (fixed.fingerprint, fixed.complete) == (anew.fingerprint, True)
 
 
 def test_lengths_are_written_one_per_line(tmp_path):

@@ -127,10 +127,10 @@ def test_usual_rates_follow_the_spread():
 
 LOUD = np.clip(4.0 * sound(), -32768, 32767).astype(np.int16)
 FAULTS = {
-    "silence": (
-        {"c03": (sound(after=0.5), TEXT), "c07": (sound(before=0.9), TEXT)},
-        r"silence over 0\.3 s before or after speech in 2 of 12 clips: c07 \(0\.[89]. s before, "
-        r"0\.00 s after\); c03 \(0\.00 s before, 0\.[45]. s after\)\. .* --trim-silence DIR",
+    "silence": (  # the worst five of seven
+        {f"c{i:02}": (sound(after=0.4 + 0.1 * i), TEXT) for i in range(7)},
+        r"silence over 0\.3 s before or after speech in 7 of 12 clips: c06 \(0\.00 s before, "
+        r"1\.00 s after\); c05 .*; c04 .*; c03 .*; c02 .* and 2 more\. .* --trim-silence DIR",
     ),
     "rate": (
         {"c03": (None, f"{TEXT} " * 2), "c07": (None, "Word.")},
@@ -162,15 +162,6 @@ def test_each_fault_is_warned_of_alone(tmp_path, capsys, fault):
     assert re.search(f"^warning: .*{expected}", warning)
     lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
     assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # nothing is refused
-
-
-def test_five_worst_clips_are_named(tmp_path, capsys):
-    changes = {f"c{i:02}": (sound(before=0.4 + 0.1 * i), TEXT) for i in range(8)}
-    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
-    (warning,) = warnings(capsys.readouterr().out)
-    assert "in 8 of 12 clips" in warning
-    assert re.findall(r"c\d\d", warning) == ["c07", "c06", "c05", "c04", "c03"]
-    assert " and 3 more. " in warning
 
 
 # ---------------------------------------------------------------------------- --trim-silence

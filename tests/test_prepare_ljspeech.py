@@ -217,14 +217,15 @@ def test_skip_bad_moves_no_other_clip(tmp_path, capsys):
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
     # Fixed, the bad clips join without moving the good ones from set to set.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
-    for name in BAD_SOUNDS:
+    lines += ["mute|raw|Mute.", "both|raw|Both."]
+    for name in (*BAD_SOUNDS, "both"):
         for path in (corpus / "wavs").glob(f"{name}.*"):
             path.unlink()
         write_tone(corpus / "wavs" / f"{name}.wav", 5000)
     (corpus / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
     prepare(corpus, tmp_path / "fixed")
     fixed_train, fixed_val = read_lists(tmp_path / "fixed")
-    assert len(fixed_train + fixed_val) == 14
+    assert len(fixed_train + fixed_val) == 16
     assert ids_of(train) < ids_of(fixed_train)
     assert ids_of(val) <= ids_of(fixed_val)
 

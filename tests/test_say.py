@@ -11,18 +11,13 @@ from helpers import ROOT
 from matplotlib.figure import Figure
 
 import speaking
-from corpus import spoken_numbers
 from scripts import say
 
 
 def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeypatch, capsys):
+    sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
     monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
-    monkeypatch.setattr(
-        speaking, "griffin_lim", lambda mel, _: mel.mean(0).numpy().repeat(256) / 20
-    )
-    # Importing what spells numbers takes seconds; test_spoken_numbers.py has it.
-    words = {"4072": "four thousand, seventy-two"}
-    monkeypatch.setattr(spoken_numbers, "spell_number", words.__getitem__)
+    monkeypatch.setattr(speaking, "griffin_lim", sound)
     arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "said")]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
     base, sounds = tmp_path / "said" / "four-thousand-seventy-two", []
@@ -30,14 +25,11 @@ def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeyp
         say.main([text, *arguments])
         sounds.append(base.with_suffix(".wav").read_bytes())
         printed = capsys.readouterr().out
-        assert "Four thousand seventy two.  0.03 s\n" in printed
-        assert f"{base}.wav\n" in printed
-        assert f"{base}.png\n" in printed
         assert "warning: no stop within 3 steps" in printed
+        assert f"Four thousand seventy two.  0.03 s\nsound      {base}.wav\n" in printed
     assert sounds[0] == sounds[1]
     assert soundfile.info(str(base.with_suffix(".wav"))).frames == 3 * 256
     assert base.with_suffix(".png").stat().st_size > 0
-    assert len(list(base.parent.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,3 @@ def test_longest_ljspeech_text_is_split_once():
         "when the baby was old enough, he was going to take an apartment, and the family would "
         "live together.",
     ]
-
-
-def test_ljspeech_is_split_at_sentences_and_clauses(ljspeech_metadata):
-    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
-    sequence = text_to_sequence(" ".join(line.split("|")[2] for line in lines[:60]), COMPATIBLE)
-    parts = split_sequence(sequence, 188)
-    assert {part.ending for part in parts[:-1]} <= {Ending.SENTENCE, Ending.CLAUSE}
-    assert max(part.end - part.start for part in parts) <= 188
-    assert len(parts) <= 1.6 * len(sequence) / 188

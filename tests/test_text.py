@@ -273,19 +273,6 @@ def test_sequences_equal_nvidias():
     assert different == {}
 
 
-@pytest.mark.parametrize("cleaner", [COMPATIBLE, CORRECTED])
-def test_every_ljspeech_text_becomes_symbols(cleaner, ljspeech_metadata):
-    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 13100
-    for line in lines:
-        transcript = line.split("|")[2]
-        cleaned = clean_text(transcript, cleaner)
-        assert not any(character.isdigit() for character in cleaned)
-        expected = "".join(character for character in cleaned if character in symbols)
-        assert spoken(transcript, cleaner) == expected
-        assert len(expected) > 10
-
-
 @pytest.mark.parametrize(
     ("missing", "text", "message"),
     [
