@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from clip_table import Clip
 from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
+from corpus.recordings import seconds_of
 from hparams import HParams
 
 # Distinct without colour too: a light area and a dark line.
@@ -21,7 +22,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     """A PNG: share of each set's clips by length, in seconds and frames."""
     seconds = {}
     for name, clips in sets.items():
-        values = np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
+        values = seconds_of(clips, hparams)
         hours, mean = f"{values.sum() / 3600:.2f} h", f"mean {values.mean():.2f} s"
         seconds[f"{name}: {len(values):,} clips, {hours}, {mean}"] = values
     edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")

@@ -2,6 +2,7 @@
 
 import unicodedata
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,10 @@ def check_recordings(
             good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
+
+
+def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
+    return np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
 
 
 def measure_sound(path: Path, hparams: HParams) -> Sound:

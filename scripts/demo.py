@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_atomically(out / "comparison.txt", lambda path: path.write_text(text, "utf-8"))
     except (UserError, OSError, KeyboardInterrupt) as error:
         sys.exit(
-            f"demo: {error or 'interrupted'}; run it again to resume, or delete the output folder "
+            f"demo: {str(error) or 'stopped'}; run it again to resume, or delete the output folder "
             "to start over"
         )
     print(f"""

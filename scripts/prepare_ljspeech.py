@@ -43,7 +43,7 @@ from corpus.faults import find_faults
 from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
-from corpus.recordings import check_recordings
+from corpus.recordings import check_recordings, seconds_of
 from data_utils import keep_table, warn_of_long_clips
 from errors import UserError
 from files import refuse_no_folder
@@ -56,7 +56,7 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
     rows = []
     for name, clips in sets.items():
         for unit, lengths in (
-            ("seconds", [clip.sound.num_samples / hparams.sampling_rate for clip in clips]),
+            ("seconds", seconds_of(clips, hparams)),
             ("frames", [clip.num_frames for clip in clips]),
             ("symbols", [len(clip.symbols) for clip in clips]),
         ):
@@ -81,11 +81,8 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
 
 def filelist(clips: list[Clip], hparams: HParams) -> bytes:
     """Lines of path|text|seconds."""
-    lines = [
-        f"{clip.path}|{clip.text}|{clip.sound.num_samples / hparams.sampling_rate:.6f}\n"
-        for clip in clips
-    ]
-    return "".join(lines).encode()
+    lengths = zip(clips, seconds_of(clips, hparams), strict=True)
+    return "".join(f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths).encode()
 
 
 def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
@@ -145,9 +142,10 @@ def prepare(
         clips, faulty = trim_clips(clips, copies, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
     most_samples = max_seconds * hparams.sampling_rate
-    if long := [clip for clip in clips if clip.sound.num_samples > most_samples]:
-        print(f"--max-seconds {max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips")
-        clips = [clip for clip in clips if clip.sound.num_samples <= most_samples]
+    short = [clip for clip in clips if clip.sound.num_samples <= most_samples]
+    if left_out := len(clips) - len(short):
+        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(clips):,} clips")
+    clips = short
     if mel_files and clips:
         faulty = cache_mels(clips, mel_files, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
@@ -167,8 +165,7 @@ def prepare(
             "--max-seconds. No filelist was written"
         )
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
-    seconds = [clip.sound.num_samples / hparams.sampling_rate for clip in clips]
-    warnings = [warn_of_long_clips(seconds, lambda i: clips[i].path)]
+    warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
     warnings += [fault.warning(len(clips)) for fault in find_faults(clips, hparams)]
     for warning in filter(None, warnings):
         print(warning)

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from helpers import OTHER_THAN_FILES, ROOT, locked, make_other_than_file
+from helpers import OTHER_THAN_FILES, ROOT, make_other_than_file
 
 from errors import UserError
 from files import (
@@ -160,13 +160,6 @@ def test_non_files_are_refused_without_waiting(tmp_path, kind):
     with pytest.raises(UserError, match=f"^{kind}, expected a file"):
         open_file(path)
     with pytest.raises(UserError, match=f"list.txt: {kind}, expected a file"):
-        numbered_lines(path, "no such file")
-
-
-def test_unreadable_file_names_permissions(tmp_path):
-    path = tmp_path / "list.txt"
-    path.write_text("a")
-    with locked(path), pytest.raises(UserError, match=r"list.txt: permission denied; .*chmod"):
         numbered_lines(path, "no such file")
 
 
