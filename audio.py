@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -56,16 +55,10 @@ def _open_sound(path: str | Path) -> Iterator:
         try:
             sound = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            raise UserError(
-                f"not readable as sound ({_reason(error)}); copy or convert it again"
-            ) from None
+            reason = getattr(error, "error_string", error)  # without the number of the descriptor
+            raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
         with sound:
             yield sound
-
-
-def _reason(error: Exception) -> str:
-    """What soundfile complains of, without the number that stands for the file."""
-    return str(getattr(error, "error_string", error)).removeprefix("Error : ").rstrip(".")
 
 
 def _check_header(sound, hparams: HParams) -> int:
@@ -94,8 +87,8 @@ def _read_samples(sound, dtype: str) -> np.ndarray:
         return sound.read(dtype=dtype)
     except soundfile.SoundFileError as error:
         raise UserError(
-            f"not readable as sound to its end ({_reason(error)}), so cut off or damaged inside; "
-            "copy or convert it again"
+            f"not readable as sound to its end ({error}), so cut off or damaged inside; copy or "
+            "convert it again"
         ) from None
 
 
@@ -118,11 +111,6 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
     with _open_sound(path) as sound:
         _check_header(sound, hparams)
         return torch.from_numpy(_read_samples(sound, "float32"))
-
-
-def check_sound(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a clip that is fit for training; errors as `read_checked`."""
-    return len(read_checked(path, hparams))
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
@@ -213,20 +201,21 @@ def write_mel(path: Path, mel: np.ndarray) -> None:
 
 
 @lru_cache(maxsize=8)
-def _mel_filters(device: str, **settings: Any) -> torch.Tensor:
-    import librosa
-
-    return torch.from_numpy(librosa.filters.mel(**settings)).float().to(device)
-
-
 def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
     """Slaney-scale, Slaney-normalised triangles, float32 [n_mel_channels, filter_length / 2 + 1].
 
     Computed once for each of the settings.
     """
-    h = hparams
-    bands = {"n_mels": h.n_mel_channels, "fmin": h.mel_fmin, "fmax": h.mel_fmax}
-    return _mel_filters(str(device), sr=h.sampling_rate, n_fft=h.filter_length, **bands)
+    import librosa
+
+    filters = librosa.filters.mel(
+        sr=hparams.sampling_rate,
+        n_fft=hparams.filter_length,
+        n_mels=hparams.n_mel_channels,
+        fmin=hparams.mel_fmin,
+        fmax=hparams.mel_fmax,
+    )
+    return torch.from_numpy(filters).float().to(device)
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:

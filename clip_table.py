@@ -107,8 +107,7 @@ class ClipTable:
         """The table, in no file yet, with other lengths of the clips with these indices."""
         num_frames = self.num_frames.copy()
         num_frames[list(frames)] = list(frames.values())
-        arrays = {**self.arrays, "num_frames": num_frames}
-        return ClipTable(self.filelist, arrays, self.complete)
+        return ClipTable(self.filelist, {**self.arrays, "num_frames": num_frames}, self.complete)
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -124,7 +123,7 @@ class ClipTable:
         i = range(len(self))[index]  # negative ones too; IndexError beyond the end
         [content] = self._contents(i, i + 1)
         symbols_at = len(content) - int(self.num_symbols[i])
-        path, _, text = _decoded(content[: symbols_at - 1]).partition("|")
+        path, text = _path_and_text(content[: symbols_at - 1])
         where = f"{self.filelist}:{self.lines[i]}"
         return Clip(path, text, content[symbols_at:], int(self.num_frames[i]), where)
 
@@ -144,8 +143,7 @@ class ClipTable:
             end = min(start + CHUNK, stop or len(self))
             counts = self.num_symbols[start:end].tolist()
             for content, count in zip(self._contents(start, end), counts, strict=True):
-                path, _, text = _decoded(content[: -count - 1]).partition("|")
-                yield path, text
+                yield _path_and_text(content[: -count - 1])
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
         return (path for path, _ in self.paths_and_texts(first, stop))
@@ -156,16 +154,17 @@ class ClipTable:
     def __reduce__(self) -> tuple:
         # A process that is not forked maps the table's file, where there is one.
         if self.time is not None:
-            return _map_again, (table_path(self.filelist), self.fingerprint)
+            return read_table_file, (table_path(self.filelist),)
         return ClipTable, (self.filelist, self.arrays, self.complete, self.fingerprint)
+
+
+def _path_and_text(content: bytes) -> tuple[str, str]:
+    path, _, text = content.decode("utf-8", "surrogateescape").partition("|")
+    return path, text
 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")  # a path need not be UTF-8
-
-
-def _decoded(content: bytes) -> str:
-    return content.decode("utf-8", "surrogateescape")
 
 
 # ---------------------------------------------------------------------------- the file
@@ -212,11 +211,3 @@ def read_table_file(path: str | Path, key: dict[str, Any] | None = None) -> Clip
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "
             "it starts with the filelist beside it"
         ) from None
-
-
-def _map_again(path: Path, fingerprint: str) -> ClipTable:
-    """In another process: the table that the first one has read."""
-    table = read_table_file(path)
-    if table.fingerprint != fingerprint:
-        raise UserError(f"{path}: changed during the run; start it again")
-    return table

@@ -2,8 +2,8 @@
 
 import csv
 import hashlib
+import io
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from audio import (
-    check_sound,
     frame_count,
     log_mel_spectrogram,
     mel_fingerprint,
     read_audio,
+    read_checked,
     read_header,
 )
 from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path, write_table
@@ -38,17 +38,14 @@ MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
 MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
-LONG_CLIPS_SHOWN = 3
+NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 Numbered = tuple[int, str]  # a line with its number
-Progress = Callable[[list], Iterable]  # wraps a list that is worked through, as tqdm does
 
 
 # ---------------------------------------------------------------------------- filelists
 
 
-def read_filelist(
-    filelist: str | Path, hparams: HParams, progress: Progress = list, *, new_run: bool = False
-) -> ClipTable:
+def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
@@ -56,26 +53,22 @@ def read_filelist(
     sample and one in a million, or to the frame of a cached mel.
 
     Args:
-        progress: wraps the list of lines while they are checked.
         new_run: check all samples or mel values too, and refuse texts without a letter.
 
     Raises:
         UserError: one message with every bad line, its number, the problem and how to fix it.
     """
-    numbered, lengths, problems = _lines(filelist), _Lengths(hparams, new_run), []
+    numbered, problems = _lines(filelist), []
 
     def checked() -> Iterator[tuple[int, Clip]]:
-        for (number, line), frames in lengths.read(numbered, progress):
+        for (number, line), frames in _read_lengths(numbered, hparams, new_run):
             where = f"{filelist}:{number}"
             try:
                 path, text, _ = split_filelist_line(line)
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
                 symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
                 if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(
-                        f"text {text!r} has no letter left after cleaning; write the words "
-                        "that are spoken"
-                    )
+                    raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
                 if isinstance(frames, UserError):
                     raise frames
                 yield number, Clip(path, text, symbols, frames, where)
@@ -122,63 +115,62 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
 
-class _Lengths:
-    """Reads the lengths of clips from their files, and checks their contents if asked to."""
+def _read_lengths(
+    numbered: list[Numbered], hparams: HParams, read_contents: bool
+) -> Iterator[tuple[Numbered, int | UserError]]:
+    """Each line of a filelist, and its clip's frames or what is wrong with the clip."""
+    problem_of = lru_cache(lambda folder: mel_settings_problem(folder, hparams))
 
-    def __init__(self, hparams: HParams, read_contents: bool):
-        self.hparams, self.read_contents = hparams, read_contents
-        self.mel_folders: dict[Path, str | None] = {}  # and what is wrong with their settings
-
-    def read(self, numbered: list[Numbered], progress: Progress) -> Iterable[tuple]:
-        """((number, line), frames or UserError) of each line of a filelist."""
-        lengths = map_in_threads(self._length_or_problem, (line for _, line in numbered))
-        return zip(progress(numbered), lengths, strict=True)
-
-    def _length_or_problem(self, line: str) -> int | UserError:
+    def length_or_problem(numbered_line: Numbered) -> int | UserError:
         path = ""
         try:
-            path, _, seconds = split_filelist_line(line)
-            of = self._of_mel if self.hparams.load_mel_from_disk else self._of_sound
-            return of(path, seconds)
+            path, _, seconds = split_filelist_line(numbered_line[1])
+            if not hparams.load_mel_from_disk:
+                return _sound_length(path, seconds, hparams, read_contents)
+            if problem := problem_of(Path(path).parent):
+                raise UserError(
+                    f"mels {problem}; set those, or cache the mels again: "
+                    "prepare_ljspeech.py --cache-mels"
+                )
+            return _mel_length(path, seconds, hparams, read_contents)
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    def _of_sound(self, path: str, seconds: float | None) -> int:
-        if path.endswith(".npy"):
-            raise UserError("a cached mel; read it with load_mel_from_disk=True")
-        num_samples = (check_sound if self.read_contents else read_header)(path, self.hparams)
-        rate = self.hparams.sampling_rate
-        if seconds is not None and not abs(seconds - num_samples / rate) <= 0.5 / rate + 1e-6:
-            raise UserError(
-                f"{seconds:.6f} seconds in the list, {num_samples / rate:.6f} in the file; the "
-                "clip changed after the list was made: make the list again"
-            )
-        return frame_count(num_samples, self.hparams)
+    progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
+    return zip(progress, map_in_threads(length_or_problem, numbered), strict=True)
 
-    def _of_mel(self, path: str, seconds: float | None) -> int:
-        folder = Path(path).parent
-        if folder not in self.mel_folders:
-            self.mel_folders[folder] = mel_settings_problem(folder, self.hparams)
-        if self.mel_folders[folder]:
+
+def _sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    if path.endswith(".npy"):
+        raise UserError("a cached mel; read it with load_mel_from_disk=True")
+    if read_contents:
+        num_samples = len(read_checked(path, hparams))
+    else:
+        num_samples = read_header(path, hparams)
+    rate = hparams.sampling_rate
+    if seconds is not None and not abs(seconds - num_samples / rate) <= 0.5 / rate + 1e-6:
+        raise UserError(
+            f"{seconds:.6f} seconds in the list, {num_samples / rate:.6f} in the file; the "
+            "clip changed after the list was made: make the list again"
+        )
+    return frame_count(num_samples, hparams)
+
+
+def _mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
+    if seconds is not None:
+        samples = round(seconds * hparams.sampling_rate) if 0 <= seconds < 1e9 else -1
+        if mel.shape[1] != frame_count(samples, hparams):
             raise UserError(
-                f"mels {self.mel_folders[folder]}; set those, or cache the mels again: "
-                "prepare_ljspeech.py --cache-mels"
+                f"{mel.shape[1]} frames, which are not the {seconds:.6f} seconds in the list; "
+                "cache the mels and make the list again"
             )
-        mel = _read_mel(path, self.hparams, mmap_mode="r")  # no slower than reading a header
-        if seconds is not None:
-            samples = round(seconds * self.hparams.sampling_rate) if 0 <= seconds < 1e9 else -1
-            if mel.shape[1] != frame_count(samples, self.hparams):
-                raise UserError(
-                    f"{mel.shape[1]} frames, which are not the {seconds:.6f} seconds in the list; "
-                    "cache the mels and make the list again"
-                )
-        if self.read_contents and not np.isfinite(mel).all():
-            frame = int(np.isfinite(mel).all(axis=0).argmin())
-            raise UserError(
-                f"frame {frame} holds nan or infinity, expected finite numbers; cache the mels "
-                "again"
-            )
-        return mel.shape[1]
+    if read_contents and not np.isfinite(mel).all():
+        frame = int(np.isfinite(mel).all(axis=0).argmin())
+        raise UserError(
+            f"frame {frame} holds nan or infinity, expected finite numbers; cache the mels again"
+        )
+    return mel.shape[1]
 
 
 def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
@@ -215,20 +207,18 @@ def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
     """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
-    seconds = np.asarray(seconds)
-    median = float(np.median(seconds)) if len(seconds) else 0.0
-    long = np.flatnonzero(seconds > LONG * median)
-    if not long.size:
+    lengths = np.asarray(seconds)
+    median = float(np.median(lengths)) if len(lengths) else 0.0
+    long = int((lengths > LONG * median).sum())
+    if not long:
         return None
-    longest = long[np.argsort(-seconds[long], kind="stable")][:LONG_CLIPS_SHOWN]
-    shown = ", ".join(f"{name_of(int(i))} ({seconds[i]:.1f} s)" for i in longest)
-    more = len(long) - len(longest)
+    longest = int(lengths.argmax())
     return (
-        f"warning: {len(long):,} of {len(seconds):,} clips are more than {LONG} times as long as "
-        f"the median, {median:.1f} s: {shown}{f' and {more:,} more' if more else ''}. The longest "
-        "clip sets the memory that a run needs and, with dynamic_batch_size, the size of every "
-        "batch: leave such clips out (prepare_ljspeech.py --max-seconds S, or delete their lines), "
-        "or split them"
+        f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
+        f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
+        "sets the memory that a run needs and, with dynamic_batch_size, the size of every batch: "
+        "leave such clips out (prepare_ljspeech.py --max-seconds S, or delete their lines), or "
+        "split them"
     )
 
 
@@ -238,14 +228,10 @@ def corpus_fingerprint(*tables: ClipTable) -> str:
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
     """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("id", "frames"))
-            writer.writerows(zip(clips.ids(), clips.num_frames, strict=True))
-
-    write_atomically(path, write)
+    content = io.StringIO()
+    rows = zip(clips.ids(), clips.num_frames, strict=True)
+    csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
+    write_atomically(path, lambda temporary: temporary.write_text(content.getvalue(), "utf-8"))
 
 
 # ---------------------------------------------------------------------------- kept tables
@@ -253,17 +239,16 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 def table_key(filelist: str | Path, hparams: HParams) -> dict[str, Any]:
     """What a table of this filelist is made from; UserError if the list cannot be read."""
-    digest = hashlib.sha256()
+    digests = []
     text_code = sorted((Path(__file__).parent / "text").glob("*.py"))  # which makes the symbols
     for path in (filelist, *text_code):
         with open_file(path) as file:
-            while block := file.read(2**20):
-                digest.update(block)
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     audio = mel_fingerprint(hparams)
     if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
-        "filelist_and_text_code": digest.hexdigest(),
+        "filelist_and_text_code": digests,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
         "text_cleaners": list(hparams.text_cleaners),
@@ -289,46 +274,39 @@ def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
     try:
         write_table(table, table_key(table.filelist, hparams))
     except (OSError, RuntimeError, UserError) as error:  # RuntimeError: torch's, of a full disk
-        print(
-            f"{table_path(table.filelist)}: cannot be written ({str(error).partition(chr(10))[0]}):"
-            " the next start checks every clip again"
-        )
+        reason, path = str(error).splitlines()[0], table_path(table.filelist)
+        print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
         return table
     return kept_table(table.filelist, hparams) or table
 
 
-def changed_clips(table: ClipTable, progress: Progress = list) -> np.ndarray:
-    """Indices of the clips whose files changed since the table was written, or are missing.
-
-    `progress` wraps the list of chunks, CHUNK clips each, that are checked one after another.
-    """
+def changed_clips(table: ClipTable) -> np.ndarray:
+    """Indices of the clips whose files changed since the table was written, or are missing."""
     since = table.time or 0
+
+    def is_changed(path: str) -> bool:
+        try:
+            return os.stat(path).st_mtime_ns >= since
+        except (OSError, ValueError):  # reading it will say why
+            return True
 
     def changed_in(start: int) -> list[int]:
         paths = enumerate(table.paths(start, start + CHUNK), start)
-        return [index for index, path in paths if _modified_at(path) >= since]
+        return [index for index, path in paths if is_changed(path)]
 
-    starts = list(range(0, len(table), CHUNK))
-    found = zip(progress(starts), map_in_threads(changed_in, starts), strict=True)
+    starts = range(0, len(table), CHUNK)
+    unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
+    progress = progress_bar(title, len(starts), unit, iterable=starts)
+    found = zip(progress, map_in_threads(changed_in, starts), strict=True)
     return np.array([index for _, chunk in found for index in chunk], np.int64)
 
 
-def _modified_at(path: str) -> float:
-    """In ns; infinity for a file that cannot be found: reading it will say why."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except (OSError, ValueError):
-        return math.inf
-
-
-def check_again(
-    table: ClipTable, changed: np.ndarray, hparams: HParams, progress: Progress = list
-) -> ClipTable:
+def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
     """The table after checking these clips as a new run does; errors as `read_filelist`."""
     lines = dict(_lines(table.filelist))
     chosen = [(int(i), lines[int(table.lines[i])]) for i in changed]
     frames, problems = {}, []
-    for (index, _), found in _Lengths(hparams, read_contents=True).read(chosen, progress):
+    for (index, _), found in _read_lengths(chosen, hparams, read_contents=True):
         if isinstance(found, UserError):
             problems.append(f"{table[index].where}: {found}")
         else:
@@ -351,23 +329,14 @@ def checked_clips(
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):
-        if looked_at:
-            return table
-        title = f"looking for clips of {filelist} that changed"
-        changed = changed_clips(table, _shown(title, f" x {CHUNK:,} clips"))
+        changed = np.array([]) if looked_at else changed_clips(table)
         if not len(changed):
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
-        table = check_again(table, changed, hparams, _shown(f"checking {filelist}", " clips"))
-        return keep_table(table, hparams)
+        return keep_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
-    progress = _shown(f"checking {filelist}", " lines")
-    return keep_table(read_filelist(filelist, hparams, progress, new_run=new_run), hparams)
-
-
-def _shown(title: str, unit: str) -> Progress:
-    return lambda items: progress_bar(title, len(items), unit, iterable=items)
+    return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)
 
 
 # ---------------------------------------------------------------------------- clips and batches

@@ -1,14 +1,12 @@
 """What every program sets before torch is imported. Programs import this first.
 
-Idle OpenMP threads sleep instead of spinning, which on a busy machine slows each other down (a
-decoder step took 72 ms instead of 7). OpenMP reads this when torch loads.
+Idle OpenMP threads sleep instead of spinning, which on a busy machine slows each other down.
 
-Ctrl-C ends a program with one line and exit code 130, at any moment from here on. During imports,
-which take seconds, KeyboardInterrupt is not enough: raised while a library initialises in C, it may
-be lost or become another error. A program whose output nobody reads any more (`| head`) ends as
-other tools do: quietly, with exit code 141. A full disk is one line, and so is a package that is
-not installed, with the requirements file that lists it. A descriptor that the caller closed (`>&-`)
-leads to /dev/null: the next file opened would get its number, and terminal output.
+Ctrl-C ends a program with one line and exit code 130, during imports too, where KeyboardInterrupt
+may be lost in a library's C code. Output that nobody reads any more (`| head`) ends it quietly,
+with exit code 141. A full disk is one line, and so is a missing package, with the requirements file
+that lists it. Descriptors that the caller closed (`>&-`) lead to /dev/null: otherwise the next file
+opened would get their number, and terminal output.
 """
 
 import atexit
@@ -19,10 +17,6 @@ import select
 import signal
 import sys
 from types import FrameType, TracebackType
-
-EXIT_CODE_OF_CTRL_C = 128 + signal.SIGINT
-EXIT_CODE_OF_CLOSED_PIPE = 128 + signal.SIGPIPE
-MAIN_FILE = ("<module>", "__main__")  # the code and the module that run
 
 
 def _say(message: str) -> None:
@@ -35,7 +29,9 @@ def _imports(frame: FrameType | None) -> bool:
     inner = None
     while frame is not None and frame.f_back is not None:
         inner, frame = frame, frame.f_back
-    if frame is None or (frame.f_code.co_name, frame.f_globals.get("__name__")) != MAIN_FILE:
+    if frame is None or frame.f_code.co_name != "<module>":
+        return False
+    if frame.f_globals.get("__name__") != "__main__":
         return False
     return inner is None or inner.f_code.co_filename.startswith("<frozen importlib")
 
@@ -43,35 +39,28 @@ def _imports(frame: FrameType | None) -> bool:
 def _ctrl_c(number: int, frame: FrameType | None) -> None:
     if _imports(frame):
         _say("interrupted")
-        os._exit(EXIT_CODE_OF_CTRL_C)  # nothing is written yet, so nothing needs cleaning up
+        os._exit(128 + signal.SIGINT)  # nothing is written yet, so nothing needs cleaning up
     raise KeyboardInterrupt
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt):
         _say("interrupted")
-        sys.exit(EXIT_CODE_OF_CTRL_C)
-    if issubclass(kind, BrokenPipeError) and _has_no_reader(1):
-        sys.exit(EXIT_CODE_OF_CLOSED_PIPE)
+        sys.exit(128 + signal.SIGINT)
+    if isinstance(error, BrokenPipeError) and _has_no_reader(1):
+        sys.exit(128 + signal.SIGPIPE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         _say(f"{error}; make room")  # on the disk of a file, or of what is printed
         sys.exit(1)
-    if isinstance(error, ModuleNotFoundError) and (file := requirements_file(error.name or "")):
-        _say(f"{error.name} is not installed: pip install -r {file}")
-        sys.exit(1)
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0].replace("_", "-")
+        from pathlib import Path  # not above, where Ctrl-C is not caught yet
+
+        for path in Path(__file__).parent.glob("requirements*.txt"):
+            if f"\n{package}==" in f"\n{path.read_text('utf-8')}":
+                _say(f"{error.name} is not installed: pip install -r {path.name}")
+                sys.exit(1)
     sys.__excepthook__(kind, error, trace)
-
-
-def requirements_file(module: str) -> str | None:
-    """The requirements file that lists the package of a module, if any does."""
-    package = module.partition(".")[0].replace("_", "-")
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for name in os.listdir(folder):
-        if name.startswith("requirements"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                if any(line.startswith(f"{package}==") for line in file):
-                    return name
-    return None
 
 
 def _has_no_reader(descriptor: int) -> bool:
@@ -89,16 +78,12 @@ def _print_rest() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _open_closed_descriptors() -> None:
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # as Python marks it
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
-
-
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # unless the user has set it
-_open_closed_descriptors()
+for name in ("stdin", "stdout", "stderr"):
+    if getattr(sys, name) is None:  # closed; the null device takes the lowest free number, its own
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
 sys.excepthook = _uncaught
 atexit.register(_print_rest)
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored

@@ -1,6 +1,5 @@
 """Files opened without waiting, read line by line or several at a time, and written as a whole."""
 
-import codecs
 import contextlib
 import fcntl
 import json
@@ -11,8 +10,9 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from errors import UserError
 
@@ -27,7 +27,7 @@ OTHER_KINDS = {
 }
 
 
-def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BinaryIO:
+def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
     """A file, opened to read bytes. It never waits, as opening a named pipe would.
 
     Raises:
@@ -50,14 +50,14 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
 
     Raises:
-        UserError: `if_missing`, or why it cannot be read, and how to convert other than UTF-8.
+        UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it.
     """
     try:
         with open_file(path, if_missing) as file:
             content = file.read()
-        encoding = _wide_encoding(content)
-        if encoding:
-            raise UserError(f"{encoding} text, expected UTF-8; {_conversion(path, encoding)}")
+        if b"\0" in content[:4]:  # the other half of an ASCII character
+            wide = "UTF-32" if b"\0\0" in content[:4] else "UTF-16"
+            raise UserError(f"{wide} text, expected UTF-8; {_conversion(path, wide)}")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
@@ -72,19 +72,6 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _wide_encoding(content: bytes) -> str | None:
-    """The encoding of a text whose first character takes two bytes or more, as iconv names it."""
-    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "UTF-32"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "UTF-16"
-    # Without a byte-order mark, one of the two bytes of an ASCII character is zero.
-    first = content[:2]
-    if len(first) == 2 and first.count(0) == 1:
-        return "UTF-16LE" if first[1] == 0 else "UTF-16BE"
-    return None
 
 
 def _conversion(path: str | Path, encoding: str) -> str:

@@ -5,12 +5,14 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
     import torch
+
+Value = TypeVar("Value")
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -24,11 +26,8 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """--device, --precision and --json."""
-    from training.trainer import PRECISIONS
-
     add_device_option(parser)
-    shown = "tf32: on GPUs only"
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help=shown)
+    parser.add_argument("--precision", type=precision, default="fp32", help="tf32: on GPUs only")
     add_json_option(parser)
 
 
@@ -57,31 +56,30 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 def output_file(text: str) -> Path:
     """A file that can be written, which is checked before minutes of measuring and not after."""
     path = Path(text)
-    if not path.absolute().parent.is_dir():
-        problem = f"no such folder: {path.parent}; make it first"
-    elif path.is_dir():
-        problem = "is a folder; name a file in it"
-    elif not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        problem = "cannot be written to; choose another place"
-    else:
-        return path
-    raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        problem = "cannot be written; expected a file in an existing folder"
+        raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
+    return path
 
 
 def available_device(text: str) -> "torch.device":
     """A torch.device of this machine."""
     import torch
 
-    try:
-        found = torch.device(text)
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected cpu, cuda or cuda:1") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise argparse.ArgumentTypeError(f"{text!r}: torch finds no GPU here; use cpu")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
-        raise argparse.ArgumentTypeError(f"{text!r}: torch finds GPUs up to cuda:{last} only")
-    return found
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
+    if text not in devices:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(devices)}")
+    return torch.device(text)
+
+
+def precision(text: str) -> str:
+    """The name of a precision, as bf16."""
+    from training.trainer import PRECISIONS
+
+    if text not in PRECISIONS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(PRECISIONS)}")
+    return text
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -93,15 +91,6 @@ def whole_number(least: int) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
 
     return convert
-
-
-at_least_one = whole_number(1)
-
-
-def whole_numbers(least: int) -> Callable[[str], list[int]]:
-    """The type of a list as in 1,4,16; an empty text is an empty list."""
-    number = whole_number(least)
-    return lambda text: [number(part) for part in text.split(",")] if text.strip() else []
 
 
 def positive(text: str) -> float:
@@ -121,17 +110,16 @@ def _number(text: str, expected: str, accepts: Callable[[float], bool]) -> float
     raise argparse.ArgumentTypeError(f"{text!r}: expected a number {expected}")
 
 
-def positive_list(text: str) -> list[float]:
-    """Numbers above 0, as in 16,32."""
-    return [positive(part) for part in text.split(",")]
+def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    """The type of a list as in 1,4,16; an empty text is an empty list."""
+    return lambda text: [convert(part.strip()) for part in text.split(",")] if text.strip() else []
 
 
-def precision_list(text: str) -> list[str]:
-    """Names of precisions, as in bf16,fp32."""
-    from training.trainer import PRECISIONS
+def whole_numbers(least: int) -> Callable[[str], list[int]]:
+    """The type of a list of whole numbers from `least` on."""
+    return list_of(whole_number(least))
 
-    names = [name.strip() for name in text.split(",")]
-    if set(names) <= set(PRECISIONS) and len(names) == len(set(names)):
-        return names
-    expected = ", ".join(PRECISIONS)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected some of {expected}, each once")
+
+at_least_one = whole_number(1)
+positive_list = list_of(positive)
+precision_list = list_of(precision)

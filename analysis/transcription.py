@@ -9,10 +9,8 @@ that a model can reach, so a model's rate is given beside this reference.
 """
 
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from math import ceil, gcd
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +65,13 @@ class Intelligibility:
     epochs: int  # that it was trained, 0 where it does not say
     transcripts: list[Transcript]
 
+    def summary(self) -> str:
+        return (
+            f"the recordings                       {self.recordings:.3f}\n"
+            f"after mel and Griffin-Lim            {self.recordings_after_griffin_lim:.3f}\n"
+            f"the model                            {self.word_error_rate:.3f}"
+        )
+
 
 class NumberRecogniser:
     """Transcribes spoken numbers; it knows no other words."""
@@ -118,11 +123,10 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
     kept, mels = folder / REFERENCE_FILE, mel_fingerprint(hparams)
     if kept.exists() and (found := read_findings(kept, Reference)).mels == mels:
         return found
-    clips, recogniser = read_recordings(folder), NumberRecogniser()
-    recorded: list[Transcript] = []
-    rebuilt: list[Transcript] = []
+    clips, recogniser, rate = read_recordings(folder), NumberRecogniser(), hparams.sampling_rate
+    recorded, rebuilt = [], []
     for path, text in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
-        samples, rate = read_audio(path, hparams), hparams.sampling_rate
+        samples = read_audio(path, hparams)
         recorded.append(recogniser.transcribe(text, samples.numpy(), rate))
         after_griffin_lim = griffin_lim(log_mel_spectrogram(samples, hparams), hparams)
         rebuilt.append(recogniser.transcribe(text, after_griffin_lim, rate))
@@ -134,8 +138,6 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
 def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, and transcribe the speech.
 
-    The recordings are transcribed in a second process meanwhile, which takes about as long.
-
     Args:
         speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text;
             None keeps none of them.
@@ -146,25 +148,10 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
     clips = read_recordings(recordings)
-    with ProcessPoolExecutor(1, get_context("fork")) as beside:  # before torch has threads here
-        measuring = beside.submit(measure_reference, recordings, hparams)
-        transcripts = _speak_and_transcribe(checkpoint, clips, speech, hparams)
-        reference = measuring.result()
-    return Intelligibility(
-        word_error_rate(transcripts),
-        reference.recordings,
-        reference.after_griffin_lim,
-        len(transcripts),
-        checkpoint.name,
-        saved.get("loop", {"epoch": 1})["epoch"] - 1,
-        transcripts,
-    )
-
-
-def _speak_and_transcribe(
-    checkpoint: Path, clips: list[tuple[Path, str]], speech: Path | None, hparams: HParams
-) -> list[Transcript]:
-    speaker = load_speaker(checkpoint, f"max_decoder_steps={_most_steps(clips, hparams)}")
+    reference = measure_reference(recordings, hparams)
+    frames = max(frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips)
+    most_steps = ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
+    speaker = load_speaker(checkpoint, f"max_decoder_steps={most_steps}")
     recogniser, transcripts, index = NumberRecogniser(), [], "wav,text\n"
     with tempfile.TemporaryDirectory() as temporary:
         folder = speech or Path(temporary)
@@ -177,21 +164,23 @@ def _speak_and_transcribe(
             transcripts.append(recogniser.transcribe(text, samples, hparams.sampling_rate))
             index += f"{base.name}.wav,{text}\n"  # numbers in words: there is nothing to quote
         write_atomically(folder / "index.csv", lambda file: file.write_text(index, "utf-8"))
-    return transcripts
-
-
-def _most_steps(clips: list[tuple[Path, str]], hparams: HParams) -> int:
-    """Decoder steps that a little more than the longest recording takes."""
-    frames = max(frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips)
-    return ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
+    return Intelligibility(
+        word_error_rate(transcripts),
+        reference.recordings,
+        reference.after_griffin_lim,
+        len(transcripts),
+        checkpoint.name,
+        saved.get("loop", {"epoch": 1})["epoch"] - 1,
+        transcripts,
+    )
 
 
 def read_intelligibility(path: Path) -> Intelligibility:
-    """What scripts/listen.py wrote; UserError names the file and what is wrong in it."""
     return read_findings(path, Intelligibility)
 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:
+    """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
     try:
         return TypeAdapter(expected).validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
@@ -199,7 +188,5 @@ def read_findings(path: Path, expected: type[Result]) -> Result:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        problem = (
-            f"{name}={first['input']!r:.60}, {first['msg']}; delete it and run listen.py again"
-        )
+        problem = f"{name}={first['input']!r:.60}, {first['msg']}; delete it and make it again"
     raise UserError(f"{path}: {problem}")

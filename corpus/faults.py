@@ -24,7 +24,6 @@ LEAST_RATE_RATIO = 1.5  # at least this many times as fast or slow as the median
 class Fault:
     """A kind of fault, and what is wrong with each clip that has it, worst first."""
 
-    name: str  # for the figure
     what: str
     advice: str
     notes: list[str]
@@ -79,14 +78,9 @@ def _worst(
     return [clips[i] for i in order if badness[i] > limit]
 
 
-def _line(clip: Clip) -> str:
-    return Path(clip.where).name  # metadata.csv:12
-
-
 def _silences(clips: Sequence[Clip], rate: int) -> Fault:
     longest = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     return Fault(
-        f"silence over {LONGEST_SILENCE:g} s",
         f"silence over {LONGEST_SILENCE:g} s before or after speech",
         "Cut it off with --trim-silence DIR",
         [
@@ -102,12 +96,11 @@ def _unusual_rates(clips: Sequence[Clip], rate: int) -> Fault:
     low, median, high = usual_rates(rates)
     distances = np.abs(np.log(rates / median))
     return Fault(
-        "unusual symbols per second",
         f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
         f"{median:.1f})",
         "Listen, then correct the text, cut the sound, or leave the clip out",
         [
-            f"{_line(clip)}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
+            f"{Path(clip.where).name}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
             for clip in _worst(clips, distances, np.log(high / median))
         ],
     )
@@ -115,7 +108,6 @@ def _unusual_rates(clips: Sequence[Clip], rate: int) -> Fault:
 
 def _clipping(clips: Sequence[Clip], rate: int) -> Fault:
     return Fault(
-        "clipping",
         "clipping (three samples or more in a row at full scale)",
         "Record at a lower level, restore the clip with a declipper, or leave it out",
         [
@@ -128,15 +120,11 @@ def _clipping(clips: Sequence[Clip], rate: int) -> Fault:
 def _dropped(clips: Sequence[Clip], hparams: HParams) -> Fault:
     dropped = {clip: dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips}
 
-    def shown(symbol: str) -> str:
-        return repr(symbol) if symbol.isprintable() else ascii(symbol)
-
     return Fault(
-        "symbols dropped from texts",
         "characters or phones that the text cleaners drop",
         "Write them as words, or choose other text_cleaners by --hparams",
         [
-            f"{_line(clip)}: {' '.join(map(shown, dropped[clip]))}"
+            f"{Path(clip.where).name}: {' '.join(map(repr, dropped[clip]))}"
             for clip in _worst(clips, [len(dropped[clip]) for clip in clips], 0)
         ],
     )
@@ -149,7 +137,6 @@ def _duplicates(clips: Sequence[Clip]) -> Fault:
     repeated = [group for group in groups.values() if len(group) > 1]
     repeated.sort(key=lambda group: (len({clip.text for clip in group}), len(group)), reverse=True)
     return Fault(
-        "the same sound again",
         "the sound of another clip",
         "Keep the clip with the right text, remove the others",
         [

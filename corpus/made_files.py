@@ -166,7 +166,7 @@ def trim_clips(
     def is_trimmed(clip: Clip) -> bool:
         copy = copies[clip.where]
         try:
-            size = audio.check_sound(copy.path, hparams)
+            size = len(audio.read_checked(copy.path, hparams))
             return is_newer(copy.path, clip) and size == copy.sound.num_samples
         except (OSError, UserError):
             return False
@@ -198,8 +198,5 @@ def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
     length = sound.speech_samples + before + after
     if length >= audio.minimum_samples(hparams):
         sound = replace(sound, num_samples=length, silence_before=before, silence_after=after)
-    path, num_frames = (
-        str(folder / Path(clip.path).name),
-        audio.frame_count(sound.num_samples, hparams),
-    )
-    return replace(clip, path=path, num_frames=num_frames, sound=sound)
+    path, num_frames = folder / Path(clip.path).name, audio.frame_count(sound.num_samples, hparams)
+    return replace(clip, path=str(path), num_frames=num_frames, sound=sound)

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from clip_table import Clip
@@ -11,11 +10,13 @@ from files import numbered_lines
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split
-WITH_NORMALISED = "id|text|normalised text"  # a line of LJSpeech's metadata.csv
+LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     """The lines of `corpus`/metadata.csv, and what is wrong with others.
+
+    The last of three fields is the text; the sound is expected as wavs/ID.wav.
 
     Raises:
         UserError: where the folder or the file is missing, empty or not UTF-8.
@@ -26,35 +27,15 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
             f"{corpus}: {what}; name the folder that holds metadata.csv and wavs/, or add "
             "--download to fetch LJSpeech-1.1 (2.7 GB) into a new one"
         )
-    metadata = corpus / "metadata.csv"
-    missing = "no such file; name the folder that holds metadata.csv (lines of id|text|normalised "
-    clips, problems = read_entries(metadata, missing + "text) and wavs/", [WITH_NORMALISED])
-    if not clips and not problems:
-        raise UserError(f"{metadata}: no clip in it; expected lines of {WITH_NORMALISED}")
-    return clips, problems
-
-
-def read_entries(
-    metadata: Path, if_missing: str, forms: Sequence[str] = (WITH_NORMALISED, "id|text")
-) -> tuple[list[Clip], list[str]]:
-    """The lines of a file, each in one of `forms`, and what is wrong with others.
-
-    The last field is the text; the sound is expected as wavs/ID.wav beside the file. Lines with
-    another number of fields and repeated ids are among the problems only.
-
-    Raises:
-        UserError: saying `if_missing` where there is no such file, or where it is not UTF-8.
-    """
-    clips, problems = [], []
+    metadata, clips, problems = corpus / "metadata.csv", [], []
+    missing = f"no such file; name the folder that holds metadata.csv (lines of {LINE}) and wavs/"
     first_line: dict[str, int] = {}
-    for number, line in numbered_lines(metadata, if_missing):
+    for number, line in numbered_lines(metadata, missing):
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
-        if len(fields) not in [form.count("|") + 1 for form in forms]:
-            problems.append(
-                f"{where}: {len(fields)} fields, expected {' or '.join(forms)}: {line[:60]!r}; fix "
-                "the line"
-            )
+        if len(fields) != 3:
+            found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
+            problems.append(f"{where}: {found}; fix the line")
         elif name in first_line:
             problems.append(
                 f"{where}: id {name!r} is also in line {first_line[name]}; delete one of them, or "
@@ -62,8 +43,9 @@ def read_entries(
             )
         else:
             first_line[name] = number
-            path = metadata.parent / "wavs" / f"{name}.wav"
-            clips.append(Clip(str(path), others[-1], where=where))
+            clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))
+    if not clips and not problems:
+        raise UserError(f"{metadata}: no clip in it; expected lines of {LINE}")
     return clips, problems
 
 

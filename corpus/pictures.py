@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from clip_table import Clip
-from corpus.faults import LONGEST_SILENCE, Fault, symbol_rates, usual_rates
+from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
+from corpus.recordings import seconds_of
 from hparams import HParams
 
 # Distinct without colour too: a light area and a dark line.
@@ -20,19 +20,15 @@ LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     """A PNG: share of each set's clips by length, in seconds and frames."""
-    seconds = {
-        name: np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
-        for name, clips in sets.items()
-    }
+    seconds = {}
+    for name, clips in sets.items():
+        values = seconds_of(clips, hparams)
+        hours, mean = f"{values.sum() / 3600:.2f} h", f"mean {values.mean():.2f} s"
+        seconds[f"{name}: {len(values):,} clips, {hours}, {mean}"] = values
     edges = np.histogram_bin_edges(np.concatenate([*seconds.values()]), "auto")
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    labels = {
-        name: f"{name}: {len(values):,} clips, {values.sum() / 3600:.2f} h, mean "
-        f"{values.mean():.2f} s"
-        for name, values in seconds.items()
-    }
-    _draw_histograms(axes, {labels[name]: seconds[name] for name in sets}, edges, percent=True)
+    _draw_histograms(axes, seconds, edges, percent=True)
     axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
     axes.set_xlim(left=0)
     axes.spines["right"].set_visible(False)
@@ -46,19 +42,12 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     return _png_of(figure)
 
 
-def draw_faults(clips: list[Clip], faults: list[Fault], hparams: HParams) -> bytes:
-    """A PNG: symbols against seconds of speech, silence at the ends, and counts of faults."""
+def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
+    """A PNG: symbols against seconds of speech, and silence at the ends."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
-    axes = figure.subplot_mosaic(
-        [["rates", "silences"], ["rates", "counts"]],
-        width_ratios=(1.15, 1),
-        height_ratios=(1.3, 1),
-    )
-    _draw_rates(axes["rates"], clips, hparams.sampling_rate)
-    _draw_silences(axes["silences"], clips, hparams.sampling_rate)
-    _draw_counts(axes["counts"], faults, len(clips))
-    for part in axes.values():
-        part.spines[["top", "right"]].set_visible(False)
+    rates, silences = figure.subplots(1, 2)
+    _draw_rates(rates, clips, hparams.sampling_rate)
+    _draw_silences(silences, clips, hparams.sampling_rate)
     return _png_of(figure)
 
 
@@ -109,16 +98,6 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")
-
-
-def _draw_counts(axes: Axes, faults: list[Fault], total: int) -> None:
-    counts = [len(fault.notes) for fault in faults]
-    bars = axes.barh([fault.name for fault in faults], counts, color="#A33B00")
-    axes.bar_label(bars, [f"{count:,}" for count in counts], padding=3)
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.2 * max(5, *counts)), title=f"warnings, of {total:,} clips")
-    axes.set_xlabel("clips")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _png_of(figure: Figure) -> bytes:

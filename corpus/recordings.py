@@ -2,12 +2,14 @@
 
 import unicodedata
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from audio import frame_count, read_checked
 from clip_table import Clip, Sound
+from data_utils import NOTHING_TO_SPEAK
 from errors import UserError
 from files import map_in_threads
 from hparams import HParams
@@ -56,24 +58,25 @@ def check_recordings(
 
     paths = {clip.where: sound_of(clip) for clip in clips}
     good, problems = [], []
-    with progress_bar("Checking", len(clips), " clips") as bar:
-        for clip, sound in zip(clips, map_in_threads(sound_or_problem, clips), strict=True):
-            bar.update()
-            # Not in a thread: inflect, which spells numbers, is not thread-safe.
-            symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-            faults = [sound] if isinstance(sound, str) else []
-            if not can_be_spoken(symbols):
-                faults.append(
-                    f"{clip.where}: the normalised text {clip.text!r} of {clip.id} has no letter "
-                    "left after cleaning; write the words that are spoken"
-                )
-            if faults or isinstance(sound, str):
-                problems.append("; and ".join(faults))
-            else:
-                num_frames, path = frame_count(sound.num_samples, hparams), str(paths[clip.where])
-                good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
+    progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
+    for clip, sound in zip(progress, map_in_threads(sound_or_problem, clips), strict=True):
+        # Not in a thread: inflect, which spells numbers, is not thread-safe.
+        symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
+        faults = [sound] if isinstance(sound, str) else []
+        if not can_be_spoken(symbols):
+            text = f"the normalised text {clip.text!r} of {clip.id}"
+            faults.append(f"{clip.where}: {text} {NOTHING_TO_SPEAK}")
+        if faults or isinstance(sound, str):
+            problems.append("; and ".join(faults))
+        else:
+            num_frames, path = frame_count(sound.num_samples, hparams), str(paths[clip.where])
+            good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
+
+
+def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
+    return np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
 
 
 def measure_sound(path: Path, hparams: HParams) -> Sound:

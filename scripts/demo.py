@@ -11,20 +11,20 @@ again, the demo resumes where it stopped; finished, it only shows the results.
 from project_root import ROOT
 
 import contextlib
-import itertools
 import json
 import os
 import shlex
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from analysis.arguments import make_parser
+from analysis.tables import text_table
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from errors import UserError
 from files import METRICS_FILE, refuse_no_folder, write_atomically
@@ -38,22 +38,18 @@ RANDOM_EPOCHS = 3
 TRAINING = "epochs_per_validation=1,log_interval=5,keep_checkpoints=1"
 TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=970"
 TRAINING += ",learning_rate_half_life=80"
-THREADS = "2"  # that train
-MEANS = ("zero_padding_rate", "average_batch_length", "num_batches")
-MEDIANS = ("minutes", "frames_per_second")
 UNSEEN = 50  # numbers spoken at the end
 VALIDATION = 0.05  # of the clips
 
 
-class Stopped(Exception):
-    """A program of the demo did not end well. What is there is kept."""
+Records = list[dict[str, Any]]  # lines of metrics.jsonl
 
 
 def run(*command: object, threads: str = "1") -> None:
     """Run a program of the recipe, showing the command as a user would type it.
 
     Raises:
-        Stopped: if it fails or is stopped.
+        UserError: if it fails or is stopped. What it wrote is kept.
     """
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
@@ -65,7 +61,7 @@ def run(*command: object, threads: str = "1") -> None:
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches the program too, which saves
             process.wait()
     if process.returncode != 0:
-        raise Stopped(f"the demo stopped at {program}")
+        raise UserError(f"stopped at {program}")
 
 
 def train(out: Path, clips: int, epochs: int) -> Path:
@@ -81,7 +77,7 @@ def train(out: Path, clips: int, epochs: int) -> Path:
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
     hparams = f"@{lists / 'settings.txt'},@{os.path.relpath(MODEL)},{TRAINING},epochs={epochs}"
     hparams += f",random_epochs={RANDOM_EPOCHS},{BATCHING}"
-    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=THREADS)
+    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads="2")
     return folder
 
 
@@ -94,58 +90,30 @@ def speak(out: Path, checkpoint: Path) -> Intelligibility:
     return read_intelligibility(found)
 
 
-Records = list[dict[str, Any]]  # lines of metrics.jsonl
-
-
-def summarise(epochs: Records) -> dict[str, dict[str, float]]:
-    """By batching: means over its epochs, medians of times and rates."""
-    found: dict[str, dict[str, float]] = {}
+def compare(epochs: Records, chart: Path) -> str:
+    """A table of what an epoch takes under either batching, and a bar chart of it."""
+    figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
+    time_axes, padding_axes = figure.subplots(1, 2)
+    rows = []
     for name, own in (("RAND", epochs[:RANDOM_EPOCHS]), ("SSB-DBS-BR", epochs[RANDOM_EPOCHS:])):
-        found[name] = {column: statistics.mean(e[column] for e in own) for column in MEANS}
-        found[name] |= {column: statistics.median(e[column] for e in own) for column in MEDIANS}
-        found[name]["epochs"] = len(own)
-        found[name]["saving"] = 1 - found[name]["minutes"] / found["RAND"]["minutes"]
-    return found
-
-
-def comparison_table(summaries: dict[str, dict[str, float]]) -> str:
-    lines = ["batching    epochs  ZPR %    ABL  batches  min/epoch  frames/s  saving"]
-    for name, s in summaries.items():
-        saving = "–" if name == "RAND" else f"{s['saving']:.1%}"
-        lines.append(
-            f"{name:<10}  {s['epochs']:>6}  {100 * s['zero_padding_rate']:>5.2f}"
-            f"  {s['average_batch_length']:>5.1f}  {s['num_batches']:>7.1f}  {s['minutes']:>9.3f}"
-            f"  {s['frames_per_second']:>8,.0f}  {saving:>6}"
+        padding, length, batches = (
+            mean(epoch[column] for epoch in own)
+            for column in ("zero_padding_rate", "average_batch_length", "num_batches")
         )
-    return "\n".join(lines)
-
-
-def draw(path: Path, epochs: Records, validations: Records) -> None:
-    """Time and padding under both batchings, learning, and how the alignment forms."""
-    figure = Figure(figsize=(13, 3.4), dpi=120, layout="constrained")
-    time_axes, padding_axes, loss_axes, alignment_axes = figure.subplots(1, 4)
-    summaries = summarise(epochs)
-    for axes, column in ((time_axes, "minutes"), (padding_axes, "zero_padding_rate")):
-        values = [s[column] for s in summaries.values()]
-        bars = axes.bar(list(summaries), values, color=[COLOURS[name] for name in summaries])
-        axes.bar_label(bars, fmt="%.3f")
-        axes.margins(y=0.15)
-    ends = list(itertools.accumulate(epoch["minutes"] for epoch in epochs))
-    minutes = [ends[validation["epoch"] - 1] for validation in validations]
-    colours = [
-        COLOURS["RAND" if v["epoch"] <= RANDOM_EPOCHS else "SSB-DBS-BR"] for v in validations
-    ]
-    for axes, column in (
-        (loss_axes, "validation_loss_unpadded"),
-        (alignment_axes, "alignment_sharpness"),
-    ):
-        axes.scatter(minutes, [validation[column] for validation in validations], color=colours)
-        axes.set(xlabel="minutes of training", xlim=(0, None), ylim=(0, None))
+        minutes = median(epoch["minutes"] for epoch in own)
+        random_minutes = median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
+        speed = f"{median(epoch['frames_per_second'] for epoch in own):,.0f}"
+        saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
+        shown = [f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"]
+        rows.append([name, len(own), *shown, speed, saving])
+        for axes, value in ((time_axes, minutes), (padding_axes, padding)):
+            axes.bar_label(axes.bar(name, value, color=COLOURS[name]), fmt="%.3f")
+            axes.margins(y=0.15)
     time_axes.set(title="time", ylabel="minutes per epoch (median)")
     padding_axes.set(title="padding", ylabel="zero-padding rate")
-    loss_axes.set(title="learning", ylabel="validation loss, unpadded")
-    alignment_axes.set(title="alignment", ylabel="sharpness (1: certain)")
-    write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    write_atomically(chart, lambda file: figure.savefig(file, format="png"))
+    titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
+    return text_table(titles, rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -157,25 +125,20 @@ def main(arguments: list[str] | None = None) -> None:
     if args.epochs <= RANDOM_EPOCHS:
         parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
     out, began = args.out, time.monotonic()
-    again = "run it again to resume, or delete the output folder to start over"
     try:
         refuse_no_folder(out, "--out")
         folder = train(out, args.clips, args.epochs)
         speech = speak(out, folder / BEST)
-        records = list(map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines()))
+        records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
         epochs = [record for record in records if record["kind"] == "epoch"]
-        validations = [record for record in records if record["kind"] == "validation"]
-        comparison = comparison_table(summarise(epochs))
-        write_atomically(
-            out / "comparison.txt", lambda path: path.write_text(f"{comparison}\n", "utf-8")
+        comparison = compare(epochs, out / "comparison.png")
+        text = f"{comparison}\n"
+        write_atomically(out / "comparison.txt", lambda path: path.write_text(text, "utf-8"))
+    except (UserError, OSError, KeyboardInterrupt) as error:
+        sys.exit(
+            f"demo: {str(error) or 'stopped'}; run it again to resume, or delete the output folder "
+            "to start over"
         )
-        draw(out / "comparison.png", epochs, validations)
-    except Stopped as stopped:
-        sys.exit(f"{stopped}; {again}")
-    except KeyboardInterrupt:
-        sys.exit(f"the demo was stopped; {again}")
-    except (UserError, OSError) as error:
-        sys.exit(f"demo: {error}")
     print(f"""
 {comparison}
 
@@ -183,9 +146,7 @@ ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per e
 The run begins with random batches and continues under SSB-DBS-BR (docs/training.md).
 
 {speech.texts:<3} unseen numbers         word error rate
-the recordings                       {speech.recordings:.3f}
-after mel and Griffin-Lim            {speech.recordings_after_griffin_lim:.3f}
-the model                            {speech.word_error_rate:.3f}
+{speech.summary()}
 
 comparison     {out / "comparison.txt"} and .png
 speech         {out / "speech"}: sounds and alignments; index.csv has their texts

@@ -32,11 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_json(args.out, asdict(found))
     except (UserError, OSError) as error:
         sys.exit(f"listen.py: {error}")
-    print(
-        f"word error rate of {found.texts} texts: {found.word_error_rate:.3f}; recordings "
-        f"{found.recordings:.3f}, after mel and Griffin-Lim "
-        f"{found.recordings_after_griffin_lim:.3f}"
-    )
+    print(f"word error rates of {found.texts} texts\n{found.summary()}")
 
 
 if __name__ == "__main__":

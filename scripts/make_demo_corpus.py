@@ -28,20 +28,19 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import soundfile
 
-from analysis.arguments import make_parser
+from analysis.arguments import at_least_one, make_parser, whole_number
 from corpus.spoken_numbers import as_sentence, draw_numbers, in_words
 from errors import UserError
 from files import folder_made_whole
 from progress import progress_bar
 
+RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 VERSION = 3  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
@@ -56,50 +55,31 @@ class Voice:
     """eSpeak NG's American English voice.
 
     Raises:
-        UserError: saying what to do, where eSpeak NG is missing or does not start.
+        UserError: where eSpeak NG does not start.
     """
 
     def __init__(self) -> None:
-        install = f"{shlex.quote(sys.executable)} -m pip install"
-        try:
-            import espeakng_loader
-        except ImportError:
-            raise UserError(
-                "the Python package espeakng_loader, which contains eSpeak NG, is not installed; "
-                f"install it: {install} espeakng-loader"
-            ) from None
-        try:
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                self._start(espeakng_loader, Path(folder))
-        except (OSError, RuntimeError, AttributeError) as error:
-            raise UserError(
-                f"eSpeak NG from the package espeakng-loader does not start on this machine "
-                f"({error}); try: {install} --force-reinstall espeakng-loader"
-            ) from None
+        import espeakng_loader
 
-    def _start(self, espeakng_loader: ModuleType, folder: Path) -> None:
-        # eSpeak carries state from one utterance to the next, even past its termination. A library
-        # loaded from a file of its own starts afresh, so a corpus is the same in any process.
-        path = espeakng_loader.get_library_path()
-        try:
-            self._library = ctypes.CDLL(str(shutil.copy(path, folder)))
-        except OSError:  # such as a temporary folder from which nothing may be executed
-            self._library = ctypes.CDLL(path)
-        data = folder / "espeak-ng-data"  # eSpeak truncates paths longer than 160 bytes
-        data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
-        rate = self._library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
-        if rate != SAMPLE_RATE:
-            raise RuntimeError(f"espeak_Initialize gave {rate}, expected {SAMPLE_RATE} Hz")
         self._chunks: list[np.ndarray] = []
         callback_type = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.POINTER(ctypes.c_int16), ctypes.c_int, ctypes.c_void_p
         )
         self._callback = callback_type(self._receive)  # kept here: eSpeak holds only a pointer
-        self._library.espeak_SetSynthCallback(self._callback)
-        if self._library.espeak_SetVoiceByName(b"en-us") != 0:
-            raise RuntimeError("its voice en-us is missing")
-        self._library.espeak_Synth.argtypes = [
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            # eSpeak carries state from one utterance to the next, even past its termination. A
+            # library loaded from a file of its own starts afresh: a corpus is always the same.
+            self._library = library = ctypes.CDLL(
+                str(shutil.copy(espeakng_loader.get_library_path(), folder))
+            )
+            data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
+            data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
+            synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
+            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
+            library.espeak_SetSynthCallback(self._callback)
+            if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
+                raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")
+        library.espeak_Synth.argtypes = [
             *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int),
             *(ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p),
         ]
@@ -124,76 +104,48 @@ class Voice:
         return samples[audible[0] : audible[-1] + 1]
 
 
-def holds_corpus(out: Path, record: str) -> bool:
-    """Whether `out` holds the corpus of `record` already.
-
-    Raises:
-        UserError: where it holds anything else, or only part of the corpus.
-    """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    record_file = out / "demo_corpus.json"
-    found = record_file.read_text(encoding="utf-8").strip() if record_file.is_file() else None
-    if found != record:
-        raise UserError(
-            f"{out} holds something else; nothing was changed. Name another folder, or delete this "
-            f"one first.\nfound:  {found or 'no demo corpus'}\nwanted: {record}"
-        )
-    lines = (out / "metadata.csv").read_text(encoding="utf-8").splitlines()
-    paths = [out / "wavs" / f"{line.split('|')[0]}.wav" for line in lines]
-    missing = [path for path in paths if not path.is_file()]
-    if missing:
-        raise UserError(
-            f"{out} holds this demo corpus, but {len(missing)} of its clips are missing, such as "
-            f"{missing[0]}; delete the folder and run this again"
-        )
-    return True
-
-
-def write_clips(folder: Path, clips: int, seed: int, voice: Voice, skip: int = 0) -> np.ndarray:
-    """Write the corpus into the new `folder`. Returns the clips' lengths in seconds, [clips]."""
-    (folder / "wavs").mkdir()
-    lines, lengths, noise_rng = [], [], np.random.default_rng([seed, 1])
-    numbers = draw_numbers(skip + clips, seed)[skip:]
-    bar = progress_bar("Speaking", clips, " clips", iterable=numbers)
-    for i, number in enumerate(bar, start=skip + 1):
-        if stop_requested.is_set():
-            raise KeyboardInterrupt
-        sentence = as_sentence(in_words(number))
-        samples = voice.speak(sentence, WORDS_PER_MINUTE)
-        samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
-        noisy = samples + noise_rng.normal(0, NOISE, len(samples))
-        samples = np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
-        soundfile.write(folder / "wavs" / f"DEMO-{i:04d}.wav", samples, SAMPLE_RATE)
-        lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
-        lengths.append(len(samples) / SAMPLE_RATE)
-    (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
-    return np.array(lengths)
-
-
 def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
     """Make the corpus in the folder `out` and say so; do nothing where it exists already.
 
     Raises:
-        UserError: where `out` holds anything else, or eSpeak NG is missing or does not start.
+        UserError: where `out` holds anything else, or eSpeak NG does not start.
         OSError: where `out` cannot be written. `out` is then as it was before.
     """
-    start = time.perf_counter()
     out = Path(out).absolute()
     made_by = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
     made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
     record = json.dumps(made_from | ({"skip": skip} if skip else {}))
-    if holds_corpus(out, record):
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        file = out / RECORD_FILE
+        found = file.read_text("utf-8").strip() if file.is_file() else "no demo corpus"
+        if found != record:
+            raise UserError(
+                f"{out} holds something else; nothing was changed. Name another folder, or delete "
+                f"this one first.\nfound:  {found}\nwanted: {record}"
+            )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return
-    voice = Voice()
+    voice, lines, seconds = Voice(), [], 0.0
+    noise_rng = np.random.default_rng([seed, 1])
+    numbers = draw_numbers(skip + clips, seed)[skip:]
     with folder_made_whole(out) as folder:
-        lengths = write_clips(folder, clips, seed, voice, skip)
-        (folder / "demo_corpus.json").write_text(record + "\n", encoding="utf-8")
+        (folder / "wavs").mkdir()
+        bar = progress_bar("Speaking", clips, " clips", iterable=numbers)
+        for i, number in enumerate(bar, start=skip + 1):
+            if stop_requested.is_set():
+                raise KeyboardInterrupt
+            sentence = as_sentence(in_words(number))
+            samples = voice.speak(sentence, WORDS_PER_MINUTE)
+            samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
+            noisy = samples + noise_rng.normal(0, NOISE, len(samples))
+            samples = np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
+            soundfile.write(folder / "wavs" / f"DEMO-{i:04d}.wav", samples, SAMPLE_RATE)
+            lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
+            seconds += len(samples) / SAMPLE_RATE
+        (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
+        (folder / RECORD_FILE).write_text(f"{record}\n", encoding="utf-8")
     print(
-        f"Wrote {clips} clips of synthesised speech to {out} in {time.perf_counter() - start:.1f} s"
-        f": {lengths.sum() / 60:.1f} minutes; shortest {lengths.min():.2f} s, mean "
-        f"{lengths.mean():.2f} s, longest {lengths.max():.2f} s.\n"
+        f"Wrote {clips} clips of synthesised speech to {out}: {seconds / 60:.1f} minutes\n"
         f"Next: python scripts/prepare_ljspeech.py {shlex.quote(str(out))} --out filelists/demo"
     )
 
@@ -201,15 +153,13 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
-    parser.add_argument("--clips", type=int, default=1000, help="numbers (1000: 40 minutes)")
-    parser.add_argument("--skip", type=int, default=0, help="leave out so many numbers before (0)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (0)")
+    shown = "numbers (1000: 40 minutes)"
+    parser.add_argument("--clips", type=at_least_one, default=1000, help=shown)
+    shown = "leave out so many numbers before (0)"
+    parser.add_argument("--skip", type=whole_number(0), default=0, help=shown)
+    shown = "another seed, another corpus (0)"
+    parser.add_argument("--seed", type=whole_number(0), default=0, help=shown)
     args = parser.parse_args(arguments)
-    if args.clips < 1:
-        parser.error(f"--clips {args.clips}: expected 1 or more")
-    for name, value in (("seed", args.seed), ("skip", args.skip)):
-        if value < 0:
-            parser.error(f"--{name} {value}: expected 0 or more")
     try:
         make_corpus(args.out, args.clips, args.seed, args.skip)
     except KeyboardInterrupt:

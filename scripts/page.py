@@ -41,7 +41,6 @@ from analysis.arguments import at_least_one, make_parser, whole_number
 from corpus.dropped_symbols import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
-from files import write_atomically
 from pictures import draw_mel
 from speaking import (
     Speaker,
@@ -69,40 +68,32 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
     """Checkpoint files by the names that the page shows.
 
     A file stands for itself, a run's folder for its best.pt, and a folder of runs, as
-    scripts/table2 writes it, for the best.pt of each.
+    scripts/table2 writes it, for the best.pt of each. Names are `ljspeech` for ljspeech/best.pt,
+    `rand, seed 0` for rand/seed_0/best.pt; the whole path where the name is taken.
 
     Raises:
-        UserError: listing the folders that hold no checkpoint.
+        UserError: if a folder holds no checkpoint.
     """
-    found, problems = [], []
+    found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
+        by_seed = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
         if not path.is_dir():  # load_speaker reports a missing file
-            found.append(path)
+            checkpoints = [path]
         elif (path / BEST).exists():
-            found.append(path / BEST)
-        elif by_seed := sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2])):
-            found += by_seed
-        else:
-            problems.append(
+            checkpoints = [path / BEST]
+        elif not (checkpoints := by_seed):
+            raise UserError(
                 f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
                 "folder or a folder of runs"
             )
-    if problems:
-        raise UserError("\n".join(problems))
-    names = [_name(path) for path in found]
-    return {
-        str(path) if names.count(name) > 1 else name: path
-        for name, path in zip(names, found, strict=True)
-    }
-
-
-def _name(path: Path) -> str:
-    """`ljspeech` for ljspeech/best.pt, `rand, seed 0` for rand/seed_0/best.pt."""
-    run = path.parent.name
-    if run.startswith("seed_"):
-        run = f"{path.parent.parent.name}, {run.replace('_', ' ')}"
-    return run if path.name == BEST else f"{run}/{path.name}"
+        for checkpoint in checkpoints:
+            name = checkpoint.parent.name
+            if name.startswith("seed_"):
+                name = f"{checkpoint.parts[-3]}, {name.replace('_', ' ')}"
+            name = name if checkpoint.name == BEST else f"{name}/{checkpoint.name}"
+            found[str(checkpoint) if name in found else name] = checkpoint
+    return found
 
 
 # ---------------------------------------------------------------------------- speaking
@@ -155,10 +146,7 @@ class Reader:
         notes = [f"{write_speech(base, speech, hparams):.2f} s of sound"]
         if speech.parts:
             notes.append(speech.parts)
-        picture = draw_mel(speech.mel.numpy())
-        write_atomically(
-            base.with_name(f"{name}-mel.png"), lambda file: picture.savefig(file, format="png")
-        )
+        draw_mel(speech.mel.numpy()).savefig(base.with_name(f"{name}-mel.png"))
         warnings = list(speech.warnings)
         if dropped := dropped_symbols(text, tuple(hparams.text_cleaners)):
             shown = ", ".join(map(repr, dropped))
@@ -224,15 +212,6 @@ def make_app(reader: Reader, host: str) -> Starlette:
     )
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens; UserError if another program has the port or the host is unknown."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"{host}:{port}: {error}; choose another --host or --port") from None
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -246,10 +225,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--numbers", action="store_true", help="accept numbers only, for the demo's model")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     try:
         paths = find_checkpoints(args.checkpoint)
         with (
-            open_socket(args.host, args.port) as listening,
+            socket.create_server((args.host, args.port), family=family) as listening,
             tempfile.TemporaryDirectory(prefix="page-") as folder,
         ):
             speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
@@ -262,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"listen at http://{host}:{port} (Ctrl-C ends it)", flush=True)
             config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
             uvicorn.Server(config).run([listening])
-    except (UserError, OSError) as error:
+    except (UserError, OSError, OverflowError) as error:  # Overflow: a port above 65535
         sys.exit(f"page.py: {error}")
 
 

@@ -10,7 +10,7 @@
     OUT/train_mel.txt, val_mel.txt  the same for cached log-mels, for load_mel_from_disk=True
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png                 histogram of the clips' lengths
-    OUT/corpus.png                  figures of what the warnings are about
+    OUT/corpus.png                  symbols against seconds of speech, and silence at the ends
     OUT/*.txt.clips                 the clips of each list as a table, for training to start with
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
@@ -22,106 +22,67 @@ of symbols per second, clipping, symbols that the cleaners drop, and duplicate s
 
 import project_root
 
+import math
 import os
 import re
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from analysis.arguments import make_parser
+from analysis.arguments import make_parser, positive, share
 from analysis.tables import text_table
 from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
 from corpus.faults import find_faults
-from corpus.made_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
+from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
-from corpus.recordings import check_recordings
+from corpus.recordings import check_recordings, seconds_of
 from data_utils import keep_table, warn_of_long_clips
 from errors import UserError
-from files import refuse_no_folder, write_atomically
+from files import refuse_no_folder
 from hparams import HParams, create_hparams, override_lines
 from text import text_to_sequence
 
 
-def describe_clips(clips: list[Clip], hparams: HParams) -> dict[str, str]:
-    """A column of the table of sets: clips, hours, and lengths in three units."""
-    seconds = np.array([clip.sound.num_samples for clip in clips]) / hparams.sampling_rate
-    column = {"clips": f"{len(clips):,}", "hours": f"{seconds.sum() / 3600:,.2f}"}
-    statistics = (np.min, "shortest"), (np.mean, "mean"), (np.median, "median"), (np.max, "longest")
-    for unit, lengths, decimals in (
-        ("seconds", seconds, 2),
-        ("frames", np.array([clip.num_frames for clip in clips]), 0),
-        ("symbols", np.array([len(clip.symbols) for clip in clips]), 0),
-    ):
-        for statistic, name in statistics:
-            column[f"{unit:8} {name}"] = f"{statistic(lengths):,.{decimals}f}"
-        column[f"{unit:8} total"] = f"{lengths.sum():,.0f}"
-    return column
+def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
+    """A table of the sets' clips and their lengths in three units."""
+    rows = []
+    for name, clips in sets.items():
+        for unit, lengths in (
+            ("seconds", seconds_of(clips, hparams)),
+            ("frames", [clip.num_frames for clip in clips]),
+            ("symbols", [len(clip.symbols) for clip in clips]),
+        ):
+            numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
+            rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
+    titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
+    return text_table(titles, rows)
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     """List every problem; UserError unless the bad clips are to be left out."""
-    if not problems:
-        return
+    count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {problem}" for problem in problems)
-    if not skip_bad:
+    if problems and not skip_bad:
         raise UserError(
-            f"{len(problems):,} of {total:,} clips are bad:\n{listed}\n"
-            f"{len(problems):,} bad clips; no filelist was written. Fix them, or leave them out "
-            "with --skip-bad"
+            f"{count} are bad:\n{listed}\n{count} are bad; no filelist was written. Fix them, or "
+            "leave them out with --skip-bad"
         )
-    print(f"--skip-bad leaves out {len(problems):,} of {total:,} clips:\n{listed}")
-
-
-def leave_out_long(clips: list[Clip], max_seconds: float | None, hparams: HParams) -> list[Clip]:
-    """The clips of at most `max_seconds`; says how many are longer, and warns of long ones left."""
-
-    def seconds(clip: Clip) -> float:
-        return clip.sound.num_samples / hparams.sampling_rate
-
-    kept = [clip for clip in clips if max_seconds is None or seconds(clip) <= max_seconds]
-    if len(kept) < len(clips):
-        longest = max(clips, key=seconds)
-        print(
-            f"--max-seconds {max_seconds:g} leaves out {len(clips) - len(kept):,} of "
-            f"{len(clips):,} clips; the longest is {longest.path} ({seconds(longest):.1f} s)"
-        )
-    warning = warn_of_long_clips([seconds(clip) for clip in kept], lambda i: kept[i].path)
-    if warning:
-        print(warning)
-    return kept
+    if problems:
+        print(f"--skip-bad leaves out {count}:\n{listed}")
 
 
 def filelist(clips: list[Clip], hparams: HParams) -> bytes:
     """Lines of path|text|seconds."""
-    lines = [
-        f"{clip.path}|{clip.text}|{clip.sound.num_samples / hparams.sampling_rate:.6f}\n"
-        for clip in clips
-    ]
-    return "".join(lines).encode()
-
-
-def of_mels(clips: list[Clip], mels: Path) -> list[Clip]:
-    return [replace(clip, path=str(mels / f"{clip.id}.npy")) for clip in clips]
-
-
-def write_together(contents: dict[Path, bytes]) -> None:
-    """Write all files, each atomically; none takes its place before all of them are written."""
-    if not contents:
-        return
-    (path, content), *others = contents.items()
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(content)
-        write_together(dict(others))
-
-    write_atomically(path, write)
+    lengths = zip(clips, seconds_of(clips, hparams), strict=True)
+    return "".join(f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths).encode()
 
 
 def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
@@ -138,33 +99,6 @@ def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def good_clips(
-    corpus: Path,
-    mels: Folder | None,
-    trim: Folder | None,
-    skip_bad: bool,
-    max_seconds: float | None,
-    hparams: HParams,
-) -> tuple[list[Clip], list[Clip]]:
-    """The clips to list, checked, trimmed and with their mels cached; and those of all lines."""
-    entries, problems = read_metadata(corpus)
-    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
-    total = len(entries) + len(problems)
-    if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
-    refuse_or_skip(problems + bad, total, skip_bad)
-    if trim and clips:
-        clips, faulty = trim_clips(clips, trim, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
-    clips = leave_out_long(clips, max_seconds, hparams)
-    if mels and clips:
-        faulty = cache_mels(clips, mels, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
-        clips = [clip for clip in clips if clip.where not in faulty]
-    return clips, entries
-
-
 def prepare(
     corpus: Path,
     out: Path,
@@ -173,7 +107,7 @@ def prepare(
     seed: int = SEED,
     mels: Path | None = None,
     skip_bad: bool = False,
-    max_seconds: float | None = None,
+    max_seconds: float = math.inf,
     trim: Path | None = None,
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
@@ -187,52 +121,81 @@ def prepare(
     corpus = Path(os.path.abspath(corpus))
     mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
     refuse_no_folder(out, "--out")
-    for_mels = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
-    for_copies = trim_folder(trim, corpus) if trim else None
-    for folder in (for_mels, for_copies):
-        if folder:
-            refuse_no_folder(folder.path, folder.option)
-            folder.refuse_others()
+    mel_files = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
+    copies = trim_folder(trim, corpus) if trim else None
+    for folder in filter(None, (mel_files, copies)):
+        refuse_no_folder(folder.path, folder.option)
+        folder.refuse_others()
     if any(character in f"{corpus}{mels}{trim}" for character in "|\n\r"):
         raise UserError(
             f"{corpus}, {mels}, {trim}: a path in a filelist cannot hold '|'; rename it"
         )
-    clips, entries = good_clips(corpus, for_mels, for_copies, skip_bad, max_seconds, hparams)
+
+    entries, problems = read_metadata(corpus)
+    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
+    total = len(entries) + len(problems)
+    if unnamed:
+        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+    refuse_or_skip(problems + bad, total, skip_bad)
+    if copies and clips:
+        clips, faulty = trim_clips(clips, copies, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+    most_samples = max_seconds * hparams.sampling_rate
+    short = [clip for clip in clips if clip.sound.num_samples <= most_samples]
+    if left_out := len(clips) - len(short):
+        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(clips):,} clips")
+    clips = short
+    if mel_files and clips:
+        faulty = cache_mels(clips, mel_files, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+        clips = [clip for clip in clips if clip.where not in faulty]
 
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
     held_out = {entry.where for entry in entries if entry.id in validation}
-    train = [clip for clip in clips if clip.where not in held_out]
-    val = [clip for clip in clips if clip.where in held_out]
-    if not train or not val:
+    sets = {
+        "train": [clip for clip in clips if clip.where not in held_out],
+        "val": [clip for clip in clips if clip.where in held_out],
+    }
+    if not all(sets.values()):
         raise UserError(
-            f"{len(train)} clips for training and {len(val)} for validation ({origin}): each set "
-            "needs at least one; add clips, or change --val-fraction or --max-seconds. No filelist "
-            "was written"
+            f"{len(sets['train'])} clips for training and {len(sets['val'])} for validation "
+            f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
+            "--max-seconds. No filelist was written"
         )
-    sets = {"train": train, "val": val, "all": clips}
-    columns = [describe_clips(part, hparams) for part in sets.values()]
-    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    print(f"\n{text_table(['', *sets], rows)}\n\nSplit: {origin}")
-    faults = find_faults(clips, hparams)
-    for fault in faults:
-        if fault.notes:
-            print(fault.warning(len(clips)))
+    print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
+    warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
+    warnings += [fault.warning(len(clips)) for fault in find_faults(clips, hparams)]
+    for warning in filter(None, warnings):
+        print(warning)
+    return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))
 
-    lists = {"train.txt": train, "val.txt": val}
+
+def write_lists(
+    sets: dict[str, list[Clip]], overrides: str, out: Path, mels: Path | None, chart: bytes
+) -> list[Path]:
+    """Write everything in `out`, each file after all of them could be written; returns them."""
+    hparams = create_hparams(overrides)
+    lists = {f"{name}.txt": clips for name, clips in sets.items()}
     if mels:
-        lists |= {"train_mel.txt": of_mels(train, mels), "val_mel.txt": of_mels(val, mels)}
-    elif (out / "train_mel.txt").exists():
-        print(f"Notice: {out}/*_mel.txt are of an earlier run; --cache-mels would update them")
-    contents = {name: filelist(listed, hparams) for name, listed in lists.items()} | {
+        lists |= {
+            f"{name}_mel.txt": [replace(c, path=str(mels / f"{c.id}.npy")) for c in clips]
+            for name, clips in sets.items()
+        }
+    contents = {name: filelist(clips, hparams) for name, clips in lists.items()} | {
         "settings.txt": settings(overrides, out, mels),
-        "lengths.png": draw_lengths({"train": train, "val": val}, hparams),
-        "corpus.png": draw_faults(clips, faults, hparams),
+        "lengths.png": draw_lengths(sets, hparams),
+        "corpus.png": chart,
     }
     out.mkdir(parents=True, exist_ok=True)
-    write_together({out / name: content for name, content in contents.items()})
-    for name, listed in lists.items():
-        table = ClipTable.of(out / name, enumerate(listed, 1), complete=True)
+    with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
+        for name, content in contents.items():
+            Path(written, name).write_bytes(content)
+        for name in contents:
+            os.replace(Path(written, name), out / name)
+    for name, clips in lists.items():
+        table = ClipTable.of(out / name, enumerate(clips, 1), complete=True)
         keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
     tables = [table_path(out / name) for name in lists]
     return [out / name for name in contents] + [path for path in tables if path.exists()]
@@ -243,21 +206,15 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("corpus", metavar="CORPUS", type=Path, help="folder in LJSpeech's layout")
     add("--out", type=Path, default=Path("filelists/ljspeech"), help="(%(default)s)")
-    add("--val-fraction", type=float, default=VAL_FRACTION, help="clips never trained on (0.2)")
+    add("--val-fraction", type=share, default=VAL_FRACTION, help="clips never trained on (0.2)")
     add("--seed", type=int, default=SEED, help="another seed, another split (0)")
     add("--cache-mels", metavar="DIR", dest="mels", type=Path, help="store log-mels there")
     add("--skip-bad", action="store_true", help="leave bad clips out")
-    add("--max-seconds", metavar="S", type=float, help="leave longer clips out")
-    add(
-        "--trim-silence", metavar="DIR", dest="trim", type=Path, help="write clips without it there"
-    )
+    add("--max-seconds", metavar="S", type=positive, default=math.inf, help="skip longer clips")
+    add("--trim-silence", metavar="DIR", dest="trim", type=Path, help="write trimmed clips there")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
     add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
     args = parser.parse_args(arguments)
-    if not 0 < args.val_fraction < 1:
-        parser.error(f"--val-fraction {args.val_fraction}: expected a number between 0 and 1")
-    if args.max_seconds is not None and not args.max_seconds > 0:
-        parser.error(f"--max-seconds {args.max_seconds}: expected a number above 0")
     if re.search(r",|\s#", str(args.out)):
         parser.error(f"--out {args.out}: train.py's --hparams cannot name a path with ',' or ' #'")
     try:

@@ -11,14 +11,13 @@ import torch
 from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
-    check_sound,
     frame_count,
     griffin_lim,
     log_mel_spectrogram,
-    mel_filters,
     mel_fingerprint,
     minimum_samples,
     read_audio,
+    read_checked,
     read_header,
     write_mel,
     write_wav,
@@ -115,57 +114,24 @@ def test_log_mel_matches_plain_numpy(h):
 
 
 @BOTH
-@pytest.mark.parametrize("hertz", [220, 440, 1000, 3000, 7000])
-def test_pure_tone_is_loudest_in_its_band(hertz, h):
-    t = torch.arange(22050) / 22050
-    mel = log_mel_spectrogram(0.5 * torch.sin(2 * torch.pi * hertz * t), h)
-    edges, inside = band_edges(h), slice(5, -5)
-    (band,) = set(mel[:, inside].argmax(dim=0).tolist())
-    assert edges[band] < hertz < edges[band + 2]
-    spread = mel[:, inside].std(dim=1)[band]
-    assert spread < 1e-3  # a steady tone makes steady frames
-    half_as_loud = log_mel_spectrogram(0.25 * torch.sin(2 * torch.pi * hertz * t), h)
-    step = (mel - half_as_loud)[band, inside]  # magnitudes: half is -log 2; powers: -log 4
-    assert torch.allclose(step, torch.full_like(step, float(np.log(2))), atol=1e-4)
-
-
-def test_silence_is_log_of_floor():
-    mel = log_mel_spectrogram(torch.zeros(4000), REFERENCE)
-    assert torch.allclose(mel, torch.full_like(mel, -11.512925), atol=1e-5)
-
-
-@BOTH
 def test_shortest_clip_allowed_has_a_mel(h):
     shortest = minimum_samples(h)
-    assert shortest == h.filter_length // 2 + 1
     assert log_mel_spectrogram(torch.zeros(shortest), h).shape == (80, 1 + shortest // h.hop_length)
-    with pytest.raises(ValueError, match=str(shortest)):
-        log_mel_spectrogram(torch.zeros(shortest - 1), h)
 
 
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
-        (torch.zeros(0), r"\[0\]"),
+        (torch.zeros(512), r"\[512\].* 513 samples"),
         (torch.zeros(1, 4000), r"\[1, 4000\]"),
-        (torch.full((4000,), 1.01), "reach 1.01"),
         (torch.full((4000,), -1.5), "reach 1.5"),
         (torch.full((4000,), float("nan")), "reach nan"),
-        (torch.full((4000,), float("inf")), "reach inf"),
         (torch.full((4000,), 12345.0), "32768"),
     ],
 )
 def test_invalid_samples_are_refused(samples, words):
     with pytest.raises(ValueError, match=words):
         log_mel_spectrogram(samples, REFERENCE)
-
-
-def test_mel_filters_belong_to_their_settings():
-    """The cached bank belongs to its settings, whichever came first."""
-    for h in (REFERENCE, PAPER, create_hparams("n_mel_channels=40"), REFERENCE):
-        assert mel_filters(h).shape == (h.n_mel_channels, h.filter_length // 2 + 1)
-    narrow = mel_filters(create_hparams("mel_fmax=4000"))
-    assert narrow[:, 4100 * 1024 // 22050 :].abs().max() == 0 < mel_filters(REFERENCE)[:, 300].max()
 
 
 def test_mel_fingerprint_changes_with_mel_settings_only():
@@ -232,16 +198,9 @@ def test_write_wav_scales_loud_samples_only(tmp_path):
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
-    write_wav(tmp_path / "a.wav", np.zeros(0), 22050)
-    info = soundfile.info(tmp_path / "a.wav")
-    assert (info.samplerate, info.channels, info.subtype, info.frames) == (22050, 1, "PCM_16", 0)
-
-
-def test_write_wav_refuses_non_finite_samples(tmp_path):
-    for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(ValueError, match="nan or infinity"):
-            write_wav(tmp_path / "bad.wav", np.array([0.0, bad, 0.5]), 22050)
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="nan or infinity"):
+        write_wav(tmp_path / "bad.wav", np.array([0.0, np.inf, 0.5]), 22050)
+    assert not (tmp_path / "bad.wav").exists()
 
 
 @pytest.mark.parametrize("size", [0, 100, 30_000, 32_127])
@@ -282,7 +241,7 @@ def faulty_file(path, fault):
 def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
-    for read in (read_header, read_audio, check_sound):
+    for read in (read_header, read_audio, read_checked):
         with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
             read(path, REFERENCE)
         for word in words:
@@ -292,28 +251,25 @@ def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
 # ---------------------------------------------------------------------------- every sample
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
 @pytest.mark.parametrize(
     "options",
     [
         {"subtype": "PCM_24"},
         {"subtype": "PCM_16", "format": "WAVEX"},
         {"subtype": "PCM_16", "format": "FLAC"},  # read as what it is
-        {"subtype": "PCM_U8", "format": "WAV"},
-        {"subtype": "FLOAT", "format": "WAV"},
-        {"subtype": "DOUBLE", "format": "WAV"},
+        {"subtype": "PCM_U8"},
+        {"subtype": "DOUBLE"},
     ],
 )
 @pytest.mark.parametrize("peak", [0.05, 1.0])
-def test_good_sounds_pass_in_every_format(tmp_path, name, options, peak):
+def test_good_sounds_pass_in_every_format(tmp_path, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
-    soundfile.write(tmp_path / name, samples, 22050, **options)
-    assert check_sound(tmp_path / name, REFERENCE) == 4000
-    log_mel_spectrogram(read_audio(tmp_path / name, REFERENCE), REFERENCE)
+    soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
+    assert len(read_checked(tmp_path / "a.wav", REFERENCE)) == 4000
+    log_mel_spectrogram(read_audio(tmp_path / "a.wav", REFERENCE), REFERENCE)
 
 
-@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
@@ -322,25 +278,23 @@ def test_good_sounds_pass_in_every_format(tmp_path, name, options, peak):
         (-1.5, r"samples reach 1.5, expected \[-1, 1\]; scale it: sox --norm"),
     ],
 )
-def test_bad_samples_are_found(tmp_path, subtype, bad, words):
+def test_bad_samples_are_found(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
-    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
     assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)  # does not tell
     with pytest.raises(ValueError, match=words):
-        check_sound(tmp_path / "a.wav", REFERENCE)
+        read_checked(tmp_path / "a.wav", REFERENCE)
 
 
 @pytest.mark.parametrize("silence", ["zeros", "offset", "dither"])
-@pytest.mark.parametrize(
-    "options", [{"subtype": "PCM_16"}, {"subtype": "FLOAT"}, {"format": "FLAC"}]
-)
-def test_silent_clip_is_found(tmp_path, silence, options):
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_silent_clip_is_found(tmp_path, silence, subtype):
     dither = np.random.default_rng(0).integers(-1, 2, 4000) / 32768
     samples = {"zeros": np.zeros(4000), "offset": np.full(4000, 0.25), "dither": dither}[silence]
-    soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
+    soundfile.write(tmp_path / "a.wav", samples, 22050, subtype=subtype)
     with pytest.raises(ValueError, match=r"silent from beginning to end; .*leave the clip out"):
-        check_sound(tmp_path / "a.wav", REFERENCE)
+        read_checked(tmp_path / "a.wav", REFERENCE)
 
 
 @pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "AU", "CAF", "RF64"])
@@ -348,35 +302,28 @@ def test_other_formats_named_wav_are_found(tmp_path, kind):
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(0.3).numpy(), 22050, format=kind)
     with pytest.raises(ValueError, match=r"expected WAV or FLAC; convert it: ffmpeg") as caught:
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)
     assert {"MP3": "MPEG"}.get(kind, kind) in str(caught.value).partition(", expected")[0]
 
 
 @pytest.mark.parametrize("place", [0.2, 0.9])
-@pytest.mark.parametrize("damage", ["a flipped bit", "a zeroed block", "a missing block"])
-def test_damage_inside_a_flac_is_found(tmp_path, damage, place):
+def test_damage_inside_a_flac_is_found(tmp_path, place):
     path = tmp_path / "clip.flac"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
-    start = int(place * len(content))
-    if damage == "a flipped bit":
-        content[start] ^= 16
-    elif damage == "a zeroed block":
-        content[start : start + 512] = bytes(512)
-    else:
-        del content[start : start + 512]
+    content[int(place * len(content))] ^= 16
     path.write_bytes(content)
     assert read_header(path, REFERENCE) == 22050  # does not tell
     with pytest.raises(ValueError, match=r"cut off or damaged inside; copy or convert it again"):
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
-@pytest.mark.parametrize("kept", [0.3, 0.9, -4])
+@pytest.mark.parametrize("kept", [0.3, -4])
 def test_truncated_sound_is_found(tmp_path, kind, kept):
     path = tmp_path / f"clip.{kind}"
     soundfile.write(path, speech_like(0.5).numpy(), 22050)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if kept > 0 else kept])
     with pytest.raises(ValueError, match="cut off"):
-        check_sound(path, REFERENCE)
+        read_checked(path, REFERENCE)

@@ -124,14 +124,6 @@ def test_damaged_table_is_ignored(filelist):
     assert list(read(filelist)) == list(table)
 
 
-def test_file_without_a_table_is_refused(filelist, tmp_path):
-    with pytest.raises(UserError, match=r"none\.clips: no such file"):
-        read_table_file(tmp_path / "none.clips")
-    Path(filelist).write_text("text")
-    with pytest.raises(UserError, match=r"list\.txt: not a table of clips, damaged, or"):
-        read_table_file(filelist)
-
-
 def test_workers_map_the_same_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, b"x" * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
@@ -140,9 +132,6 @@ def test_workers_map_the_same_table(filelist):
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
     assert list(pickle.loads(pickle.dumps(table))) == list(table)  # in no file
-    write_table(table.with_frames({3: 6}), KEY)
-    with pytest.raises(UserError, match=r"list\.txt\.clips: changed during the run"):
-        pickle.loads(pickled)
     table_path(filelist).unlink()
     with pytest.raises(UserError, match="no such file"):
         pickle.loads(pickled)
@@ -151,12 +140,9 @@ def test_workers_map_the_same_table(filelist):
 def test_fingerprint_covers_lengths_not_folders(filelist):
     table = listed(filelist, SMALL)
     other = table.with_frames({1: 10})
-    assert other.num_frames.tolist() == [7, 10]
-    assert table.num_frames.tolist() == [7, 9]
+    assert (other.num_frames.tolist(), table.num_frames.tolist()) == ([7, 10], [7, 9])
     assert other.fingerprint != table.fingerprint == other.with_frames({1: 9}).fingerprint
-    moved = [
-        Clip(f"/elsewhere/{Path(c.path).name}", c.text, c.symbols, c.num_frames, "") for c in SMALL
-    ]
+    moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 

@@ -4,10 +4,8 @@ import contextlib
 import csv
 import dataclasses
 import json
-import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -18,7 +16,6 @@ import torch
 from helpers import ROOT, make_other_than_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
@@ -97,8 +94,6 @@ def test_both_filelist_formats_are_read(corpus):
     assert [clip.where for clip in clips] == [f"{filelist}:{n}" for n in (1, 2, 3)]
     ids = [text_to_sequence(clip.text, ["english_cleaners"]) for clip in clips]
     assert [list(clip.symbols) for clip in clips] == ids
-    paper = read_filelist(filelist, create_hparams("win_time=50,hop_time=12.5"))
-    assert [clip.num_frames for clip in paper] == [1 + 22050 // 276, 1 + 11025 // 276, 19]
 
 
 def test_text_is_kept_letter_by_letter(corpus, monkeypatch):
@@ -114,57 +109,33 @@ def test_text_is_kept_letter_by_letter(corpus, monkeypatch):
     assert [clip.where for clip in clips] == [f"list.txt:{1 + 2 * i}" for i in range(5)]
 
 
-@pytest.mark.parametrize("seconds", ["1.000000", "1.00002", "0.99998", "1"])
+@pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
 def test_seconds_within_half_a_sample_agree(corpus, seconds):
     assert read_filelist(write_list(corpus, f"{corpus}/a.wav|Text.|{seconds}"), H)
 
 
-@pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan", "0"])
+@pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan"])
 def test_seconds_must_agree_with_the_sound(corpus, seconds):
     filelist = write_list(corpus, f"{corpus}/a.wav|Text.|{seconds}")
-    message = refusal(filelist)
-    assert f"{filelist}:1: {corpus}/a.wav: {float(seconds):.6f} seconds in the list" in message
-    assert "1.000000 in the file" in message
-    assert "make the list again" in message
+    found = f"{float(seconds):.6f} seconds in the list, 1.000000 in the file"
+    assert f"{filelist}:1: {corpus}/a.wav: {found}" in refusal(filelist)
 
 
 def test_all_bad_lines_are_listed_together(corpus):
     soundfile.write(corpus / "rate.wav", np.zeros(5000), 16000)
-    soundfile.write(corpus / "stereo.wav", np.zeros((5000, 2)), 22050)
-    soundfile.write(corpus / "short.wav", np.zeros(100), 22050)
-    filelist = write_list(
-        corpus,
-        f"{corpus}/gone.wav|Text.",
-        f"{corpus}/a.wav",
-        "",
-        f"{corpus}/a.wav|Text.|1.0|more",
-        f"{corpus}/a.wav|Text.|one second",
-        f"{corpus}/a.wav|Good.|1.0",
-        f"{corpus}/rate.wav|Text.",
-        f"{corpus}/stereo.wav|Text.",
-        f"{corpus}/short.wav|Text.",
-        f"{corpus}/a.wav||1.0",
-        f"{corpus}/a.wav|#*|1.0",
-        f"{corpus}/mel.npy|Text.",
-        f"{corpus}/gone_too.wav|Text.|1.0",
-    )
-    lines = refusal(filelist).splitlines()
-    assert lines[0] == f"{filelist}: 11 of 12 lines refused:"
-    expected = [
-        (1, f"{corpus}/gone.wav: no such file"),
-        (2, "1 fields, expected path|text|seconds or path|text"),
-        (4, "4 fields"),
-        (5, "seconds 'one second', expected a number"),
-        (7, "rate.wav: 16000 Hz, expected 22050"),
-        (8, "stereo.wav: 2 channels, expected mono"),
-        (9, "short.wav: 100 samples"),
-        (10, "text '' has no letter left after cleaning; write the words"),
-        (11, "text '#*' has no letter left"),
-        (12, "load_mel_from_disk=True"),
-        (13, f"{corpus}/gone_too.wav: no such file"),
-    ]
-    assert len(lines) == 1 + len(expected)
-    for line, (number, words) in zip(lines[1:], expected, strict=True):
+    expected = {
+        f"{corpus}/gone.wav|Text.": f"{corpus}/gone.wav: no such file",
+        f"{corpus}/a.wav": "1 fields, expected path|text|seconds or path|text",
+        f"{corpus}/a.wav|Text.|1.0|more": "4 fields",
+        f"{corpus}/a.wav|Text.|one second": "seconds 'one second', expected a number",
+        f"{corpus}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
+        f"{corpus}/a.wav||1.0": "text '' has no letter left after cleaning; write the words",
+        f"{corpus}/mel.npy|Text.": "load_mel_from_disk=True",
+    }
+    filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", "", *expected)
+    first, *lines = refusal(filelist).splitlines()
+    assert first == f"{filelist}: 7 of 8 lines refused:"
+    for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
 
@@ -174,7 +145,6 @@ def test_invalid_filelists_are_refused(corpus):
     assert "no clip in it" in refusal(write_list(corpus, "", "  "))
     assert "a folder, expected a file" in refusal(corpus)
     lines = refusal(write_list(corpus, *(f"{corpus}/{n}.wav|Text." for n in range(50))))
-    assert "50 of 50 lines refused" in lines
     assert lines.endswith("\n  ... and 30 more")
     swapped = write_list(corpus, f"{'a text longer than any file name ' * 30}|clip.wav")
     assert f"{swapped}:1: " in refusal(swapped)
@@ -183,46 +153,19 @@ def test_invalid_filelists_are_refused(corpus):
 # ---------------------------------------------------------------------------- contents
 
 
-def test_bad_contents_are_listed_too(corpus):
-    samples = noise(5000)
-    for name, bad in (("nan.wav", np.nan), ("loud.wav", 3.0)):
-        soundfile.write(corpus / name, np.append(samples, bad), 22050, subtype="FLOAT")
-    soundfile.write(corpus / "mute.wav", 0 * samples, 22050)
-    soundfile.write(corpus / "ogg.wav", samples, 22050, format="OGG")
-    for name in ("cut.wav", "damaged.flac"):
-        soundfile.write(corpus / name, samples, 22050)
-    (corpus / "cut.wav").write_bytes((corpus / "cut.wav").read_bytes()[:-2000])
-    content = bytearray((corpus / "damaged.flac").read_bytes())
-    content[len(content) // 2] ^= 1
-    (corpus / "damaged.flac").write_bytes(content)
-    names = ["nan.wav", "loud.wav", "mute.wav", "ogg.wav", "cut.wav", "damaged.flac"]
-    lines = [f"{corpus}/{name}|Text." for name in names]
-    assert len(read_filelist(write_list(corpus, *lines), H)) == 6  # headers do not tell
-    lines += [f"{corpus}/a.wav|Good.|1.0", f"{corpus}/gone.wav|Text.", f"{corpus}/a.wav|...|1.0"]
-    filelist = write_list(corpus, *lines)
-    refused = refusal(filelist, new_run=True).splitlines()
-    assert refused[0] == f"{filelist}: 8 of 9 lines refused:"
-    expected = [
-        (1, "nan.wav: sample 5000 (at 0.23 s) is nan"),
-        (2, "loud.wav: samples reach 3, expected [-1, 1]"),
-        (3, "mute.wav: silent from beginning to end"),
-        (4, "ogg.wav: OGG (OGG Container format), expected WAV or FLAC"),
-        (5, "cut.wav: cut off, its header promises more"),
-        (6, "damaged.flac: not readable as sound to its end"),
-        (8, "gone.wav: no such file"),
-        (9, "text '...' has no letter left"),
-    ]
-    for line, (number, words) in zip(refused[1:], expected, strict=True):
-        assert line.startswith(f"  {filelist}:{number}: ")
-        assert words in line
+def test_new_runs_read_clips_to_their_end(corpus):
+    soundfile.write(corpus / "nan.wav", np.append(noise(5000), np.nan), 22050, subtype="FLOAT")
+    filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", f"{corpus}/nan.wav|Text.")
+    assert len(read_filelist(filelist, H)) == 2  # headers do not tell
+    first, line = refusal(filelist, new_run=True).splitlines()
+    assert first == f"{filelist}: 1 of 2 lines refused:"
+    assert line.startswith(f"  {filelist}:2: {corpus}/nan.wav: sample 5000 (at 0.23 s) is nan")
 
 
-@pytest.mark.parametrize("text", ["...", "—", "_ _"])
-def test_texts_without_letters_end_new_runs_only(corpus, text):
-    filelist = write_list(corpus, f"{corpus}/a.wav|{text}")
+def test_texts_without_letters_end_new_runs_only(corpus):
+    filelist = write_list(corpus, f"{corpus}/a.wav|...")
     assert len(read_filelist(filelist, H)) == 1
-    message = refusal(filelist, new_run=True)
-    assert f"{filelist}:1: text {text!r} has no letter left after cleaning; write" in message
+    assert f"{filelist}:1: text '...' has no letter left" in refusal(filelist, new_run=True)
 
 
 # ---------------------------------------------------------------------------- kept tables
@@ -239,7 +182,6 @@ def test_kept_table_belongs_to_its_list_and_settings(corpus, monkeypatch):
     found = kept_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
-    assert found.time == (corpus / "list.txt.clips").stat().st_mtime_ns
     for change in ("hop_length=200", "text_cleaners=[basic_cleaners]", "load_mel_from_disk=True"):
         assert kept_table(filelist, create_hparams(change)) is None
     assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
@@ -249,8 +191,6 @@ def test_kept_table_belongs_to_its_list_and_settings(corpus, monkeypatch):
         patch.setattr(data_utils, "__file__", str(corpus / "data_utils.py"))
         assert kept_table(filelist, H) is None
     write_list(corpus, *lines, "")
-    assert kept_table(filelist, H) is None
-    filelist.unlink()
     assert kept_table(filelist, H) is None
 
 
@@ -270,10 +210,9 @@ def test_unwritable_table_costs_a_line(corpus, capsys):
     assert list(keep_table(checked, H)) == list(checked)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{filelist}.clips: cannot be written (")
-    assert kept_table(filelist, H) is None
 
 
-def test_changed_clips_are_checked_again(corpus, cache):
+def test_changed_clips_are_checked_again(corpus):
     names = ["a.wav", "b.flac", "c.wav"]
     filelist = write_list(corpus, *(f"{corpus}/{name}|Text {name}." for name in names))
     for name in names:
@@ -285,14 +224,11 @@ def test_changed_clips_are_checked_again(corpus, cache):
     assert changed_clips(table).tolist() == [1, 2]
     with pytest.raises(UserError, match=r"1 of 3 lines refused:\n.*list.txt:3: .*no such file"):
         check_again(table, changed_clips(table), H)
-    soundfile.write(corpus / "c.wav", np.zeros(22050), 22050)
-    with pytest.raises(UserError, match=r"list.txt:3: .*silent from beginning to end"):
-        check_again(table, changed_clips(table), H)
     soundfile.write(corpus / "c.wav", noise(22050), 22050)
-    mended = check_again(table, changed_clips(table), H)
+    fixed = check_again(table, changed_clips(table), H)
     anew = read_filelist(filelist, H, new_run=True)
-    assert list(mended) == list(anew)
-    assert (mended.fingerprint, mended.complete) == (anew.fingerprint, True)
+    assert list(fixed) == list(anew)
+    assert (fixed.fingerprint, fixed.complete) == (anew.fingerprint, True)
 
 
 def test_lengths_are_written_one_per_line(tmp_path):
@@ -302,13 +238,12 @@ def test_lengths_are_written_one_per_line(tmp_path):
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
-def test_long_clips_are_named_longest_first():
-    seconds = [*np.linspace(1, 10, 100), 600.0, 31.0, 35.0, 40.0]
+def test_longest_of_the_long_clips_is_named():
+    seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
-    assert "4 of 104 clips are more than 5 times as long as the median, 5.7 s: " in warning
-    assert "list:100 (600.0 s), list:103 (40.0 s), list:102 (35.0 s) and 1 more." in warning
+    assert "3 of 103 clips are more than 5 times as long as the median, 5.6 s; the" in warning
+    assert "the longest is list:101 (600.0 s). It" in warning
     assert "--max-seconds" in warning
-    assert "and 0 more" not in warn_of_long_clips(seconds[:102], str)
     assert warn_of_long_clips(seconds[:100], str) is None
     assert warn_of_long_clips([], str) is None
 
@@ -316,7 +251,7 @@ def test_long_clips_are_named_longest_first():
 # ---------------------------------------------------------------------------- cached mels
 
 
-@pytest.mark.parametrize("seconds", ["0.5", "0.441", "nan", "-1", "1e300"])
+@pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_seconds_must_agree_with_a_cached_mel(cache, seconds):
     for samples in (39 * 256, 40 * 256 - 1):  # of 40 frames
         filelist = write_list(cache, f"{cache}/x.npy|Text.|{samples / 22050:.6f}")
@@ -339,42 +274,29 @@ def test_cached_mels_are_read(cache):
 
 def test_cached_mels_of_other_settings_are_refused(cache):
     filelist = write_list(cache, f"{cache}/x.npy|Text.")
-    for other in ("hop_length=300", "win_length=1000", "mel_fmax=7600", "filter_length=2048"):
-        name, value = other.split("=")
-        message = refusal(filelist, create_hparams(f"load_mel_from_disk=True,{other}"))
-        assert re.search(f"{name}=[0-9.]+, this run has {value}", message)
-        assert "--cache-mels" in message
-    for content in ("no json", "[1, 2]"):
-        (cache / "mel_settings.json").write_text(content)
-        assert "settings unknown, no readable mel_settings.json" in refusal(filelist, CACHED)
+    for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
+        other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
+        assert re.search(f"{name}=[0-9.]+, this run has {value}", refusal(filelist, other))
+    (cache / "mel_settings.json").write_text("no json")
+    assert "settings unknown, no readable mel_settings.json" in refusal(filelist, CACHED)
 
 
 def test_bad_cached_mels_are_listed_together(cache):
     mel = np.load(cache / "x.npy")
-    arrays = {
-        "bands": mel[:64],
-        "empty": mel[:, :0],
-        "flat": mel[0],
-        "half": mel.astype(np.float16),
-    }
-    arrays["other"] = mel.astype(">f4")
+    bad = mel.copy()
+    bad[3, 17] = np.nan
+    arrays = {"bands": mel[:64], "empty": mel[:, :0], "half": mel.astype(np.float16), "nan": bad}
     for name, array in arrays.items():
         np.save(cache / f"{name}.npy", array)
     np.savez(cache / "archive", mel=mel)
     (cache / "archive.npz").rename(cache / "archive.npy")
-    (cache / "text.npy").write_text("no array")
     (cache / "cut.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
     make_other_than_file(cache / "pipe.npy", "a named pipe")
-    mel[3, 17] = np.nan
-    np.save(cache / "nan.npy", mel)
     expected = {
         "bands": "float32 (64, 40), expected float32 (80, frames)",
         "empty": "float32 (80, 0), expected",
-        "flat": "float32 (40,), expected",
         "half": "float16 (80, 40), expected",
-        "other": ">f4 (80, 40), expected",
         "archive": "an archive of arrays, expected",
-        "text": "not a .npy array",
         "cut": "not a .npy array",
         "pipe": "a named pipe, expected a file",
         "gone": "no such file; run prepare_ljspeech.py --cache-mels",
@@ -382,7 +304,6 @@ def test_bad_cached_mels_are_listed_together(cache):
     }
     filelist = write_list(cache, *(f"{cache}/{name}.npy|Text." for name in expected))
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
-    assert len(lines) == len(expected)
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cache}/{name}.npy: {expected[name]}")
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)  # a resumed run takes nan
@@ -393,15 +314,12 @@ def test_bad_cached_mels_are_listed_together(cache):
 
 def test_item_is_text_mel_and_index(corpus):
     clips = read_filelist(write_list(corpus, f"{corpus}/a.wav|One 2.", f"{corpus}/c.wav|Q?"), H)
-    dataset = TextMelDataset(clips, H)
-    assert len(dataset) == 2
-    for index, (name, words) in enumerate((("a.wav", "One 2."), ("c.wav", "Q?"))):
-        text, mel, i = dataset[index]
-        assert i == index
-        assert text.dtype == torch.int64
-        assert text.tolist() == text_to_sequence(words, ["english_cleaners"])
-        samples, _ = soundfile.read(corpus / name, dtype="float32")
-        assert torch.equal(mel, log_mel_spectrogram(torch.from_numpy(samples), H))
+    text, mel, i = TextMelDataset(clips, H)[1]
+    assert i == 1
+    assert text.dtype == torch.int64
+    assert text.tolist() == text_to_sequence("Q?", ["english_cleaners"])
+    samples, _ = soundfile.read(corpus / "c.wav", dtype="float32")
+    assert torch.equal(mel, log_mel_spectrogram(torch.from_numpy(samples), H))
 
 
 def test_file_that_changed_during_the_run_is_caught(corpus, cache):
@@ -409,9 +327,6 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(corpus / "a.wav", noise(12000), 22050)
     with pytest.raises(UserError, match=rf"{filelist}:1: {corpus}/a.wav: 47 frames, but 87 when"):
-        dataset[0]
-    (corpus / "a.wav").unlink()
-    with pytest.raises(UserError, match=rf"{filelist}:1: {corpus}/a.wav: no such file"):
         dataset[0]
     filelist = write_list(cache, f"{cache}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
@@ -442,22 +357,20 @@ print(list(TextMelCollate()([dataset[0]]).mel.shape))
 def test_mel_is_independent_of_threads_and_workers(corpus):
     """A loader's worker has one thread, the training process several."""
     clips = read_filelist(write_list(corpus, *[f"{corpus}/{n}|A." for n in ("a.wav", "c.wav")]), H)
-    dataset, collate = TextMelDataset(clips, H), TextMelCollate()
-    before = torch.get_num_threads()
-    mels = []
+    dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
     try:
-        for threads in (1, 2, 3, 8):
+        for threads in (1, 2, 8):
             torch.set_num_threads(threads)
             mels.append(dataset[0][1])
             assert torch.get_num_threads() == threads  # and the setting is left as it was
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(mel, mels[0]) for mel in mels)
     for workers in (0, 2):
-        loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=collate)
-        (batch,) = loader
-        assert torch.equal(batch.mel[0], mels[0])
+        h = dataclasses.replace(H, num_workers=workers)
+        (batch,) = make_loader(clips, h, False, [[0, 1]])
+        mels.append(batch.mel[0])
         assert batch.clip_indices.tolist() == [0, 1]
+    assert all(torch.equal(mel, mels[0]) for mel in mels)
 
 
 # ---------------------------------------------------------------------------- collation
@@ -479,8 +392,8 @@ SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, 
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
-@given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]), with_index=st.booleans())
-def test_collation_equals_a_plain_loop(shapes, r, with_index):
+@given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]))
+def test_collation_equals_a_plain_loop(shapes, r):
     generator = torch.Generator().manual_seed(0)
     items = [
         (
@@ -490,7 +403,7 @@ def test_collation_equals_a_plain_loop(shapes, r, with_index):
         )
         for i, (symbols, frames) in enumerate(shapes)
     ]
-    batch = TextMelCollate(r)(items if with_index else [item[:2] for item in items])
+    batch = TextMelCollate(r)(items)
     longest_text = max(len(text) for text, _, _ in items)
     longest_mel = max(mel.shape[1] for _, mel, _ in items)
     steps = (longest_mel + r - 1) // r
@@ -498,55 +411,38 @@ def test_collation_equals_a_plain_loop(shapes, r, with_index):
     assert batch.mel.shape == (len(items), 5, steps * r)
     assert batch.gate.shape == (len(items), steps)
     for row, (text, mel, index) in enumerate(items):  # rows keep the order given
-        for i in range(longest_text):
-            assert batch.text[row, i] == (text[i] if i < len(text) else 0)
         frames = mel.shape[1]
+        assert torch.equal(batch.text[row, : len(text)], text)
+        assert (batch.text[row, len(text) :] == 0).all()
         assert torch.equal(batch.mel[row, :, :frames], mel)
         assert (batch.mel[row, :, frames:] == 0).all()
-        for step in range(steps):
-            holds_last_real_frame_or_comes_later = (step + 1) * r >= frames
-            assert batch.gate[row, step] == float(holds_last_real_frame_or_comes_later)
+        # 1 from the step that holds the last real frame
+        assert batch.gate[row].tolist() == [
+            float((step + 1) * r >= frames) for step in range(steps)
+        ]
         assert batch.text_lengths[row] == len(text)
         assert batch.mel_lengths[row] == frames
-        assert batch.clip_indices is None or batch.clip_indices[row] == index
-    assert (batch.clip_indices is not None) == with_index
-    integers = [batch.text, batch.text_lengths, batch.mel_lengths]
-    assert {x.dtype for x in integers} == {torch.int64}
+        assert batch.clip_indices[row] == index
+    assert {batch.text.dtype, batch.text_lengths.dtype, batch.mel_lengths.dtype} == {torch.int64}
     assert {batch.mel.dtype, batch.gate.dtype} == {torch.float32}
 
 
-def test_lengths_stay_on_the_cpu():
-    """`meta` stands for a GPU: packing and messages need the lengths here."""
-    item = (torch.ones(3, dtype=torch.int64), torch.ones(80, 4), 7)
-    batch = TextMelCollate(2)([item])
-    moved = batch.to("meta")
-    assert isinstance(moved, Batch)
-    for name in ("text", "mel", "gate"):
-        assert getattr(moved, name).device.type == "meta", name
-    for name in ("text_lengths", "mel_lengths", "clip_indices"):
-        assert getattr(moved, name) is getattr(batch, name)
-    assert batch.mel.device.type == "cpu"  # the batch itself is not changed
-
-
 def test_copy_runs_on_its_own_stream(monkeypatch):
-    """Which stream did what, in order, without a GPU."""
-    done = []
+    """Which stream did what, in order, without a GPU; lengths stay on the CPU."""
+    done, streams = [], ["compute"]
 
-    class Stream:
-        def __init__(self, name):
-            self.name = name
-
+    class Stream(str):
         def wait_stream(self, other):
-            done.append(f"{self.name} waits for {other.name}")
+            done.append(f"{self} waits for {other}")
 
     class Tensor:
         def to(self, device, non_blocking):
             assert (device.type, non_blocking) == ("cuda", True)
-            done.append(f"{streams[-1].name} copies")
+            done.append(f"{streams[-1]} copies")
             return self
 
         def record_stream(self, stream):
-            done.append(f"kept for {stream.name}")
+            done.append(f"kept for {stream}")
 
     @contextlib.contextmanager
     def using(stream):
@@ -554,13 +450,12 @@ def test_copy_runs_on_its_own_stream(monkeypatch):
         yield
         streams.pop()
 
-    streams = [Stream("compute")]
     monkeypatch.setattr(data_utils, "_copy_stream", lambda device: Stream("copy"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[-1])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(streams[-1]))
     monkeypatch.setattr(torch.cuda, "stream", using)
     lengths = torch.ones(1)
     batch = Batch(Tensor(), lengths, Tensor(), Tensor(), lengths).to("cuda")
-    assert batch.mel_lengths is lengths
+    assert batch.mel_lengths is batch.text_lengths is lengths
     expected = ["copy copies"] * 3 + ["compute waits for copy"] + ["kept for compute"] * 3
     assert done == expected
 
@@ -591,21 +486,20 @@ def test_failing_program_ends_its_workers(cache):
     assert (run.returncode, run.stderr.splitlines()[-1]) == (1, "KeyError: 'unexpected'")
 
 
-@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system has no sigwaitinfo")
 def test_workers_ignore_signals_of_others(cache):
-    """Job systems send SIGTERM, a terminal SIGINT, to all processes: the trainer decides."""
+    """Job systems send SIGTERM, a terminal SIGINT, to all processes: the trainer decides.
+
+    active_children() would list the first loader's worker too, as long as it has not exited.
+    """
     h = dataclasses.replace(CACHED, num_workers=1)
     clips = read_filelist(write_list(cache, f"{cache}/x.npy|One."), h)
-    others = set(multiprocessing.active_children())
-    batches = iter(make_loader(clips, h, False, [[0]] * 20))
-    next(batches)
-    (worker,) = set(multiprocessing.active_children()) - others
+    first, second = (iter(make_loader(clips, h, False, [[0]] * 20)) for _ in range(2))
     for name in ("TERM", "INT", "TERM"):
-        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
-    assert sum(1 for _ in batches) == 19
-    batches = iter(make_loader(clips, h, False, [[0]] * 20))
-    next(batches)
-    (worker,) = set(multiprocessing.active_children()) - others
+        next(first)
+        subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
+    assert sum(1 for _ in first) == 17
+    next(second)
+    worker = second._workers[0]
     worker.terminate()
-    worker.join(30)
+    worker.join(60)
     assert worker.exitcode == 0

@@ -4,12 +4,8 @@ import csv
 import hashlib
 import io
 import os
-import re
-import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import unicodedata
 import wave
@@ -30,7 +26,6 @@ from corpora import (
 )
 from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
-from audio import minimum_samples
 from clip_table import Sound
 from corpus import made_files, recordings
 from corpus.metadata import choose_split
@@ -92,10 +87,6 @@ def test_every_clip_is_in_one_list(tmp_path, sound):
         for i, n in enumerate(samples)
     ]
     assert train == sorted(train)  # in the order of metadata.csv
-    for name, rows in (("train", train), ("val", val)):
-        clips = read_filelist(tmp_path / "lists" / f"{name}.txt", HPARAMS)
-        numbers = [int(Path(row[0]).stem[1:]) for row in rows]
-        assert [clip.num_frames for clip in clips] == [1 + samples[i] // 256 for i in numbers]
 
 
 def test_running_twice_writes_the_same(corpus, tmp_path, picture):
@@ -128,22 +119,16 @@ def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
 def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "lists")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    values = {" ".join(words[:-3]): words[-3:] for words in lines}
+    numbers = {tuple(words[:3]): words[3:] for words in lines if len(words) == 8}
     samples = np.arange(10) * 137 + 4000
-    assert values["clips"] == ["8", "2", "10"]
-    assert values["hours"][2] == f"{samples.sum() / RATE / 3600:.2f}"
-    assert values["seconds shortest"][2] == "0.18"  # 4000 / 22050
-    assert values["seconds mean"][2] == "0.21"  # 4616.5 / 22050
-    assert values["seconds median"][2] == "0.21"
-    assert values["seconds longest"][2] == "0.24"  # 5233 / 22050
-    assert values["frames shortest"][2] == "16"  # 1 + 4000 // 256
-    assert values["frames longest"][2] == "21"  # 1 + 5233 // 256
-    assert values["frames total"][2] == str(sum(1 + n // 256 for n in samples))
+    frames = [1 + n // 256 for n in samples]
     spoken = "zero one two three four five six seven eight nine".split()
     symbols = [len(f"number {word}.") for word in spoken]
-    assert values["symbols total"][2] == str(sum(symbols))
-    assert values["symbols shortest"][2] == str(min(symbols))
-    assert values["symbols longest"][2] == str(max(symbols))
+    for unit, lengths in (("seconds", samples / RATE), ("frames", frames), ("symbols", symbols)):
+        expected = [min(lengths), np.mean(lengths), np.median(lengths), max(lengths), sum(lengths)]
+        assert numbers["all", "10", unit] == [f"{number:.2f}" for number in expected]
+    assert ("train", "8", "frames") in numbers
+    assert ("val", "2", "frames") in numbers
 
 
 def test_settings_decide_what_is_good(corpus, tmp_path):
@@ -151,7 +136,6 @@ def test_settings_decide_what_is_good(corpus, tmp_path):
     message = refusal(prepare, corpus, tmp_path / "other", "sampling_rate=16000,mel_fmax=8000")
     assert message.count("22050 Hz, expected 16000") == 10
     assert "latin" in refusal(prepare, corpus, tmp_path / "other", "text_cleaners=[latin]")
-    assert "did you mean hop_length" in refusal(prepare, corpus, tmp_path / "other", "hop_lenth=1")
     assert not (tmp_path / "other").exists()
 
 
@@ -177,7 +161,7 @@ def test_settings_file_can_be_reused(corpus, tmp_path):
 
 # ---------------------------------------------------------------------------- bad clips
 
-BAD_SOUNDS = "stereo rate silent short cut-wav cut-flac nan ogg pipe missing".split()
+BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
@@ -187,16 +171,8 @@ def make_bad_corpus(folder):
     for name in ("mute", "fields"):
         write_tone(wavs / f"{name}.wav", 5000)
     write_tone(wavs / "rate.wav", 5000, rate=16000)
-    write_tone(wavs / "short.wav", minimum_samples(HPARAMS) - 1)
-    samples = 0.5 * np.sin(np.arange(5000) / 20)
-    soundfile.write(wavs / "stereo.wav", np.stack([samples, samples], 1), RATE)
-    soundfile.write(wavs / "silent.wav", 0 * samples, RATE)
-    soundfile.write(wavs / "nan.wav", np.append(samples, np.nan), RATE, subtype="FLOAT")
-    write_tone(wavs / "ogg.wav", 5000, format="OGG")
-    for kind in ("wav", "flac"):
-        path = wavs / f"cut-{kind}.{kind}"
-        write_tone(path, 5000)
-        path.write_bytes(path.read_bytes()[:-100])
+    write_tone(wavs / "cut.flac", 5000)
+    (wavs / "cut.flac").write_bytes((wavs / "cut.flac").read_bytes()[:-100])
     make_other_than_file(wavs / "pipe.wav", "a named pipe")
     for name in BAD_SOUNDS:
         add_line(corpus, f"{name}|raw|Some words.")
@@ -205,20 +181,14 @@ def make_bad_corpus(folder):
     add_line(corpus, "c03|raw|Said twice.")
     add_line(corpus, "both|raw|...")
     return corpus, {
-        f"{wavs}/stereo.wav": "2 channels, expected mono; mix",
         f"{wavs}/rate.wav": "16000 Hz, expected 22050; resample",
-        f"{wavs}/silent.wav": "silent from beginning to end",
-        f"{wavs}/short.wav": "512 samples, expected at least 513 samples; leave",
-        f"{wavs}/cut-wav.wav": "cut off, its header promises more; copy",
-        f"{wavs}/cut-flac.flac": "so cut off or damaged inside; copy",
-        f"{wavs}/nan.wav": "sample 5000 (at 0.23 s) is nan",
-        f"{wavs}/ogg.wav": "expected WAV or FLAC; convert it",
+        f"{wavs}/cut.flac": "so cut off or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
-        f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:20",
-        f"{metadata}:21": "'...' of mute has no letter left after cleaning; write the words",
-        f"{metadata}:22": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
-        f"{metadata}:23": "id 'c03' is also in line 4; delete one of them",
-        f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:24; and",
+        f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
+        f"{metadata}:15": "'...' of mute has no letter left after cleaning; write the words",
+        f"{metadata}:16": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
+        f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
+        f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:18; and",
     }
 
 
@@ -228,11 +198,11 @@ def test_all_bad_clips_are_listed_together(tmp_path):
     # A text as exit code: printed to stderr, exit status 1.
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")], error=SystemExit)
     listed = [line for line in message.splitlines() if line.startswith("  ")]
-    assert len(listed) == len(expected) == 14
+    assert len(listed) == len(expected) == 8
     for place, words in expected.items():
         (line,) = (line for line in listed if line.startswith(f"  {place}"))
         assert words in line
-    for words in ("14 of 24 clips are bad", "no filelist was written", "--skip-bad"):
+    for words in ("8 of 18 clips are bad", "no filelist was written", "--skip-bad"):
         assert words in message
     assert not (tmp_path / "lists").exists()
 
@@ -241,21 +211,21 @@ def test_skip_bad_moves_no_other_clip(tmp_path, capsys):
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     main([str(corpus), "--out", str(tmp_path / "lists"), "--skip-bad"])
     printed = capsys.readouterr().out
-    assert "--skip-bad leaves out 14 of 24 clips" in printed
+    assert "--skip-bad leaves out 8 of 18 clips" in printed
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
     # Fixed, the bad clips join without moving the good ones from set to set.
-    lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:20]
+    lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
-    for name in [*BAD_SOUNDS, "both"]:
+    for name in (*BAD_SOUNDS, "both"):
         for path in (corpus / "wavs").glob(f"{name}.*"):
             path.unlink()
         write_tone(corpus / "wavs" / f"{name}.wav", 5000)
     (corpus / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
     prepare(corpus, tmp_path / "fixed")
     fixed_train, fixed_val = read_lists(tmp_path / "fixed")
-    assert len(fixed_train + fixed_val) == 22
+    assert len(fixed_train + fixed_val) == 16
     assert ids_of(train) < ids_of(fixed_train)
     assert ids_of(val) <= ids_of(fixed_val)
 
@@ -274,26 +244,22 @@ def test_tables_equal_those_training_would_make(corpus, tmp_path):
             assert changed_clips(found).size == 0
 
 
-@pytest.mark.parametrize(("of_file", "of_line"), [("NFD", "NFC"), ("NFC", "NFD"), ("NFC", "NFC")])
+@pytest.mark.parametrize(("of_file", "of_line"), [("NFD", "NFC"), ("NFC", "NFD")])
 def test_accents_match_in_either_normal_form(corpus, tmp_path, of_file, of_line):
     """And of two files that differ in this alone, each belongs to its own line."""
     sound = corpus / "wavs" / f"{unicodedata.normalize(of_file, 'café')}.wav"
     write_tone(sound, 5000)
     add_line(corpus, f"{unicodedata.normalize(of_line, 'café')}|raw|A text.")
-    for i, form in enumerate(("NFC", "NFD")):
-        name = unicodedata.normalize(form, "thé")
-        write_tone(corpus / "wavs" / f"{name}.wav", 6000 + i)
-        add_line(corpus, f"{name}|raw|A text.")
-    prepare(corpus, tmp_path / "lists", mels=tmp_path / "mels")
-    train, val = read_lists(tmp_path / "lists")
-    seconds = {path: seconds for path, _, seconds in train + val}
-    assert seconds[str(sound)] == f"{5000 / RATE:.6f}"
+    lengths = {str(sound): 5000}
     for i, form in enumerate(("NFC", "NFD")):
         path = corpus / "wavs" / f"{unicodedata.normalize(form, 'thé')}.wav"
-        assert seconds[str(path)] == f"{(6000 + i) / RATE:.6f}"
-    for suffix, hparams in (("", HPARAMS), ("_mel", MEL_HPARAMS)):
-        for name in ("train", "val"):
-            assert read_filelist(tmp_path / "lists" / f"{name}{suffix}.txt", hparams)
+        write_tone(path, 6000 + i)
+        add_line(corpus, f"{path.stem}|raw|A text.")
+        lengths[str(path)] = 6000 + i
+    prepare(corpus, tmp_path / "lists")
+    train, val = read_lists(tmp_path / "lists")
+    seconds = {path: seconds for path, _, seconds in train + val}
+    assert all(seconds[path] == f"{n / RATE:.6f}" for path, n in lengths.items())
 
 
 # ---------------------------------------------------------------------------- long clips
@@ -307,18 +273,14 @@ def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
     main([str(corpus), "--out", str(out)])
     printed = capsys.readouterr().out
     assert "warning: 2 of 12 clips are more than 5 times as long as the median, 0.2 s" in printed
-    assert f"{corpus}/wavs/chapter.wav (12.5 s), {corpus}/wavs/speech.wav (3.0 s)." in printed
+    assert f"the longest is {corpus}/wavs/chapter.wav (12.5 s)." in printed
     before = read_lists(out)
     main([str(corpus), "--out", str(out), "--max-seconds", "3"])
     printed = capsys.readouterr().out
-    assert "--max-seconds 3 leaves out 1 of 12 clips; the longest is" in printed
+    assert "--max-seconds 3 leaves out 1 of 12 clips\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    after = read_lists(out)  # no other clip moves from set to set
-    for rows, fewer in zip(before, after, strict=True):
+    for rows, fewer in zip(before, read_lists(out), strict=True):  # no other clip moves
         assert fewer == [row for row in rows if "chapter" not in row[0]]
-    prepare(corpus, out, max_seconds=1, mels=tmp_path / "m")
-    assert "warning" not in capsys.readouterr().out
-    assert {path.stem for path in (tmp_path / "m").glob("*.npy")} == {f"c{i:02}" for i in range(10)}
 
 
 # ---------------------------------------------------------------------------- notices
@@ -336,21 +298,19 @@ def test_unlisted_sound_files_are_a_notice(corpus, tmp_path, capsys):
 
 
 def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
-    lists = tmp_path / "lists"
+    lists, empty = tmp_path / "lists", tmp_path / "empty"
     assert "--download" in refusal(prepare, tmp_path / "absent", lists)
-    empty = tmp_path / "empty"
     empty.mkdir()
     metadata = empty / "metadata.csv"
     assert "id|text|normalised text" in refusal(prepare, empty, lists)
-    metadata.write_text("\n")
-    assert "no clip in it" in refusal(prepare, empty, lists)
+    for content, message in (
+        (b"\n", "no clip in it"),
+        (b"a|b|c\n", f"{empty / 'wavs'}: no such folder"),
+        ("a|b|c\nd|e|grâce\n".encode("latin-1"), "not readable as UTF-8 text"),
+    ):
+        metadata.write_bytes(content)
+        assert message in refusal(prepare, empty, lists)
     assert f"{metadata}: not a folder" in refusal(prepare, metadata, lists)
-    metadata.write_text("a|b|c\n")
-    assert f"{empty / 'wavs'}: no such folder" in refusal(prepare, empty, lists)
-    metadata.write_bytes("a|b|c\nd|e|grâce\n".encode("latin-1"))
-    message = refusal(prepare, empty, lists)
-    assert f"{metadata}: not readable as UTF-8 text" in message
-    assert "in line 2" in message
     barred = make_corpus(tmp_path / "a|b", 1)
     assert "cannot hold '|'" in refusal(prepare, barred, lists)
     assert "cannot hold '|'" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
@@ -359,14 +319,7 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ["--val-fraction", "0"],
-        ["--val-fraction", "1.5"],
-        ["--out", "a,b"],
-        ["--out", "a #b"],
-        ["--max-seconds", "0"],
-        ["--max-seconds", "nan"],
-    ],
+    [["--val-fraction", "1.1"], ["--out", "a,b"], ["--out", "a #b"], ["--max-seconds", "nan"]],
 )
 def test_invalid_options_are_refused(tmp_path, options, capsys):
     assert refusal(main, [str(tmp_path), *options], error=SystemExit) == "2"
@@ -379,14 +332,6 @@ def test_invalid_options_are_refused(tmp_path, options, capsys):
 def read_pinned():
     with open(ROOT / "filelists" / "ljspeech_split.csv", encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
-
-
-def test_pinned_split_follows_its_rule():
-    pinned = read_pinned()
-    assert len(pinned) == 13100
-    order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
-    expected = dict.fromkeys(order[:2620], "val") | dict.fromkeys(order[2620:], "train")
-    assert pinned == expected
 
 
 def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspeech_metadata):
@@ -408,34 +353,29 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
     (warning,) = (line for line in printed.splitlines() if line.startswith("warning"))
     assert "in 2 of 13,100 clips" in warning  # 47 symbols in 8.9 s, 13 in 2.1 s
     assert "LJ014-0165 (5.3)" in warning
-
-    train, val = read_lists(tmp_path / "lists")
-    assert (len(train), len(val)) == (10480, 2620)
-    pinned = read_pinned()
-    assert ids_of(train) == {name for name in samples if pinned[name] == "train"}
-    assert ids_of(val) == {name for name in samples if pinned[name] == "val"}
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
-    for path, text, seconds in train + val:
-        assert text == texts[Path(path).stem]
-        assert re.fullmatch(r"\d+\.\d{6}", seconds)
-        assert abs(float(seconds) * RATE - samples[Path(path).stem]) < 0.02
+    pinned = read_pinned()
+    for which, rows in zip(("train", "val"), read_lists(tmp_path / "lists"), strict=True):
+        assert ids_of(rows) == {name for name in samples if pinned[name] == which}
+        for path, text, seconds in rows:
+            assert text == texts[Path(path).stem]
+            assert abs(float(seconds) * RATE - samples[Path(path).stem]) < 0.02
 
 
-def test_split_follows_ids_fraction_and_seed(tmp_path):
+def test_split_follows_ids_fraction_and_seed():
     """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
     pinned = read_pinned()
-    ids = list(pinned)
-    validation, origin = choose_split(ids, 0.2, 0)
-    assert validation == {name for name in pinned if pinned[name] == "val"}
+    order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
+    validation, origin = choose_split(list(pinned), 0.2, 0)
+    assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(sorted(pinned)[1:], 0.2, 0)
     assert len(fewer ^ validation) <= 2  # it hardly changes as clips come and go
     assert "seed 0" in origin
-    other, origin = choose_split(ids, 0.2, 1)
-    assert "seed 1" in origin
+    other, _ = choose_split(list(pinned), 0.2, 1)
     assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 by chance
-    assert choose_split(ids[::-1], 0.1, 0)[0] < validation
+    assert choose_split(order[::-1], 0.1, 0)[0] < validation
 
 
 def test_empty_set_is_refused(tmp_path):
@@ -452,21 +392,16 @@ def test_empty_set_is_refused(tmp_path):
 
 
 def test_cached_mels_are_bitwise_the_audios(corpus, tmp_path):
-    lists, mels = tmp_path / "lists", tmp_path / "mels"
+    lists = tmp_path / "lists"
     noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
     soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)
-    prepare(corpus, lists, mels=mels)
+    prepare(corpus, lists, mels=tmp_path / "mels")
     for name in ("train", "val"):
-        heard = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
+        computed = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
         cached = TextMelDataset(read_filelist(lists / f"{name}_mel.txt", MEL_HPARAMS), MEL_HPARAMS)
-        assert len(heard) == len(cached) > 0
-        for i in range(len(heard)):
-            (text, mel, _), (cached_text, cached_mel, _) = heard[i], cached[i]
+        for (text, mel, _), (cached_text, cached_mel, _) in zip(computed, cached, strict=True):
             assert cached_text.equal(text)
             assert cached_mel.equal(mel)
-    stored = np.load(mels / "c04.npy")
-    assert stored.dtype == np.float32
-    assert stored.shape == (80, 1 + 60_000 // 256)
 
 
 def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
@@ -477,24 +412,21 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     for path in mels.glob("*.npy"):
         os.utime(path, (old + 10, old + 10))
         os.utime(corpus / "wavs" / f"{path.stem}.wav", (old, old))
-    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
-    np.save(mels / "c05.npy", np.zeros((80, 1 + (4000 + 5 * 137) // 256)))  # float64
     (mels / "c00.npy").unlink()
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
+    np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, lists, mels=mels)
-    assert "4 of 10 files are already in" in capsys.readouterr().out
+    assert "5 of 10 files are already in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
-    renewed = {path.stem for path in mels.glob("*.npy") if path.stat().st_mtime > old + 100}
-    assert renewed == {"c00", "c01", "c02", "c03", "c04", "c05"}
 
 
-def test_mels_of_other_settings_are_refused(corpus, tmp_path, capsys):
+def test_mels_of_other_settings_are_refused(corpus, tmp_path):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(corpus, lists, mels=mels)
     before = contents(mels)
@@ -505,30 +437,6 @@ def test_mels_of_other_settings_are_refused(corpus, tmp_path, capsys):
     (mels / "mel_settings.json").unlink()
     assert "sampling_rate=unknown" in refusal(prepare, corpus, lists, mels=mels)
     assert contents(mels) == before
-    prepare(corpus, lists)
-    assert "*_mel.txt are of an earlier run" in capsys.readouterr().out
-
-
-def test_clip_that_changed_before_its_mel_is_listed(corpus, tmp_path, monkeypatch, capsys):
-    lists, mels = tmp_path / "lists", tmp_path / "mels"
-    loud, check = corpus / "wavs" / "c05.wav", recordings.check_recordings
-
-    def check_and_change(*arguments):
-        write_tone(loud, 4000 + 5 * 137)
-        checked = check(*arguments)
-        write_tone(loud, 4000 + 5 * 137, peak=1.5, subtype="FLOAT")
-        return checked
-
-    monkeypatch.setattr(prepare_ljspeech, "check_recordings", check_and_change)
-    message = refusal(prepare, corpus, lists, mels=mels)
-    assert "1 of 10 clips are bad" in message
-    assert f"{loud}: samples reach 1.5" in message
-    assert not lists.exists()
-    assert len(list(mels.glob("*.npy"))) == 9
-    prepare(corpus, lists, mels=mels, skip_bad=True)
-    for suffix in ("", "_mel"):
-        train, val = read_lists(lists, suffix)
-        assert ids_of(train) | ids_of(val) == {f"c{i:02}" for i in range(10)} - {"c05"}
 
 
 @pytest.mark.parametrize("stop", ["kill", "ctrl-c"])
@@ -557,52 +465,16 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     assert not lists.exists()
     done = {path.name: path.stat().st_mtime_ns for path in mels.glob("*.npy")}
     assert 3 <= len(done) < 50
-    if stop == "ctrl-c":
-        assert set(begun) == set(done)
-    for name in done:
-        assert np.load(mels / name).shape[0] == 80
-
+    assert stop == "kill" or set(begun) == set(done)
     main(options)
     assert f"{len(done)} of 50 files are already in" in capsys.readouterr().out
-    assert {path.name for path in mels.iterdir()} == {
-        "mel_settings.json",
-        *(f"c{i:02}.npy" for i in range(50)),
-    }
+    assert {path.name for path in mels.glob("*.npy")} == {f"c{i:02}.npy" for i in range(50)}
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)
     assert sum(len(read_filelist(path, h)) for path in (h.training_files, h.validation_files)) == 50
 
 
 # ---------------------------------------------------------------------------- the command
-
-
-def test_script_runs_from_any_folder(tmp_path, monkeypatch):
-    project = tmp_path / "a project"
-    project.mkdir()
-    for path in ROOT.iterdir():  # the program finds its project where it lies, not where we are
-        if path.suffix == ".py" or path.name in ("text", "corpus", "analysis", "filelists"):
-            (project / path.name).symlink_to(path)
-    shutil.copytree(ROOT / "scripts", project / "scripts")
-    make_corpus(tmp_path / "some speech", text="A text.")
-    command = [sys.executable, "a project/scripts/prepare_ljspeech.py", "some speech"]
-    options = ["--out", "my lists", "--hparams", "hop_length=200,win_length=800"]
-    done = subprocess.run(
-        [*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    *_, wrote, following = done.stdout.splitlines()
-    names = "train.txt val.txt settings.txt lengths.png corpus.png".split()
-    names += ["train.txt.clips", "val.txt.clips"]
-    assert wrote == "Wrote " + ", ".join(f"my lists/{name}" for name in names)
-    assert following == (
-        "Next: python train.py -o 'runs/my lists' --hparams '@my lists/settings.txt'"
-    )
-    monkeypatch.chdir(tmp_path)
-    hparams = create_hparams(shlex.split(following)[-1])
-    assert (hparams.hop_length, hparams.win_length) == (200, 800)
-    assert hparams.training_files == "my lists/train.txt"
-    assert hparams.validation_files == "my lists/val.txt"
-    assert len(read_filelist(hparams.training_files, HPARAMS)) == 8
 
 
 def test_real_clips_are_prepared_without_warning(tmp_path, capsys, ljspeech_mini):

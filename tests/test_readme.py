@@ -31,8 +31,8 @@ GROUPS = (  # documents whose commands run one after another in one copy
     ("docs/paper.md", "docs/batching.md"),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )
-# Run by CI itself (make test), by test_demo.py (make demo), before any test (pip), or by a test
-# here (tensorboard); and scripts, which test_table2.py and test_gpu_report.py run.
+# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip, tensorboard);
+# and scripts, which test_table2.py and test_gpu_report.py run.
 RUN_ELSEWHERE = re.compile(r"make |pip install |tensorboard |(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)")
 TINY = (
     "epochs=1,epochs_per_validation=1,batch_size=4,num_workers=0,symbols_embedding_dim=8,"
@@ -139,12 +139,6 @@ def test_every_command_runs_in_the_order_given(documents, clone):
 
 def test_the_commands_of_every_document_are_run():
     assert sorted(itertools.chain(*GROUPS)) == sorted(DOCUMENTS)
-
-
-def test_tensorboard_takes_the_options_given():
-    (command,) = [c for c in commands(README) if c.startswith("tensorboard")]
-    arguments = ["-m", "tensorboard.main", *shlex.split(command)[1:], "--version_tb"]
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
 
 
 def test_the_batching_program_runs_with_batching_py_alone(tmp_path):

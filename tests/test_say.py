@@ -11,18 +11,13 @@ from helpers import ROOT
 from matplotlib.figure import Figure
 
 import speaking
-from corpus import spoken_numbers
 from scripts import say
 
 
 def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeypatch, capsys):
+    sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
     monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
-    monkeypatch.setattr(
-        speaking, "griffin_lim", lambda mel, _: mel.mean(0).numpy().repeat(256) / 20
-    )
-    # Importing what spells numbers takes seconds; test_spoken_numbers.py has it.
-    words = {"4072": "four thousand, seventy-two"}
-    monkeypatch.setattr(spoken_numbers, "spell_number", words.__getitem__)
+    monkeypatch.setattr(speaking, "griffin_lim", sound)
     arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "said")]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
     base, sounds = tmp_path / "said" / "four-thousand-seventy-two", []
@@ -30,33 +25,26 @@ def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeyp
         say.main([text, *arguments])
         sounds.append(base.with_suffix(".wav").read_bytes())
         printed = capsys.readouterr().out
-        assert "Four thousand seventy two.  0.03 s\n" in printed
-        assert f"{base}.wav\n" in printed
-        assert f"{base}.png\n" in printed
         assert "warning: no stop within 3 steps" in printed
+        assert f"Four thousand seventy two.  0.03 s\nsound      {base}.wav\n" in printed
     assert sounds[0] == sounds[1]
     assert soundfile.info(str(base.with_suffix(".wav"))).frames == 3 * 256
     assert base.with_suffix(".png").stat().st_size > 0
-    assert len(list(base.parent.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "nothing to say; name a number, as in make say TEXT="),
+        ("", "this model speaks only numbers"),
         ("hello", "it does not know hello"),
         ("0", "expected a number from 1 to 999,999"),
-        ("seven " * 40, "240 letters: too long, expected at most 80"),
-        ("seven", "best.pt: no such checkpoint; run make demo first"),
+        ("seven", "best.pt: no such checkpoint"),
     ],
 )
 def test_a_bad_text_is_refused_in_one_line(text, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match=f"^say.py: .*{message}"):
         say.main([text])
-    assert str(stop.value).startswith("say.py: ")
-    assert message in str(stop.value)
-    assert "\n" not in str(stop.value)
     assert list(tmp_path.iterdir()) == []
 
 

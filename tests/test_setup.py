@@ -55,7 +55,7 @@ def opened(monkeypatch):
         monkeypatch.setattr(data_utils, name, watched)
 
     watch("read_header", False)
-    watch("check_sound", True)
+    watch("read_checked", True)
     return found
 
 
@@ -146,13 +146,13 @@ def _join_and_act(rank, port, queue, action, arguments):
 
 
 def read_and_count(processes, hparams, new_run):
-    opened, original = [], data_utils.check_sound
+    opened, original = [], data_utils.read_checked
 
     def counted(path, hparams):
         opened.append(Path(path).stem)
         return original(path, hparams)
 
-    data_utils.check_sound = counted
+    data_utils.read_checked = counted
     lists = read_clips(hparams, processes, new_run=new_run)
     return sorted(opened), [list(clips) for clips in lists]
 

@@ -145,13 +145,9 @@ LONGEST = (  # of LJSpeech
     "when the baby was old enough, he was going to take an apartment, and the family would live "
     "together."
 )
-REPORT = (
-    "Report of the President's Commission on the Assassination of President Kennedy. The Warren "
-    "Commission Report. By The President's Commission on the Assassination of President Kennedy."
-)
 
 
-def test_two_long_ljspeech_texts():
+def test_longest_ljspeech_text_is_split_once():
     assert len(text_to_sequence(LONGEST, COMPATIBLE)) == 188
     assert len(split(LONGEST, 188)) == 1
     assert split(LONGEST, 187) == [
@@ -159,21 +155,3 @@ def test_two_long_ljspeech_texts():
         "when the baby was old enough, he was going to take an apartment, and the family would "
         "live together.",
     ]
-    assert split(REPORT, 120) == [
-        "report of the president's commission on the assassination of president kennedy.",
-        "the warren commission report. by the president's commission on the assassination of "
-        "president kennedy.",
-    ]
-
-
-def test_ljspeech_is_split_at_sentences_and_clauses(ljspeech_metadata):
-    lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
-    texts = [line.split("|")[2] for line in lines]
-    longest = sorted(texts, key=len)[-50:]
-    assert max(len(text_to_sequence(text, COMPATIBLE)) for text in longest) == 188
-    sequence = text_to_sequence(" ".join(texts[:60]), COMPATIBLE)
-    parts = split_sequence(sequence, 188)
-    assert {part.ending for part in parts[:-1]} <= {Ending.SENTENCE, Ending.CLAUSE}
-    lengths = [part.end - part.start for part in parts]
-    assert max(lengths) <= 188
-    assert len(parts) <= 1.6 * len(sequence) / 188

@@ -72,7 +72,7 @@ def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     [
         (["--texts", "1,0"], "--texts: '0': expected a whole number from 1"),
         (["--hparams", "nothing=1"], "nothing: no hyper-parameter has this name"),
-        (["--json", "none/x.json"], "no such folder: none"),
+        (["--json", "none/x.json"], "cannot be written"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message, capsys):

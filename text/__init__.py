@@ -12,19 +12,11 @@ from collections.abc import Iterable, Sequence
 from text.cleaners import clean_pieces
 from text.symbols import symbols
 
-__all__ = ["can_be_spoken", "clean_text", "sequence_to_text", "symbols", "text_to_sequence"]
+__all__ = ["can_be_spoken", "sequence_to_text", "symbols", "text_to_sequence"]
 
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
 _SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
 _SPOKEN_IDS = {i for i, symbol in enumerate(symbols) if symbol[0] == "@" or symbol.isalpha()}
-
-
-def clean_text(text: str, cleaner_names: Sequence[str]) -> str:
-    """The text after every named cleaner in turn; braces have no meaning here.
-
-    Errors as `clean_pieces`.
-    """
-    return clean_pieces([text], cleaner_names)[0]
 
 
 def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
@@ -52,13 +44,7 @@ def can_be_spoken(sequence: Iterable[int]) -> bool:
 
 
 def sequence_to_text(sequence: Iterable[int]) -> str:
-    """The text that ids stand for, phones in braces, padding as "_".
-
-    Raises ValueError for an id outside 0 … len(symbols) - 1.
-    """
-    ids = [int(i) for i in sequence]
-    unknown = sorted({i for i in ids if not 0 <= i < len(symbols)})
-    if unknown:
-        raise ValueError(f"no symbol has the id {unknown}: ids run from 0 to {len(symbols) - 1}")
-    text = "".join(f"{{{symbols[i][1:]}}}" if symbols[i][0] == "@" else symbols[i] for i in ids)
+    """The text that ids from 0 to len(symbols) - 1 stand for: phones in braces, padding as "_"."""
+    found = (symbols[int(i)] for i in sequence)
+    text = "".join(f"{{{symbol[1:]}}}" if symbol[0] == "@" else symbol for symbol in found)
     return text.replace("}{", " ")
