@@ -31,7 +31,7 @@ try:
     from analysis.figures import write_figure
     from analysis.report import Measured, Table, paper_tables, tidy
     from analysis.report_figures import draw_all
-    from analysis.runs import Runs, comparison_warnings, deviations, facts, read_runs
+    from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
     from analysis.study import Finding, findings, study_tables
 except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
@@ -60,7 +60,7 @@ def compose(runs: Runs, command: str) -> dict:
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
             "made again by": command,
-            **facts(runs),
+            **describe(runs),
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
         },
         "findings": findings(measured),
