@@ -49,7 +49,8 @@ class Column:
 
     def cells(self) -> pd.DataFrame:
         """[lines] the columns CELL."""
-        found = self.ours.reset_index(drop=True).reindex(columns=CELL).fillna({"note": ""})
+        notes = self.ours.get("note", "")
+        found = self.ours.assign(note=notes).reset_index(drop=True).reindex(columns=CELL)
         return found if self.published is None else found.assign(published=list(self.published))
 
 

@@ -379,11 +379,11 @@ def comparison_warnings(runs: Runs) -> list[str]:
         warnings.append(f"{name} has {count} rows: the first stands for it in Tables 1, 3 and 4")
     for folder, run in runs.found.items():
         for before, after in itertools.pairwise(run.starts):
-            old, new = (pd.Series(r.hparams | _environment(r)).astype(str) for r in (before, after))
-            new = new.reindex(old.index, fill_value="unknown")
-            for name in old.index[old != new].difference([*WITHOUT_EFFECT, "epochs"], sort=False):
-                change = f"{name}: {old[name]}, then {new[name]}"
-                warnings.append(f"{folder} was resumed at epoch {after.epoch} with {change}")
+            old, new = (r.hparams | _environment(r) for r in (before, after))
+            for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
+                if old[name] != new.get(name):
+                    change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
+                    warnings.append(f"{folder} was resumed at epoch {after.epoch} with {change}")
     return warnings
 
 

@@ -1,12 +1,12 @@
 """The report: synthetic runs whose numbers are worked out by hand, and a real study."""
 
+import base64
 import csv
 import io
 import itertools
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -215,19 +215,6 @@ def test_two_batchings_give_scipys_paired_t_test():
     assert change["runs"] == 3
 
 
-def test_all_batchings_share_one_spread():
-    """Residuals of a two-way table by hand."""
-    values = np.exp(np.random.default_rng(3).normal(size=(4, 5)))
-    fitted = model(*(dict(enumerate(row)) for row in values))
-    logs = np.log(values)
-    residuals = logs - logs.mean(1, keepdims=True) - logs.mean(0) + logs.mean()
-    error = math.sqrt((residuals**2).sum() / 12 * 2 / 5)
-    change = fitted.change("a", "c")
-    assert change["standard_error"] == pytest.approx((100 + change["ours"]) * error)
-    ratio = logs[2].mean() - logs[0].mean()
-    assert change["p"] == pytest.approx(2 * t.sf(abs(ratio) / error, 12))
-
-
 def test_known_errors_are_a_floor_or_are_added():
     first, second = {s: 1.0 + s / 10 for s in range(3)}, {s: 2.2 + s / 5 for s in range(3)}
     second[0] *= 1.01
@@ -305,29 +292,6 @@ def test_timed_minutes_carry_one_error_for_all_seeds(tmp_path):
     later = [np.log(1 + 6 * 0.03 * (6 / 5 - 1)), np.log(1 + 12 * 0.04 * (12 / 11 - 1))]
     expected = 100 * ratio * np.hypot(own, np.hypot(*later))
     assert change["standard_error"] == pytest.approx(expected)
-
-
-def test_base_batch_sizes_are_compared_at_equal_budgets(tmp_path):
-    for size, minutes in ((4, 3.0), (16, 2.0)):
-        for name, loss in (("RAND", 2.0), (BEST, 1.0)):
-            for seed in range(3):
-                run = write_run(
-                    tmp_path / f"{name}-{size}-{seed}",
-                    name,
-                    seed=seed,
-                    overrides=f"batch_size={size}",
-                    minutes=lambda _, m=minutes * loss: m,
-                    loss=lambda _, x=loss * (1 + seed / 10): x,
-                )
-                write_rate(run, 0.1)
-    write_rate(write_run(tmp_path / "alone", "RAND", overrides="batch_size=8"), 0.1)
-    found = cells(tmp_path, is_study=True)
-    assert list(dict.fromkeys(found.loc["same_base"].index.get_level_values(0))) == ["4", "16"]
-    assert found.loc["same_base", "4", "epochs"]["ours"] == 12
-    assert found.loc["same_base", "4", "change at equal epochs (%)"]["ours"] == pytest.approx(-50)
-    assert found.loc["same_base", "4", "minutes"]["ours"] == pytest.approx(12 * 3.0)
-    sizes = dict.fromkeys(found.loc["small_batches"].index.get_level_values(0))
-    assert list(sizes) == ["RAND / 4", "RAND / 8", "RAND / 16", f"{BEST} / 4", f"{BEST} / 16"]
 
 
 def test_a_word_error_rate_of_0_still_has_a_ratio(tmp_path):
@@ -429,18 +393,6 @@ def test_first_epochs_are_cut_off_and_said(tmp_path):
     assert axes.texts[0].get_text() == "higher losses of the first epochs are cut off"
 
 
-class Page(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.ids, self.links = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.ids += [value for name, value in attributes if name == "id"]
-        self.links += [v for n, v in attributes if n in ("src", "href", "xlink:href", "action")]
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A report of four runs, one of them with a name that HTML could take for its own."""
@@ -460,19 +412,16 @@ def made(tmp_path_factory):
 
 
 def test_the_page_is_whole_and_escapes_everything(made):
-    """It needs no other file, no two figures share an id, and each id used is there."""
+    """It needs no other file."""
     written = (made / "printed").read_text().splitlines()[1:]
     paths = {Path(line.removeprefix("wrote ")) for line in written}
     assert paths == set((made / "report").iterdir())
     text = (made / "report" / "report.html").read_text()
-    assert not re.search(r"https?://|@import|src=(?!\"data:)|url\((?!#)", text)
-    page = Page(text)
-    assert {"script", "link", "iframe", "b"}.isdisjoint(page.tags)
+    assert not re.search(r"@import|src=(?!\"data:)|href=|url\(|<(script|link|iframe|b>)", text)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; | `x`" in text
-    assert page.tags.count("svg") == sum(path.suffix == ".svg" for path in paths)
-    assert len(page.ids) == len(set(page.ids))
-    used = re.findall(r"url\(#([^)]+)\)", text) + [link[1:] for link in page.links]
-    assert set(used) <= set(page.ids)
+    pictures = re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert len(pictures) == sum(path.suffix == ".svg" for path in paths)
+    assert all(b"<svg" in base64.b64decode(picture) for picture in pictures)
 
 
 def test_markdown_and_csv_have_every_number(made):
@@ -505,7 +454,7 @@ def test_markdown_and_csv_have_every_number(made):
 def test_a_large_picture_goes_in_as_png(made, monkeypatch):
     monkeypatch.setattr(report, "LARGEST_INLINE_SVG", 0)
     picture = report.inline_picture(made / "report" / "figure_1_padded_batches")
-    assert 'src="data:image/png;base64,iVBOR' in picture
+    assert picture.startswith("data:image/png;base64,iVBOR")
 
 
 def test_what_cannot_be_reported_or_written_is_said(tmp_path):

@@ -57,20 +57,14 @@ def test_epochs_have_validations_hours_and_updates(tmp_path):
     [
         ([RUN, '{"kind": "epo', EPOCH], "metrics.jsonl:2: "),
         ([RUN, "[1]"], ":2: =[1]: "),
-        ([RUN, {"epoch": 1}], ":2: "),
         ([RUN, {"kind": "x"}], "'run', 'epoch', 'validation'"),
         ([RUN, EPOCH | {"minutes": float("nan")}], "minutes=nan: Input should be a finite number"),
         ([RUN, EPOCH | {"minutes": "3"}], ":2: epoch.minutes=3: "),
         ([RUN, without(EPOCH, "minutes")], ":2: epoch.minutes="),
-        ([RUN | {"time": "0001-01-01T00:00:00"}], ":1: run="),
+        ([RUN | {"time": "2026-11-20T10:00:00"}], ":1: run.time="),
         ([RUN | {"corpus": {}}], ":1: run.corpus.fingerprint"),
         ([RUN | {"hparams": {"batch_size": 0}}], "hyper-parameters refused"),
-        ([], "no `run` line"),
         ([EPOCH], "no `run` line with the settings before all others"),
-        ([RUN, epoch_line(3)], ":2: epoch of epoch 3 after 0"),
-        ([RUN, EPOCH, EPOCH], ":3: epoch of epoch 1 after 1"),
-        ([RUN, EPOCH, validation_line(2)], ":3: validation of epoch 2 after 1"),
-        ([RUN, EPOCH, VALIDATION, VALIDATION], ":4: validation of epoch 1 after 1"),
     ],
 )
 def test_a_bad_line_is_refused_by_number(tmp_path, lines, message):
@@ -80,21 +74,19 @@ def test_a_bad_line_is_refused_by_number(tmp_path, lines, message):
     assert str(caught.value).startswith(str(tmp_path / "metrics.jsonl"))
 
 
-@pytest.mark.parametrize("name", ["num_batches", "minutes", "epoch"])
 @pytest.mark.parametrize("number", [400 * "9", 5000 * "9", "1e300", "1e999"])
-def test_numbers_too_large_to_compute_with_are_refused(tmp_path, name, number):
-    line = json.dumps(EPOCH | {name: "HERE"}).replace('"HERE"', number)
-    with pytest.raises(UserError, match=r"metrics\.jsonl:2: ") as refusal:
-        metrics_of(tmp_path, [RUN, line, epoch_line(2)])
-    assert len(str(refusal.value)) < 900
+def test_numbers_too_large_to_compute_with_are_refused(tmp_path, number):
+    for name in ("num_batches", "minutes", "epoch"):
+        line = json.dumps(EPOCH | {name: "HERE"}).replace('"HERE"', number)
+        with pytest.raises(UserError, match=r"metrics\.jsonl:2: ") as refusal:
+            metrics_of(tmp_path, [RUN, line, epoch_line(2)])
+        assert len(str(refusal.value)) < 900
 
 
-def test_an_incomplete_last_line_is_left_out(tmp_path):
+def test_an_incomplete_last_line_is_ignored(tmp_path):
     folder = write_run(tmp_path / "a")
     write_lines(folder, [*read_lines(folder), '{"kind": "r'], end="")
-    runs = read_runs([tmp_path])
-    assert len(runs.found) == 1
-    assert "incomplete last line" in runs.left_out[0]
+    assert len(read_runs([tmp_path]).found) == 1
 
 
 JSON = st.recursive(
@@ -136,10 +128,10 @@ def in_file(name, text):
     [
         (in_metrics(lambda lines: [*lines[:4], '{"kind"', *lines[5:]]), "metrics.jsonl:5: "),
         (in_metrics(lambda lines: lines[:-3]), "unfinished, 10 of 12 epochs"),
-        (in_metrics(lambda lines: lines[:1] + lines[4:]), "epoch of epoch 3 after 0"),
-        (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: FileNotFoundError"),
-        (in_file("lengths.csv", "id,samples\na,1\n"), "lengths.csv: KeyError"),
-        (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: ValueError"),
+        (in_metrics(lambda lines: lines[:1] + lines[4:]), "every epoch once and in order"),
+        (in_metrics(lambda lines: [*lines, lines[-1]]), "every epoch once and in order"),
+        (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: no such file"),
+        (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: 1 of 1 lines refused"),
         (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips of 100 frames, but the run"),
         (in_file("epoch_minutes.json", "{}"), "epoch_minutes.json: minutes="),
         (
@@ -211,8 +203,6 @@ def test_of_equals_the_papers_setting_has_the_bare_name(tmp_path):
         ({"lengths": LENGTHS, "corpus": CORPUS | {"fingerprint": "d0d0"}}, "corpus"),
         ({"machine": MACHINE | {"device": "B GPU"}}, "machine's device"),
         ({"versions": VERSIONS | {"torch": "9"}}, "version of torch"),
-        ({"commit": "b" * 40}, "commit"),
-        ({"epochs": 24}, "epochs"),
         ({"overrides": "prenet_dim=64"}, "prenet_dim"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import threading
 import time
 
@@ -82,18 +81,11 @@ def test_experiments_are_ten_noises_and_follow_ups(experiments):
 
 def test_follow_ups_come_last_of_each_seed(experiments):
     jobs = study.jobs_in_order(experiments, [1, 2, 3, 4, 5])
-    assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
-    first = [job.experiment for job in jobs if job.seed == 1]
-    assert first == experiments
-    counts = {e.name: sum(job.experiment is e for job in jobs) for e in experiments}
-    assert {n: c for n, c in counts.items() if c == 5}.keys() == {
-        "rand",
-        "ssb_dbs_br",
-        "ssb_exp_dbs_br_recommended",
-        "ssb_dbs_br_random_epochs",
-    }
-    assert set(counts.values()) == {3, 5}
-    assert {str(job.place) for job in jobs[:2]} == {"rand/seed_1", "sb_br/seed_1"}
+    assert [seed for _, seed in jobs] == sorted(seed for _, seed in jobs)
+    assert [experiment for experiment, seed in jobs if seed == 1] == experiments
+    for experiment in experiments:
+        count = sum(found is experiment for found, _ in jobs)
+        assert count == (5 if experiment.all_seeds else 3)
 
 
 # ---------------------------------------------------------------------------- running
@@ -108,78 +100,73 @@ def intelligibility(epochs):
     )  # fmt: skip
 
 
+JOBS = [(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
+
+
 @pytest.fixture
 def make_study(tmp_path, monkeypatch):
-    """A study of three runs whose programs are shell commands: training, then transcribing."""
+    """A study whose programs are shell commands: training, then transcribing."""
+    real = study.Study.execute
 
     def make(train="true", epochs=2):
-        jobs = [study.StudyRun(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
-        made = study.Study(tmp_path, epochs, jobs, study.Runner(), "batch_size=4")
+        made = study.Study(tmp_path, epochs, "batch_size=4")
         (tmp_path / "logs").mkdir(exist_ok=True)
 
-        def run(command, log, environment):
-            shell, folder = train, tmp_path / environment.get("NAME", "") / "seed_1"
-            if "listen.py" in str(command[1]):
+        def execute(command, log, environment=None):
+            if environment is None:
                 shell = f"echo '{intelligibility(epochs)}' >{command[-1]}"
             else:
+                folder, shell = tmp_path / environment["NAME"] / "seed_1", train
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "checkpoint_9.pt").touch()
-            return real(made.runner, ["bash", "-ec", shell], log, environment)
+            return real(made, ["bash", "-ec", shell], log, environment)
 
-        monkeypatch.setattr(made.runner, "run", run)
+        monkeypatch.setattr(made, "execute", execute)
         return made
 
-    real = study.Runner.run
     return make
 
 
 def test_all_runs_are_trained_and_transcribed(make_study, capsys):
+    """Finished ones stay; those of fewer epochs are resumed."""
     made = make_study(train="echo $NAME $SEEDS $EXTRA")
-    made.run(side_by_side=2)
-    assert (made.done, made.failed) == (3, [])
+    made.run(JOBS, side_by_side=2)
+    assert made.failed == []
     output = capsys.readouterr().out
     assert "3 runs of 2 epochs, 3 left" in output
-    assert "c, seed 1: training" in output
-    assert "word error rate 0.250" in output
-    assert "3 of 3 done, about 0 s left" in output
+    assert "c, seed 1: word error rate 0.250" in output
     assert (made.out / "logs" / "b-seed_1.log").read_text() == "b 1 batch_size=4\n"
-
-
-def test_finished_runs_stay_and_shorter_ones_resume(make_study, capsys):
-    make_study().run(side_by_side=1)
-    made = make_study(train="false")
-    made.run(side_by_side=1)
-    assert (made.done, made.failed) == (3, [])
-    more = make_study(epochs=3)
-    assert more.done == 0
-    more.run(side_by_side=1)
-    assert more.done == 3
+    again = make_study(train="false")
+    again.run(JOBS, side_by_side=1)
+    assert again.failed == []
+    make_study(epochs=3).run(JOBS, side_by_side=1)
+    assert "3 runs of 3 epochs, 3 left" in capsys.readouterr().out
 
 
 def test_a_failing_run_stops_no_other(make_study, capsys):
     made = make_study(train='[ "$NAME" != b ] || exit 3')
-    made.run(side_by_side=1)
-    assert made.done == 2
+    made.run(JOBS, side_by_side=1)
+    assert [made.is_done(*job) for job in JOBS] == [True, False, True]
     [problem] = made.failed
     assert problem.startswith("b, seed 1: training ended with status 3, see ")
-    assert "b, seed 1: failed: training ended with status 3" in capsys.readouterr().out
+    assert problem in capsys.readouterr().out
 
 
 def test_stop_saves_and_starts_nothing_more(make_study):
     made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
-    thread = threading.Thread(target=made.run, args=(2,))
+    thread = threading.Thread(target=made.run, args=(JOBS, 2))
     thread.start()
     logs = [made.out / "logs" / f"{name}-seed_1.log" for name in "ab"]
     deadline = time.monotonic() + 20
     while not all(log.exists() and "up" in log.read_text() for log in logs):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    made.runner.stop(signal.SIGINT, None)
+    made.stop()
     thread.join(20)
     assert not thread.is_alive()
     assert all("saved" in log.read_text() for log in logs)
     assert not (made.out / "logs" / "c-seed_1.log").exists()
-    assert (made.done, made.failed) == (0, [])
+    assert made.failed == []
 
 
 def test_another_corpus_than_the_demos_is_refused(tmp_path):
