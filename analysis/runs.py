@@ -8,21 +8,22 @@ unfinished run is left out, and `left_out` says why.
 """
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
 
 from analysis import published
 from analysis.lengths import read_lengths
 from analysis.survey import PARAMETERS, batching_name
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
-from data_utils import LENGTHS_FILE, lines_refused
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from data_utils import LENGTHS_FILE
 from errors import UserError
 from files import METRICS_FILE, numbered_lines
 from hparams import HParams, create_hparams, hparams_from_dict
@@ -39,76 +40,13 @@ HEAD = ["seeds", "training clips", "validation clips", "hours of speech", "start
 SOFTWARE = "version of|commit|fingerprint|machine's system"  # rows may differ in it
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]
-Count = Annotated[int, Field(ge=0, le=10**18)]
-Result = TypeVar("Result", "EpochMinutes", Intelligibility)
-Settings = Annotated[dict, AfterValidator(lambda values: hparams_from_dict(values) and values)]
-
-
-class CorpusRecord(BaseModel):
-    """What a run trained on."""
-
-    fingerprint: str
-    training_clips: Count
-    validation_clips: Count
-    training_frames: Count
-
-
-class RunRecord(BaseModel):
-    """A `run` line of metrics.jsonl: written when a run starts and whenever it is resumed."""
-
-    kind: Literal["run"]
-    iteration: Count  # updates done before it
-    epoch: Count  # the next one, counted from 1
-    time: AwareDatetime
-    hparams: Settings
-    corpus: CorpusRecord
-    machine: dict
-    versions: dict
-    started_from: str | None = None  # a checkpoint
-    commit: str | None = None
-
-
-class EpochRecord(BaseModel):
-    """An `epoch` line. Rates are from 0 to 1, lengths are in frames."""
-
-    kind: Literal["epoch"]
-    epoch: Count  # from 1
-    minutes: Number
-    prepare_seconds: Number
-    num_batches: Count
-    zero_padding_rate: Number
-    average_batch_length: Number
-    decoder_steps: Count
-    frames_per_second: Number
-    padded_frames_per_second: Number
-    clips_per_second: Number
-    data_wait_seconds: Number
-    peak_memory_bytes: Count
-
-
-class ValidationRecord(BaseModel):
-    """A `validation` line, which follows the line of its epoch."""
-
-    kind: Literal["validation"]
-    epoch: Count
-    validation_loss: Number
-    validation_loss_unpadded: Number
-
-
-class EpochMinutes(BaseModel):
-    """Minutes of each epoch, timed in turns with other batchings."""
-
-    minutes: list[Number]
-    relative_error: Number  # standard error as a share of the minutes
-
-    @property
-    def epochs(self) -> int:
-        return len(self.minutes)
-
-
-Record = RunRecord | EpochRecord | ValidationRecord
-LINE: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+# Of an `epoch` line; rates are from 0 to 1, lengths in frames.
+EPOCH_NUMBERS = [
+    *("epoch", "minutes", "prepare_seconds", "num_batches", "zero_padding_rate"),
+    *("average_batch_length", "decoder_steps", "frames_per_second", "padded_frames_per_second"),
+    *("clips_per_second", "data_wait_seconds", "peak_memory_bytes"),
+]
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
 
 
 @dataclass(frozen=True)
@@ -116,12 +54,14 @@ class Run:
     """A finished run, trained from its first epoch to its last."""
 
     folder: str
-    starts: list[RunRecord]
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
-    epochs: pd.DataFrame  # fields of EpochRecord and ValidationRecord, hours and updates so far
+    epochs: pd.DataFrame  # EPOCH_NUMBERS and LOSSES, hours and updates so far
     transcription: Intelligibility | None
     relative_error: float  # of minutes that were timed in turns, else 0
+    time: datetime  # of the last start
+    facts: dict[str, str | float]  # all that may differ between runs; NaN: has no effect
+    changes: list[str]  # when it was resumed
 
 
 @dataclass(frozen=True)
@@ -169,93 +109,111 @@ def read_runs(folders: Sequence[Path]) -> Runs:
             left_out.append(str(error))
     if not found:
         raise UserError("no finished run:\n" + "\n".join(left_out))
-    return _group(sorted(found, key=lambda run: run.starts[-1].time), left_out)
+    return _group(sorted(found, key=lambda run: run.time), left_out)
 
 
 def read_run(directory: Path) -> Run:
     """The finished run in `directory`.
 
     Raises:
-        UserError: naming the file and the line if one is broken, or if an epoch is missing, the
-            run is not finished or its other files belong to another run.
+        UserError: naming the file, and the line that is not JSON, if one is not as train.py writes
+            it, if an epoch is missing, or if the run is not finished or its files are another's.
     """
-    path = directory / METRICS_FILE
-    records = read_metrics(path)
-    starts = [record for record in records if isinstance(record, RunRecord)]
-    epochs, validations = (
-        pd.DataFrame(
-            [vars(r) for r in records if isinstance(r, kind)], columns=[*kind.model_fields]
-        )
-        for kind in (EpochRecord, ValidationRecord)
-    )
-    numbers = epochs["epoch"].tolist()
-    if numbers != [*range(1, len(numbers) + 1)] or validations["epoch"].duplicated().any():
-        raise UserError(f"{path}: expected every epoch once and in order; train again")
-    hparams, corpus = hparams_from_dict(starts[-1].hparams), starts[-1].corpus
+    try:
+        return _checked(directory, read_metrics(directory / METRICS_FILE))
+    except UserError as error:
+        raise UserError(f"{directory}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
+        raise UserError(f"{directory}: {problem}; restore it, or train again") from None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, but for an incomplete last one, as a killed run may leave."""
+    lines, records = numbered_lines(path, "no such file; train.py -o writes it"), []
+    for number, line in lines:
+        try:
+            records.append(json.loads(line))
+        except (ValueError, RecursionError):
+            if number != lines[-1][0]:
+                raise UserError(
+                    f"{path.name}:{number}: not JSON: {line[:60]!r}; restore it"
+                ) from None
+    return records
+
+
+def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
+    """The run; whatever error if a record is not as train.py writes it."""
+    kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
+    for record in records:
+        kinds[record["kind"]].append(record)
+    starts = kinds["run"]
+    epochs = pd.DataFrame(kinds["epoch"], columns=EPOCH_NUMBERS).astype(float)
+    validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
+    for frame in (epochs, validations):
+        if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
+            raise ValueError(f"{wrong}: expected a finite number in every line")
+    last = range(1, len(epochs) + 1)
+    if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
+        raise ValueError("expected the settings, then every epoch once and in order")
+    hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
         raise UserError(
-            f"{path}: unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with "
+            f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with "
             f"train.py -o {directory} --resume"
         )
     lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
-    if (len(lengths), lengths.sum()) != (corpus.training_clips, corpus.training_frames):
+    if (len(lengths), lengths.sum()) != (corpus["training_clips"], corpus["training_frames"]):
         raise UserError(
-            f"{directory / LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the "
-            f"run trained on {corpus.training_clips} of {corpus.training_frames}; restore its own"
+            f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the "
+            f"run trained on {corpus['training_clips']} of {corpus['training_frames']}; restore it"
         )
-    transcription = _findings(directory / INTELLIGIBILITY_FILE, Intelligibility, len(epochs))
-    timed = _findings(directory / EPOCH_MINUTES_FILE, EpochMinutes, len(epochs))
     epochs = epochs.merge(validations, on="epoch", how="left")
-    if timed is not None:
-        epochs["minutes"] = timed.minutes
+    transcription, relative_error = None, 0.0
+    if (file := directory / INTELLIGIBILITY_FILE).exists():
+        transcription = read_intelligibility(file)
+        if transcription.epochs != len(epochs):
+            raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
+    if (file := directory / EPOCH_MINUTES_FILE).exists():
+        timed = json.loads(file.read_text(encoding="utf-8"))
+        relative_error = float(timed["relative_error"])
+        if len(timed["minutes"]) != len(epochs):
+            raise UserError(f"{file.name}: not of the run's {len(epochs)} epochs; time them again")
+        epochs["minutes"] = np.array(timed["minutes"], dtype=float)
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
-    error = timed.relative_error if timed else 0.0
-    return Run(str(directory), starts, hparams, lengths, epochs, transcription, error)
+    return Run(
+        str(directory),
+        hparams,
+        lengths,
+        epochs,
+        transcription,
+        relative_error,
+        datetime.fromisoformat(starts[-1]["time"]).astimezone(),
+        _facts(hparams, starts, epochs, lengths),
+        _changes(directory, starts),
+    )
 
 
-def _findings(file: Path, kind: type[Result], epochs: int) -> Result | None:
-    """What another program has written about a run, if it did."""
-    if not file.exists():
-        return None
-    found = read_findings(file, kind)
-    if found.epochs != epochs:
-        raise UserError(f"{file}: of {found.epochs} epochs, the run has {epochs}; delete it")
+def _changes(directory: Path, starts: list[dict]) -> list[str]:
+    """What was changed when a run was resumed."""
+    found = []
+    for before, after in itertools.pairwise(starts):
+        old, new = (start["hparams"] | _environment(start) for start in (before, after))
+        for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
+            if old[name] != new.get(name):
+                change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
+                found.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
     return found
-
-
-def read_metrics(path: Path) -> list[Record]:
-    """The lines of a metrics.jsonl, but for an incomplete last one, as a killed run may leave.
-
-    Raises:
-        UserError: naming the file and every line that is not JSON, lacks a number or has something
-            else in its place.
-    """
-    lines = numbered_lines(path, "no such file; train.py -o writes it")
-    records, problems = [], []
-    for number, line in lines:
-        try:
-            records.append(LINE.validate_json(line, strict=True))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            if first["type"] != "json_invalid" or number != lines[-1][0]:
-                place = ".".join(map(str, first["loc"]))
-                found = f"{place}={str(first['input'])[:60]}: {first['msg']}"
-                problems.append(f"{path}:{number}: {found}")
-    if not problems and (not records or records[0].kind != "run"):
-        problems.append(f"{path}: no `run` line with the settings before all others")
-    if problems:
-        refused = lines_refused(path, problems, len(lines))
-        raise UserError(f"{refused}\n  restore the file as train.py wrote it, or train again")
-    return records
 
 
 # ---------------------------------------------------------------------------- rows
 
 
-def _facts(run: Run) -> dict[str, str | float]:
-    """All that may differ between runs, as text; NaN for settings that have no effect."""
-    h, first, last = run.hparams, run.starts[0], run.starts[-1]
+def _facts(
+    h: HParams, starts: list[dict], epochs: pd.DataFrame, lengths: np.ndarray
+) -> dict[str, str | float]:
+    """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
     ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
     if h.batching_strategy == "random":
         ignored |= {"batch_randomization"}  # RAND-BR would be RAND
@@ -263,21 +221,23 @@ def _facts(run: Run) -> dict[str, str | float]:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
         ignored |= {n for n in asdict(h) if re.match("learning_rate_(?!schedule)", n)}
-    hours = run.lengths.sum() * h.hop_length / h.sampling_rate / 3600
-    clips = last.corpus.training_clips, last.corpus.validation_clips
-    head = [str(h.seed), *map(str, clips), f"{hours:.2f}", f"{last.time:%Y-%m-%d}"]
+    corpus, warm = starts[-1]["corpus"], starts[0]["iteration"] == 0
+    hours = lengths.sum() * h.hop_length / h.sampling_rate / 3600
+    clips = [str(len(lengths)), str(corpus["validation_clips"])]
+    head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
     settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
-    settings["epochs"] = str(len(run.epochs))
-    settings["started_from"] = str(first.started_from if first.iteration == 0 else None)
-    settings["corpus"] = f"{clips[0]} clips, {last.corpus.fingerprint[:8]}"
-    return dict(zip(HEAD, head, strict=True)) | settings | _environment(last)
+    settings["epochs"] = str(len(epochs))
+    settings["started_from"] = str(starts[0].get("started_from") if warm else None)
+    settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
+    return dict(zip(HEAD, head, strict=True)) | settings | _environment(starts[-1])
 
 
-def _environment(record: RunRecord) -> dict[str, str]:
+def _environment(start: dict[str, Any]) -> dict[str, str]:
     """What else may differ between two runs or two starts of one."""
-    found = {f"machine's {name}": value for name, value in record.machine.items()}
-    found |= {f"version of {name}": value for name, value in record.versions.items()}
-    found |= {"commit": record.commit, "fingerprint of the corpus": record.corpus.fingerprint[:16]}
+    found = {f"machine's {name}": value for name, value in start["machine"].items()}
+    found |= {f"version of {name}": value for name, value in start["versions"].items()}
+    found["commit"] = start.get("commit")
+    found["fingerprint of the corpus"] = start["corpus"]["fingerprint"][:16]
     return {name: "unknown" if value is None else str(value) for name, value in found.items()}
 
 
@@ -291,7 +251,7 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     """Runs, the latest last, as rows: the paper's ten first and in its order. Of two runs with
     equal settings and seed the later one stays."""
-    facts = pd.DataFrame(map(_facts, runs), [run.folder for run in runs], dtype=object)
+    facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame(
         [(r.hparams.seed, r.relative_error) for r in runs], facts.index, ["seed", "relative_error"]
@@ -377,14 +337,7 @@ def comparison_warnings(runs: Runs) -> list[str]:
     counts = runs.rows["name"].value_counts(sort=False)
     for name, count in counts[counts > 1].items():
         warnings.append(f"{name} has {count} rows: the first stands for it in Tables 1, 3 and 4")
-    for folder, run in runs.found.items():
-        for before, after in itertools.pairwise(run.starts):
-            old, new = (r.hparams | _environment(r) for r in (before, after))
-            for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
-                if old[name] != new.get(name):
-                    change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
-                    warnings.append(f"{folder} was resumed at epoch {after.epoch} with {change}")
-    return warnings
+    return warnings + [change for run in runs.found.values() for change in run.changes]
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:

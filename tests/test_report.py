@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from helpers import DATA
 from records import LENGTHS, read_lines, write_lines, write_run
-from scipy.stats import spearmanr, t, ttest_rel
+from scipy.stats import t, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls, thirds, tidy
+from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls, tidy
 from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
-from analysis.study import CLAIMS, SeedModel, findings, loss_at, mixing, study_tables, verdict
+from analysis.study import CLAIMS, SeedModel, findings, loss_at, study_tables, verdict
 from scripts import report
 
 STUDY = DATA / "study"
@@ -134,29 +134,8 @@ def test_short_runs_show_thirds_of_their_epochs(tmp_path):
     assert measured.spans == ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
     keys = ["vl1", "vl2", "vl3", "vl_average"]
     assert measured.values.iloc[0][keys].tolist() == [3, 7, 11, 7]
-    assert [thirds(n)[:3] for n in (1, 8)] == [[(1, 0), (1, 0), (1, 1)], [(1, 2), (3, 5), (6, 8)]]
     write_run(tmp_path / "b", "SB", epochs=222)
     assert Measured(read_runs([tmp_path])).spans == [""] * 4  # no heading could name them
-
-
-def test_numbers_of_epochs_are_means_medians_and_maxima(tmp_path):
-    write_run(tmp_path / "a", epochs=4, minutes=lambda epoch: [9, 3, 4, 5][epoch - 1])
-    values = Measured(read_runs([tmp_path])).values.iloc[0]
-    assert values["minutes"] == 4.5  # the slow first epoch does not count
-    assert values["zero_padding_rate"] == pytest.approx(10.5)
-    assert values["decoder_steps"] == 1502.5
-    assert values["peak_memory_bytes"] == 2.5  # GiB
-    assert values["prepare_seconds"] == 250  # ms
-
-
-def test_seeds_become_one_row_with_standard_error(tmp_path):
-    for seed in range(3):
-        options = f"num_workers={seed},bucket_size={20 + seed}"  # neither matters to RAND
-        loss = 1.0 + seed
-        write_run(tmp_path / f"{seed}", seed=seed, loss=lambda _, x=loss: x, overrides=options)
-    [summary] = Measured(read_runs([tmp_path])).summary("vl3").itertuples()
-    assert (summary.Index, summary.ours, summary.runs) == ("RAND", 2, 3)
-    assert summary.standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 def test_printed_falls_follow_from_table_2():
@@ -168,21 +147,6 @@ def test_printed_falls_follow_from_table_2():
         assert 100 * (1 - PAPER["vl3"][after] / PAPER["vl3"][before]) == pytest.approx(
             fall, abs=0.01
         )
-
-
-def test_falls_carry_the_errors_of_both_means(tmp_path):
-    for name, mean, half in (("RAND", 10.0, 0.3), ("SSB-DBS-BR", 8.0, 0.4)):
-        for seed, sign in enumerate((-1, 1)):
-            minutes = mean + sign * half
-            write_run(tmp_path / f"{name}{seed}", name, seed=seed, minutes=lambda _, m=minutes: m)
-    found = cells(tmp_path)
-    saved = found.loc["table_3", BEST, "minutes saved"]
-    assert (saved["ours"], saved["standard_error"]) == pytest.approx((2, 0.5))
-    share = found.loc["table_3", BEST, "saved (%)"]
-    expected = (20, 10 * math.hypot(0.24, 0.4))
-    assert (share["ours"], share["standard_error"]) == pytest.approx(expected)
-    missing = found.loc["batch_randomization", "SB / SB-BR", "shorter by (%)"]
-    assert missing["note"] == "not measured: no finished run of SB"
 
 
 def test_rows_of_other_settings_have_no_falls(tmp_path):
@@ -303,15 +267,8 @@ def test_a_word_error_rate_of_0_still_has_a_ratio(tmp_path):
     assert change["ours"] == pytest.approx(100)
 
 
-def test_mixing_is_correlated_with_what_was_learnt(tmp_path):
-    runs = read_runs([write_study(tmp_path)])
-    measured = Measured(runs)
-    spread = mixing(runs)["spread"]
-    row = "spread / word error rate at the end / 4"
-    found = cells_of(study_tables(measured)).xs(row, level="row")["ours"].iloc[0]
-    rates = [RATES[label] for label in spread.index]
-    assert found == pytest.approx(spearmanr(spread, rates).statistic)
-    points = draw_mixing(measured).axes[3].containers  # word error rate against spread
+def test_mixing_is_drawn_against_what_was_learnt(tmp_path):
+    points = draw_mixing(Measured(read_runs([write_study(tmp_path)]))).axes[3].containers
     shown = sorted(float(point.lines[0].get_ydata()[0]) for point in points)
     assert shown == pytest.approx(sorted(rate + np.mean(JITTER) for rate in RATES.values()))
 
@@ -432,7 +389,7 @@ def test_markdown_and_csv_have_every_number(made):
         "version of torch: 2.13.0",
         "seeds: 0; 1",
         f"hours of speech: {LENGTHS.sum() * 256 / 22050 / 3600:.2f}",
-        "unfinished \\<b>/metrics.jsonl:3: ",
+        "unfinished \\<b>: metrics.jsonl:3: ",
         "**This is not a reproduction of the paper:**",
         "no finished run of SB-BR, SSB-BR",
     ):
@@ -447,8 +404,6 @@ def test_markdown_and_csv_have_every_number(made):
     assert float(record["published"]) == 41.25
     assert float(record["ours"]) == pytest.approx(100 * (1 - 2.125 / 3))
     assert (record["runs"], record["standard_error"]) == ("1", "")
-    record = records["table_2", BEST, "minutes per epoch"]
-    assert (record["ours"], record["runs"]) == ("2.125", "2")
 
 
 def test_a_large_picture_goes_in_as_png(made, monkeypatch):
