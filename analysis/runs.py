@@ -175,11 +175,12 @@ def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
         if transcription.epochs != len(epochs):
             raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
-        timed = json.loads(file.read_text(encoding="utf-8"))
-        relative_error = float(timed["relative_error"])
-        if len(timed["minutes"]) != len(epochs):
-            raise UserError(f"{file.name}: not of the run's {len(epochs)} epochs; time them again")
-        epochs["minutes"] = np.array(timed["minutes"], dtype=float)
+        try:
+            timed = json.loads(file.read_text(encoding="utf-8"))
+            relative_error = float(timed["relative_error"])
+            epochs["minutes"] = np.array(timed["minutes"], dtype=float)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{file.name}: {error!r:.200}; time the epochs again") from None
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
     return Run(

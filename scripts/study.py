@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
@@ -116,13 +116,12 @@ def size_of_equal_updates(surveyor: Surveyor, batch_size: int) -> int:
 def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     """All of the study, the follow-ups last."""
     best, default = "ssb_dbs_br", HParams().local_randomization_factor
+    recommended = recommended_overrides(surveyor, hparams)
     equal = size_of_equal_updates(surveyor, hparams.batch_size)
     sizes = [size for size in BATCH_SIZES if size != hparams.batch_size]
     found = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
-        Experiment(
-            "ssb_exp_dbs_br_recommended", best, recommended_overrides(surveyor, hparams), True
-        ),
+        Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
         Experiment("ssb_exp_dbs_br", best, f"{EXPONENTIAL},local_randomization_factor={default}"),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
@@ -224,8 +223,8 @@ class Study:
                 os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
 
 
-def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None:
-    """Record the numbers that follow those of the corpus, and measure their own rates.
+def record_unseen(out: Path, corpus: Path, texts: int) -> None:
+    """Record the numbers that follow those of the corpus.
 
     Raises:
         UserError: if the corpus is no demo corpus, or a program is missing.
@@ -237,11 +236,6 @@ def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
-    reference = measure_reference(out / "unseen", hparams)
-    print(
-        f"reference word error rate {reference.recordings:.3f}, after mel and Griffin-Lim "
-        f"{reference.after_griffin_lim:.3f}"
-    )
 
 
 def run_study(out: Path, side_by_side: int, texts: int) -> Study:
@@ -251,7 +245,7 @@ def run_study(out: Path, side_by_side: int, texts: int) -> Study:
         UserError: if one of them cannot be used.
     """
     hparams = create_hparams(os.environ["EXTRA"])
-    record_unseen(out, Path(os.environ["CORPUS"]), texts, hparams)
+    record_unseen(out, Path(os.environ["CORPUS"]), texts)
     clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
     seeds = [int(seed) for seed in os.environ["SEEDS"].split()]

@@ -171,7 +171,7 @@ def test_stop_saves_and_starts_nothing_more(make_study):
 
 def test_another_corpus_than_the_demos_is_refused(tmp_path):
     with pytest.raises(study.UserError, match="leave CORPUS unset, and one is made"):
-        study.record_unseen(tmp_path, tmp_path, 3, create_hparams(""))
+        study.record_unseen(tmp_path, tmp_path, 3)
 
 
 def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
