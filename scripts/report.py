@@ -37,7 +37,6 @@ except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
 TEMPLATES = ROOT / "scripts" / "templates"
-LARGEST_INLINE_SVG = 1_000_000  # bytes; a larger picture goes into the page as PNG
 
 
 def compose(runs: Runs, command: str) -> dict:
@@ -46,17 +45,17 @@ def compose(runs: Runs, command: str) -> dict:
     is_study = any(run.transcription for run in runs.found.values())
     lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
     left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
-    notices = {
-        "This is not a reproduction of the paper:": unlike,
-        "Left out or missing:": left_out,
-        "The runs are not all alike, so compare their rows with care:": comparison_warnings(runs),
-    }
+    notices = [
+        ("This is not a reproduction of the paper:", unlike),
+        ("Left out or missing:", left_out),
+        ("The runs are not all alike, so compare their rows with care:", comparison_warnings(runs)),
+    ]
     return {
         "is_study": is_study,
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
         "is_timed": bool(runs.table["relative_error"].any()),
-        "notices": [(heading, items) for heading, items in notices.items() if items],
+        "notices": notices,
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
             "made again by": command,
@@ -94,37 +93,28 @@ def render(template: str, **content: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (escape_markdown, table_in_markdown)
-    pages.filters |= {function.__name__: function for function in filters}
+    pages.filters |= {"escape_markdown": escape_markdown, "table_in_markdown": table_in_markdown}
     return pages.get_template(template).render(content)
-
-
-def inline_picture(path: Path) -> str:
-    """A figure as the address of an image: its SVG, or its PNG where the SVG is large."""
-    data, kind = path.with_name(f"{path.name}.svg").read_bytes(), "svg+xml"
-    if len(data) > LARGEST_INLINE_SVG:
-        data, kind = path.with_name(f"{path.name}.png").read_bytes(), "png"
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
     """Fill the folder `out`; gives the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    content = compose(runs, command)
-    written = [
-        path
-        for stem, figure in content["figures"].items()
-        for path in write_figure(figure, out / stem)
-    ]
+    content, written = compose(runs, command), []
+    for name, figure in content["figures"].items():
+        written += write_figure(figure, out / name)
+
+    def picture(name: str) -> str:
+        return base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
+
     pages = {
         "report.md": render("report.md", **content),
         "report.csv": tidy(content["tables"]).to_csv(index=False),
-        "report.html": render("report.html", **content, picture=lambda x: inline_picture(out / x)),
+        "report.html": render("report.html", **content, picture=picture),
     }
     for name, text in pages.items():
         write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
-        written.append(out / name)
-    return written
+    return [*written, *(out / name for name in pages)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

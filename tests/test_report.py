@@ -406,12 +406,6 @@ def test_markdown_and_csv_have_every_number(made):
     assert (record["runs"], record["standard_error"]) == ("1", "")
 
 
-def test_a_large_picture_goes_in_as_png(made, monkeypatch):
-    monkeypatch.setattr(report, "LARGEST_INLINE_SVG", 0)
-    picture = report.inline_picture(made / "report" / "figure_1_padded_batches")
-    assert picture.startswith("data:image/png;base64,iVBOR")
-
-
 def test_what_cannot_be_reported_or_written_is_said(tmp_path):
     with pytest.raises(SystemExit, match="no finished run"):
         report.main([str(tmp_path), "-o", str(tmp_path / "report")])
