@@ -43,6 +43,7 @@ from training.checkpoint import list_checkpoints
 try:
     from analysis.lengths import read_lengths
     from analysis.recommendation import as_hparams, batching_overrides, recommend
+    from analysis.runs import EPOCH_MINUTES_FILE
     from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
 except ImportError as error:
     sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
@@ -149,14 +150,10 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Exper
 
 
 class Study:
-    """Runs the jobs of a study, whose programs are stopped by `stop` alone.
+    """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
 
-    Args:
-        shared: overrides of all runs.
-    """
-
-    def __init__(self, out: Path, epochs: int, shared: str):
-        self.out, self.epochs, self.shared = out, epochs, shared
+    def __init__(self, out: Path, epochs: int, shared: str, jobs: list[tuple[Experiment, int]]):
+        self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
         self.stops = 0
         self.failed: list[str] = []
 
@@ -164,10 +161,10 @@ class Study:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
         self.stops += 1
 
-    def run(self, jobs: list[tuple[Experiment, int]], side_by_side: int) -> None:
+    def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
-        left = [job for job in jobs if not self.is_done(*job)]
-        print(f"{len(jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
+        left = [job for job in self.jobs if not self.is_done(*job)]
+        print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
             ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
             for result in progress_bar("study", len(left), " runs", iterable=ended):
@@ -250,13 +247,12 @@ def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
     seeds = [int(seed) for seed in os.environ["SEEDS"].split()]
     jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
-    matched = matched_overrides(surveyor, hparams.batch_size)
-    shared = f"{os.environ['EXTRA'].strip(',')},{matched}"
-    study = Study(out, int(os.environ["EPOCHS"]), shared)
+    shared = f"{os.environ['EXTRA'].strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
+    study = Study(out, int(os.environ["EPOCHS"]), shared, jobs)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, study.stop)
-    study.run(jobs, side_by_side)
+    study.run(side_by_side)
     return study
 
 
@@ -281,7 +277,8 @@ def main(arguments: list[str] | None = None) -> None:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     programs: list[list] = [["scripts/report.py", out, "-o", out / "report"]]
-    if not study.failed:
+    timed = all((study.folder(*job) / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
+    if not (study.failed or timed):
         programs.insert(0, ["benchmarks/epoch.py", "--runs", out])
     for program in programs:
         if subprocess.run([sys.executable, *program], cwd=ROOT, check=False).returncode:

@@ -95,7 +95,7 @@ def make_study(tmp_path, monkeypatch):
     real = study.Study.execute
 
     def make(train="true", epochs=2):
-        made = study.Study(tmp_path, epochs, "batch_size=4")
+        made = study.Study(tmp_path, epochs, "batch_size=4", JOBS)
         (tmp_path / "logs").mkdir(exist_ok=True)
 
         def execute(command, log, environment=None):
@@ -116,22 +116,22 @@ def make_study(tmp_path, monkeypatch):
 def test_all_runs_are_trained_and_transcribed(make_study, capsys):
     """Finished ones stay; those of fewer epochs are resumed."""
     made = make_study(train="echo $NAME $SEEDS $EXTRA")
-    made.run(JOBS, side_by_side=2)
+    made.run(side_by_side=2)
     assert made.failed == []
     output = capsys.readouterr().out
     assert "3 runs of 2 epochs, 3 left" in output
     assert "c, seed 1: word error rate 0.250" in output
     assert (made.out / "logs" / "b-seed_1.log").read_text() == "b 1 batch_size=4\n"
     again = make_study(train="false")
-    again.run(JOBS, side_by_side=1)
+    again.run(side_by_side=1)
     assert again.failed == []
-    make_study(epochs=3).run(JOBS, side_by_side=1)
+    make_study(epochs=3).run(side_by_side=1)
     assert "3 runs of 3 epochs, 3 left" in capsys.readouterr().out
 
 
 def test_a_failing_run_stops_no_other(make_study, capsys):
     made = make_study(train='[ "$NAME" != b ] || exit 3')
-    made.run(JOBS, side_by_side=1)
+    made.run(side_by_side=1)
     assert [made.is_done(*job) for job in JOBS] == [True, False, True]
     [problem] = made.failed
     assert problem.startswith("b, seed 1: training ended with status 3, see ")
@@ -140,7 +140,7 @@ def test_a_failing_run_stops_no_other(make_study, capsys):
 
 def test_stop_saves_and_starts_nothing_more(make_study):
     made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
-    thread = threading.Thread(target=made.run, args=(JOBS, 2))
+    thread = threading.Thread(target=made.run, args=(2,))
     thread.start()
     logs = [made.out / "logs" / f"{name}-seed_1.log" for name in "ab"]
     deadline = time.monotonic() + 20
