@@ -252,6 +252,7 @@ def paper_tables(measured: Measured) -> list[Table]:
     loss = "VL3" if measured.as_published else "VL3 (ours: late third)"
     losses = [f"{loss}, from", f"{loss}, to", "lower by (%)"]
     minutes = ["minutes without", "minutes with", "shorter by (%)"]
+    with_br = ("without BR", "with BR")
 
     def table(key: str, keys: Sequence[str], labels: list[str], names: list | None = None) -> Table:
         columns = [quantity(measured, name, labels, names) for name in keys]
@@ -262,14 +263,7 @@ def paper_tables(measured: Measured) -> list[Table]:
         table("table_2", [*PADDING, "minutes", *LOSSES], labels, paper_names),
         Table("table_3", batching, [(name,) for _, name in saved], table_3),
         _table_of_falls(measured, "table_4", ("change", "from", "to"), changes, "vl3", losses),
-        _table_of_falls(
-            measured,
-            "batch_randomization",
-            ("without BR", "with BR"),
-            RANDOMIZED,
-            "minutes",
-            minutes,
-        ),
+        _table_of_falls(measured, "batch_randomization", with_br, RANDOMIZED, "minutes", minutes),
         table("unpadded_loss", [f"unpadded {key}" for key in LOSSES], list(rows.index)),
         table("costs", list(OF_EPOCHS)[3:], list(rows.index)),
     ]
@@ -299,23 +293,16 @@ def texts(values: Iterable[str]) -> pd.DataFrame:
 
 def _table_1(measured: Measured) -> Table:
     """The strategies' parameters, and the padding that they give. Rates do not depend on BR."""
-    runs, labels, values, ranges = measured.runs, [], [], []
-    for name, (parameter, _, _) in published.TABLE_1.items():
+    runs, labels = measured.runs, []
+    values, ranges = [""] * len(published.TABLE_1), [""] * len(published.TABLE_1)
+    for place, (name, (parameter, _, _)) in enumerate(published.TABLE_1.items()):
         only_without = name in runs.rows.index and f"{name}-BR" not in runs.rows.index
         labels.append(name if only_without else f"{name}-BR")
-        if labels[-1] not in runs.rows.index:
-            values.append("")
-            ranges.append("")
-            continue
-        run = runs.first(labels[-1])
-        size, clips = run.hparams.batch_size, len(run.lengths)
-        limits = {
-            "SSB": "[0, inf)",
-            "BKT": f"[{size}, {clips})",
-            "ATS": f"[1, {-(-clips // size)}]",
-        }
-        values.append(f"{getattr(run.hparams, parameter):g}")
-        ranges.append(limits[name])
+        if labels[-1] in runs.rows.index:
+            run = runs.first(labels[-1])
+            size, clips = run.hparams.batch_size, len(run.lengths)
+            values[place] = f"{getattr(run.hparams, parameter):g}"
+            ranges[place] = ("[0, inf)", f"[{size}, {clips})", f"[1, {-(-clips // size)}]")[place]
     parameters, their_values, their_ranges = zip(*published.TABLE_1.values(), strict=True)
     with_br = [f"{name}-BR" for name in published.TABLE_1]
     columns = [
@@ -340,12 +327,8 @@ def _table_of_falls(
     for side in (-2, -1):
         names = [line[side] for line in lines]
         theirs = PAPER.reindex(names)[key]
-        columns.append(Column(headings[side - 1], decimals, measured.lines(key, names), theirs))
+        columns.append(Column(headings[side + 2], decimals, measured.lines(key, names), theirs))
     pairs = [(line[-2], line[-1]) for line in lines]
     theirs = published_falls(key, pairs)["per_cent"]
-    return Table(
-        table,
-        labels,
-        lines,
-        [*columns, Column(headings[2], 2, measured.falls(key, pairs)[1], theirs)],
-    )
+    columns.append(Column(headings[2], 2, measured.falls(key, pairs)[1], theirs))
+    return Table(table, labels, lines, columns)

@@ -179,18 +179,6 @@ def test_two_batchings_give_scipys_paired_t_test():
     assert change["runs"] == 3
 
 
-def test_known_errors_are_a_floor_or_are_added():
-    first, second = {s: 1.0 + s / 10 for s in range(3)}, {s: 2.2 + s / 5 for s in range(3)}
-    second[0] *= 1.01
-    fitted = model(first, second)
-    own = fitted.change("a", "b")
-    factor = 100 + own["ours"]
-    assert fitted.change("a", "b", 1e-9) == own
-    assert fitted.change("a", "b", 0.2)["standard_error"] == pytest.approx(0.2 * factor)
-    shared = fitted.change("a", "b", 0.0, 0.2)["standard_error"]
-    assert shared == pytest.approx(math.hypot(own["standard_error"], 0.2 * factor))
-
-
 def test_one_seed_or_equal_values_are_handled():
     one = model({1: 1.0}, {1: 2.0}).change("a", "b")
     assert one["ours"] == pytest.approx(100)
