@@ -6,7 +6,7 @@ in `note` why there is no number. Titles, notes and captions are in scripts/temp
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,8 @@ BEST = "SSB-DBS-BR"  # the paper's batching
 RANDOMIZED = [("SB", "SB-BR"), ("SSB", "SSB-BR"), ("SSB-DBS", "SSB-DBS-BR")]
 PAPER = pd.DataFrame(published.TABLE_2, index=published.PublishedRow._fields).T
 CELL = ["published", "ours", "standard_error", "runs", "note"]
-LOSSES = ("vl1", "vl2", "vl3", "vl_average")
+LOSSES, PAPER_LOSSES = ("vl1", "vl2", "vl3", "vl_average"), ("VL1", "VL2", "VL3", "VLavg")
+PADDING = ["zero_padding_rate", "average_batch_length"]
 # Of every epoch: how the epochs of a run are combined, the unit, the heading and its decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
@@ -36,25 +37,20 @@ OF_EPOCHS = {
 }
 
 
-Values = pd.Series | Sequence[str]
-
-
 @dataclass(frozen=True)
 class Column:
-    """A quantity of a table. `ours`: a summary, or a text for each line."""
+    """A quantity of a table: a summary, and the paper's values where it has some."""
 
     heading: str
     decimals: int
-    ours: pd.DataFrame | Values
-    published: Values | None = None  # None: ours alone
+    ours: pd.DataFrame
+    published: pd.Series | Sequence[str] | None = None
     sides: tuple[str, str] = ("published", "ours")  # head the two
 
     def cells(self) -> pd.DataFrame:
         """[lines] the columns CELL."""
-        ours = self.ours
-        if not isinstance(ours, pd.DataFrame):
-            ours = pd.DataFrame({"ours": ours, "note": ""})
-        found = ours.reset_index(drop=True).reindex(columns=CELL)
+        notes = self.ours.get("note", "")
+        found = self.ours.assign(note=notes).reset_index(drop=True).reindex(columns=CELL)
         return found if self.published is None else found.assign(published=list(self.published))
 
 
@@ -97,13 +93,13 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
     """A line for every cell of the tables, not rounded."""
     frames = []
     for table in tables:
-        headings, last = [column.heading for column in table.columns], ""
+        headings, name = [column.heading for column in table.columns], ""
         for column in table.columns:
             several = headings.count(column.heading) > 1  # follows the last that is there once
-            name = f"{last}: {column.heading}" if several else column.heading
-            last = last if several else column.heading
+            name = name if several else column.heading
+            quantity = f"{name}: {column.heading}" if several else name
             row = [" / ".join(labels) for labels in table.lines]
-            frames.append(column.cells().assign(table=table.key, row=row, quantity=name))
+            frames.append(column.cells().assign(table=table.key, row=row, quantity=quantity))
     return pd.concat(frames)[["table", "row", "quantity", *CELL]].astype({"runs": "Int64"})
 
 
@@ -130,7 +126,7 @@ class Measured:
         first, *_, last = published.EPOCHS_SHOWN
         self.paper_spans = [f"epoch {n}" for n in published.EPOCHS_SHOWN]
         self.paper_spans.append(f"epochs {first}–{last}")
-        self.loss_names, self.spans = ("VL1", "VL2", "VL3", "VLavg"), self.paper_spans
+        self.loss_names, self.spans = PAPER_LOSSES, self.paper_spans
         if not self.as_published:
             self.loss_names = ("early third", "middle third", "late third", "all validations")
             spans = [f"epochs {a}–{b}" if a < b else f"epoch {b}" for a, b in thirds(lengths.min())]
@@ -146,30 +142,27 @@ class Measured:
         values["training_minutes"] = by_run["hours"].last() * 60
         values["updates"] = by_run["updates"].last()
         for folder, run in self.runs.found.items():
+            losses = run.epochs.set_index("epoch")[["validation_loss", "validation_loss_unpadded"]]
             for place, key in enumerate(LOSSES):
-                for prefix, name in (
-                    ("", "validation_loss"),
-                    ("unpadded ", "validation_loss_unpadded"),
-                ):
-                    values.loc[folder, prefix + key] = self._loss(run, place, name)
+                means = losses.reindex(self._validations(run, place)).mean(skipna=False)
+                values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
             heard = run.transcription
             values.loc[folder, "word_error_rate"] = heard.word_error_rate if heard else np.nan
         return values.loc[list(self.runs.found)]
 
-    def _loss(self, run: Run, column: int, name: str) -> float:
-        """Mean of the validations of a column of LOSSES; NaN if one of them is missing.
+    def _validations(self, run: Run, column: int) -> list[int]:
+        """Epochs of the validations that a column of LOSSES is the mean of.
 
         VL1-3 of the paper are means of the validation after an epoch, the one before and the one
         after it (Ge21, 4.3); all others are means of all validations of a span of epochs.
         """
         step, (first, *_, last) = run.hparams.epochs_per_validation, published.EPOCHS_SHOWN
-        if not self.as_published:
-            first, last = thirds(len(run.epochs))[column]
-        wanted = [epoch for epoch in range(first, last + 1) if epoch % step == 0]
         if self.as_published and column < 3:
             middle = published.EPOCHS_SHOWN[column]
-            wanted = [middle - step, middle, middle + step]
-        return run.epochs.set_index("epoch")[name].reindex(wanted).mean(skipna=False)
+            return [middle - step, middle, middle + step]
+        if not self.as_published:
+            first, last = thirds(len(run.epochs))[column]
+        return [epoch for epoch in range(first, last + 1) if epoch % step == 0]
 
     def summary(self, values: str | pd.Series) -> pd.DataFrame:
         """Mean and standard error over the runs of each row; no number where a run lacks it.
@@ -214,22 +207,17 @@ class Measured:
         for place, (first, second) in enumerate(pairs):
             if not notes[place] and (unlike := self.runs.differing(first, second)):
                 notes[place] = f"{first} and {second} cannot be compared: other {', '.join(unlike)}"
-        a, b, known = before["ours"], after["ours"], pd.Series(notes) == ""
-        errors = before["standard_error"], after["standard_error"]
-        frames = (
-            pd.DataFrame({"ours": a - b, "standard_error": np.hypot(*errors)}),
-            pd.DataFrame(
-                {
-                    "ours": 100 * (1 - b / a),
-                    "standard_error": 100 * np.hypot(b / a * errors[0], errors[1]) / a,
-                }
-            ),
+        known = (pd.Series(notes) == "") & (before["ours"] != 0)
+        (a, b), (error_a, error_b) = (
+            [frame[name].where(known) for frame in (before, after)]
+            for name in ("ours", "standard_error")
         )
-        count = before["runs"].clip(upper=after["runs"]).where(known, 0)
-        fall, share = (
-            frame.where(known & (a != 0)).assign(runs=count, note=notes) for frame in frames
-        )
-        return fall, share
+        count = before["runs"].clip(upper=after["runs"]).where(pd.Series(notes) == "", 0)
+        shared = {"runs": count, "note": notes}
+        share_error = 100 * np.hypot(b / a * error_a, error_b) / a
+        fall = {"ours": a - b, "standard_error": np.hypot(error_a, error_b)}
+        share = {"ours": 100 * (1 - b / a), "standard_error": share_error}
+        return pd.DataFrame(fall | shared), pd.DataFrame(share | shared)
 
 
 def published_falls(key: str, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -250,139 +238,97 @@ def published_falls(key: str, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
 
 def paper_tables(measured: Measured) -> list[Table]:
     """Tables 1 to 4 beside ours, and what the paper leaves out."""
-    rows, minutes = measured.runs.rows, measured.decimals
+    rows, batching = measured.runs.rows, ("batching",)
     names = dict.fromkeys([*published.TABLE_2, *rows["name"]])
     labels = [label for n in names for label in list(rows.index[rows["name"] == n]) or [n]]
     paper_names = [label.partition(" ")[0] for label in labels]
-    padding = ["zero_padding_rate", "average_batch_length"]
     saved = [("RAND", n) for n in dict.fromkeys([*published.TABLE_3, *names]) if n != "RAND"]
     ours, theirs = measured.falls("minutes", saved), published_falls("minutes", saved)
+    table_3 = [
+        Column("minutes saved", measured.decimals, ours[0], theirs["fall"]),
+        Column("saved (%)", 2, ours[1], theirs["per_cent"]),
+    ]
     changes = [(what, *pair[:2]) for what, table in published.TABLE_4.items() for pair in table]
     loss = "VL3" if measured.as_published else "VL3 (ours: late third)"
-    all_rows = [(label,) for label in rows.index]
+    losses = [f"{loss}, from", f"{loss}, to", "lower by (%)"]
+    minutes = ["minutes without", "minutes with", "shorter by (%)"]
+    with_br = ("without BR", "with BR")
+
+    def table(key: str, keys: Sequence[str], labels: list[str], names: list | None = None) -> Table:
+        columns = [quantity(measured, name, labels, names) for name in keys]
+        return Table(key, batching, [(label,) for label in labels], columns)
+
     return [
-        _table_1(measured, padding),
-        Table(
-            "table_2",
-            ("batching",),
-            [(label,) for label in labels],
-            [
-                *quantities(measured, [*padding, "minutes"], labels, paper_names),
-                *_loss_columns(measured, "", labels, paper_names),
-            ],
-        ),
-        Table(
-            "table_3",
-            ("batching",),
-            [(name,) for _, name in saved],
-            [
-                Column("minutes saved", minutes, ours[0], theirs["fall"]),
-                Column("saved (%)", 2, ours[1], theirs["per_cent"]),
-            ],
-        ),
-        Table(
-            "table_4",
-            ("change", "from", "to"),
-            changes,
-            _before_and_after(
-                measured,
-                "vl3",
-                [line[1:] for line in changes],
-                (f"{loss}, from", f"{loss}, to", "lower by (%)"),
-                3,
-            ),
-        ),
-        Table(
-            "batch_randomization",
-            ("without BR", "with BR"),
-            RANDOMIZED,
-            _before_and_after(
-                measured,
-                "minutes",
-                RANDOMIZED,
-                ("minutes without", "minutes with", "shorter by (%)"),
-                minutes,
-            ),
-        ),
-        Table(
-            "unpadded_loss",
-            ("batching",),
-            all_rows,
-            _loss_columns(measured, "unpadded ", list(rows.index), None),
-        ),
-        Table("costs", ("batching",), all_rows, quantities(measured, list(OF_EPOCHS)[3:])),
+        _table_1(measured),
+        table("table_2", [*PADDING, "minutes", *LOSSES], labels, paper_names),
+        Table("table_3", batching, [(name,) for _, name in saved], table_3),
+        _table_of_falls(measured, "table_4", ("change", "from", "to"), changes, "vl3", losses),
+        _table_of_falls(measured, "batch_randomization", with_br, RANDOMIZED, "minutes", minutes),
+        table("unpadded_loss", [f"unpadded {key}" for key in LOSSES], list(rows.index)),
+        table("costs", list(OF_EPOCHS)[3:], list(rows.index)),
     ]
 
 
-def quantities(
-    measured: Measured,
-    keys: Sequence[str],
-    labels: list[str] | None = None,
-    paper_names: list[str] | None = None,
-) -> list[Column]:
-    """Columns of OF_EPOCHS; with the paper's values of `paper_names`, unless that is None."""
-    labels = list(measured.runs.rows.index) if labels is None else labels
-    columns = []
-    for key in keys:
+def quantity(
+    measured: Measured, key: str, labels: list[str], paper_names: list[str] | None
+) -> Column:
+    """A column of OF_EPOCHS or LOSSES; with the paper's values of `paper_names`, if not None."""
+    ours = measured.lines(key, labels)
+    theirs = None if paper_names is None else PAPER.reindex(paper_names)[key]
+    if key in OF_EPOCHS:
         _, _, heading, decimals = OF_EPOCHS[key]
-        decimals = measured.decimals if key == "minutes" else decimals
-        theirs = None if paper_names is None else PAPER.reindex(paper_names)[key]
-        columns.append(Column(heading, decimals, measured.lines(key, labels), theirs))
-    return columns
+        return Column(heading, measured.decimals if key == "minutes" else decimals, ours, theirs)
+    place = LOSSES.index(key.removeprefix("unpadded "))
+    name, span = measured.loss_names[place], measured.spans[place]
+    if theirs is None or measured.as_published:
+        return Column(f"{name}, {span}".rstrip(", "), 3, ours, theirs)
+    sides = (f"published, {measured.paper_spans[place]}", f"ours, {span}".rstrip(", "))
+    return Column(f"{PAPER_LOSSES[place]} | {name}", 3, ours, theirs, sides)
 
 
-def _table_1(measured: Measured, padding: Sequence[str]) -> Table:
+def texts(values: Iterable[str]) -> pd.DataFrame:
+    """A summary of what is no number."""
+    return pd.DataFrame({"ours": list(values)})
+
+
+def _table_1(measured: Measured) -> Table:
     """The strategies' parameters, and the padding that they give. Rates do not depend on BR."""
-    runs, labels, ours = measured.runs, [], []
-    for name, (parameter, _, _) in published.TABLE_1.items():
+    runs, labels = measured.runs, []
+    values, ranges = [""] * len(published.TABLE_1), [""] * len(published.TABLE_1)
+    for place, (name, (parameter, _, _)) in enumerate(published.TABLE_1.items()):
         only_without = name in runs.rows.index and f"{name}-BR" not in runs.rows.index
         labels.append(name if only_without else f"{name}-BR")
-        ours.append(("", ""))
         if labels[-1] in runs.rows.index:
             run = runs.first(labels[-1])
             size, clips = run.hparams.batch_size, len(run.lengths)
-            limits = {"SSB": "[0, inf)", "BKT": f"[{size}, {clips})"}
-            limit = limits.get(name, f"[1, {-(-clips // size)}]")
-            ours[-1] = f"{getattr(run.hparams, parameter):g}", limit
-    parameters, values, ranges = zip(*published.TABLE_1.values(), strict=True)
-    our_values, our_ranges = zip(*ours, strict=True)
+            values[place] = f"{getattr(run.hparams, parameter):g}"
+            ranges[place] = ("[0, inf)", f"[{size}, {clips})", f"[1, {-(-clips // size)}]")[place]
+    parameters, their_values, their_ranges = zip(*published.TABLE_1.values(), strict=True)
+    with_br = [f"{name}-BR" for name in published.TABLE_1]
     columns = [
-        Column("value", 0, our_values, [f"{value:g}" for value in values]),
-        Column("range", 0, our_ranges, ranges),
-        *quantities(measured, padding, labels, [f"{name}-BR" for name in published.TABLE_1]),
+        Column("value", 0, texts(values), [f"{value:g}" for value in their_values]),
+        Column("range", 0, texts(ranges), their_ranges),
+        *(quantity(measured, key, labels, with_br) for key in PADDING),
     ]
     lines = list(zip(published.TABLE_1, parameters, strict=True))
     return Table("table_1", ("batching", "parameter"), lines, columns)
 
 
-def _loss_columns(
-    measured: Measured, prefix: str, labels: list[str], paper_names: list[str] | None
-) -> list[Column]:
-    """VL1-3 and VLavg; with the paper's values of `paper_names`, unless that is None."""
-    columns = []
-    for place, paper_name in enumerate(("VL1", "VL2", "VL3", "VLavg")):
-        key, span = LOSSES[place], measured.spans[place]
-        theirs = None if paper_names is None else PAPER.reindex(paper_names)[key]
-        heading, sides = f"{measured.loss_names[place]}, {span}".rstrip(", "), Column.sides
-        if theirs is not None and not measured.as_published:
-            heading = f"{paper_name} | {measured.loss_names[place]}"
-            sides = (f"published, {measured.paper_spans[place]}", f"ours, {span}".rstrip(", "))
-        columns.append(Column(heading, 3, measured.lines(prefix + key, labels), theirs, sides))
-    return columns
-
-
-def _before_and_after(
+def _table_of_falls(
     measured: Measured,
+    table: str,
+    labels: tuple[str, ...],
+    lines: Sequence[tuple[str, ...]],
     key: str,
-    pairs: Sequence[tuple[str, str]],
-    headings: tuple[str, str, str],
-    decimals: int,
-) -> list[Column]:
-    """Two rows and by how many per cent `key` falls between them."""
-    columns = []
-    for side in (0, 1):
-        names = [pair[side] for pair in pairs]
+    headings: list[str],
+) -> Table:
+    """Two rows, which end each line, and by how many per cent `key` falls between them."""
+    columns, decimals = [], measured.decimals if key == "minutes" else 3
+    for side in (-2, -1):
+        names = [line[side] for line in lines]
         theirs = PAPER.reindex(names)[key]
-        columns.append(Column(headings[side], decimals, measured.lines(key, names), theirs))
+        columns.append(Column(headings[side + 2], decimals, measured.lines(key, names), theirs))
+    pairs = [(line[-2], line[-1]) for line in lines]
     theirs = published_falls(key, pairs)["per_cent"]
-    return [*columns, Column(headings[2], 2, measured.falls(key, pairs)[1], theirs)]
+    columns.append(Column(headings[2], 2, measured.falls(key, pairs)[1], theirs))
+    return Table(table, labels, lines, columns)

@@ -8,21 +8,22 @@ unfinished run is left out, and `left_out` says why.
 """
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, TypeAdapter, ValidationError
 
 from analysis import published
+from analysis.lengths import read_lengths
 from analysis.survey import PARAMETERS, batching_name
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
-from data_utils import LENGTHS_FILE, lines_refused
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from data_utils import LENGTHS_FILE
 from errors import UserError
 from files import METRICS_FILE, numbered_lines
 from hparams import HParams, create_hparams, hparams_from_dict
@@ -35,83 +36,17 @@ WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files win_time hop_time max_decoder_steps gate_threshold".split()
 )
-OF_DECAY = {"learning_rate_decay_start", "learning_rate_half_life", "learning_rate_final"}
+HEAD = ["seeds", "training clips", "validation clips", "hours of speech", "started or resumed"]
+SOFTWARE = "version of|commit|fingerprint|machine's system"  # rows may differ in it
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]
-Count = Annotated[int, Field(ge=0, le=10**18)]
-
-
-@dataclass(frozen=True)
-class CorpusRecord:
-    """What a run trained on."""
-
-    fingerprint: str
-    training_clips: Count
-    validation_clips: Count
-    training_frames: Count
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """A `run` line of metrics.jsonl: written when a run starts and whenever it is resumed."""
-
-    kind: Literal["run"]
-    iteration: Count  # updates done before it
-    epoch: Count  # the next one, counted from 1
-    time: datetime
-    hparams: dict
-    corpus: CorpusRecord
-    machine: dict
-    versions: dict
-    started_from: str | None = None  # a checkpoint
-    commit: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 1970 < self.time.year < 9999:  # others cannot be converted between time zones
-            raise ValueError(f"time={self.time}, expected a year from 1971 to 9998")
-        hparams_from_dict(self.hparams)
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """An `epoch` line. Rates are from 0 to 1, lengths are in frames."""
-
-    kind: Literal["epoch"]
-    epoch: Count  # from 1
-    minutes: Number
-    prepare_seconds: Number
-    num_batches: Count
-    zero_padding_rate: Number
-    average_batch_length: Number
-    decoder_steps: Count
-    frames_per_second: Number
-    padded_frames_per_second: Number
-    clips_per_second: Number
-    data_wait_seconds: Number
-    peak_memory_bytes: Count
-
-
-@dataclass(frozen=True)
-class ValidationRecord:
-    """A `validation` line, which follows the line of its epoch."""
-
-    kind: Literal["validation"]
-    epoch: Count
-    validation_loss: Number
-    validation_loss_unpadded: Number
-
-
-@dataclass(frozen=True)
-class EpochMinutes:
-    """Minutes of each epoch, timed in turns with other batchings."""
-
-    minutes: list[Number]
-    relative_error: Number  # standard error as a share of the minutes
-
-
-Record = RunRecord | EpochRecord | ValidationRecord
-LINE: TypeAdapter = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+# Of an `epoch` line; rates are from 0 to 1, lengths in frames.
+EPOCH_NUMBERS = [
+    *("epoch", "minutes", "prepare_seconds", "num_batches", "zero_padding_rate"),
+    *("average_batch_length", "decoder_steps", "frames_per_second", "padded_frames_per_second"),
+    *("clips_per_second", "data_wait_seconds", "peak_memory_bytes"),
+]
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
 
 
 @dataclass(frozen=True)
@@ -119,17 +54,14 @@ class Run:
     """A finished run, trained from its first epoch to its last."""
 
     folder: str
-    starts: list[RunRecord]
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
-    epochs: pd.DataFrame  # fields of EpochRecord and ValidationRecord, hours and updates so far
+    epochs: pd.DataFrame  # EPOCH_NUMBERS and LOSSES, hours and updates so far
     transcription: Intelligibility | None
     relative_error: float  # of minutes that were timed in turns, else 0
-    notes: list[str]
-
-    @property
-    def corpus(self) -> CorpusRecord:
-        return self.starts[-1].corpus
+    time: datetime  # of the last start
+    facts: dict[str, str | float]  # all that may differ between runs; NaN: has no effect
+    changes: list[str]  # when it was resumed
 
 
 @dataclass(frozen=True)
@@ -140,6 +72,7 @@ class Runs:
     found: dict[str, Run]  # by folder
     table: pd.DataFrame  # [runs] label, seed, relative_error; the folders are the index
     rows: pd.DataFrame  # [labels] name and settings as text, NaN where without effect
+    facts: pd.DataFrame  # [runs] those settings, HEAD, the machine and the software
     epochs: pd.DataFrame  # all runs' epochs, with folder (`run`) and label
     left_out: list[str]
 
@@ -149,8 +82,8 @@ class Runs:
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
-        columns = self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]]
-        return sorted(columns)
+        rows = self.rows.drop(columns="name")
+        return sorted(rows.columns[_differences(rows.loc[[first, second]])[0, 1]])
 
 
 # ---------------------------------------------------------------------------- reading
@@ -172,135 +105,140 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     for directory in directories.values():
         try:
             found.append(read_run(directory))
-            left_out += found[-1].notes
         except UserError as error:
             left_out.append(str(error))
     if not found:
         raise UserError("no finished run:\n" + "\n".join(left_out))
-    return _group(sorted(found, key=lambda run: run.starts[-1].time.astimezone()), left_out)
+    return _group(sorted(found, key=lambda run: run.time), left_out)
 
 
 def read_run(directory: Path) -> Run:
     """The finished run in `directory`.
 
     Raises:
-        UserError: naming the file and the line if one is broken, or if an epoch is missing, the
-            run is not finished or its other files belong to another run.
+        UserError: naming the file, and the line that is not JSON, if one is not as train.py writes
+            it, if an epoch is missing, or if the run is not finished or its files are another's.
     """
-    path = directory / METRICS_FILE
-    records, notes = read_metrics(path)
-    starts = [record for record in records if isinstance(record, RunRecord)]
-    epochs, validations = (
-        pd.DataFrame(
-            [vars(record) for record in records if isinstance(record, kind)],
-            columns=list(kind.__annotations__)[1:],
-        )
-        for kind in (EpochRecord, ValidationRecord)
-    )
-    hparams, corpus = hparams_from_dict(starts[-1].hparams), starts[-1].corpus
-    if len(epochs) < hparams.epochs:
-        raise UserError(
-            f"{path}: unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with "
-            f"train.py -o {directory} --resume"
-        )
-    epochs = epochs.merge(validations, on="epoch", how="left")
-    file = directory / LENGTHS_FILE
     try:
-        lengths = pd.read_csv(file)["frames"].to_numpy(np.int64)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{file}: {error!r}; expected lines of id,frames from train.py") from None
-    if (len(lengths), lengths.sum()) != (corpus.training_clips, corpus.training_frames):
-        raise UserError(
-            f"{file}: {len(lengths)} clips of {lengths.sum()} frames, but the run trained on "
-            f"{corpus.training_clips} of {corpus.training_frames}; restore its own file"
-        )
-    transcription, timed = None, EpochMinutes(list(epochs["minutes"]), 0.0)
-    if (file := directory / INTELLIGIBILITY_FILE).exists():
-        transcription = read_findings(file, Intelligibility)
-        _check_epochs(file, transcription.epochs, len(epochs), "scripts/listen.py")
-    if (file := directory / EPOCH_MINUTES_FILE).exists():
-        timed = read_findings(file, EpochMinutes)
-        _check_epochs(file, len(timed.minutes), len(epochs), "benchmarks/epoch.py --runs")
-    epochs["minutes"] = timed.minutes
-    epochs["hours"] = epochs["minutes"].cumsum() / 60
-    epochs["updates"] = epochs["num_batches"].cumsum()
-    share = timed.relative_error
-    return Run(str(directory), starts, hparams, lengths, epochs, transcription, share, notes)
+        return _checked(directory, read_metrics(directory / METRICS_FILE))
+    except UserError as error:
+        raise UserError(f"{directory}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
+        raise UserError(f"{directory}: {problem}; restore it, or train again") from None
 
 
-def _check_epochs(file: Path, found: int, expected: int, program: str) -> None:
-    if found != expected:
-        raise UserError(f"{file}: of {found} epochs, the run has {expected}; repeat {program}")
-
-
-def read_metrics(path: Path) -> tuple[list[Record], list[str]]:
-    """The lines of a metrics.jsonl; and a note if the last one, which a killed run may leave
-    incomplete, was left out.
-
-    Raises:
-        UserError: naming the file and every line that is not JSON, lacks a number, has something
-            else in its place, or is out of order.
-    """
-    lines = numbered_lines(path, "no such file; train.py -o writes it")
-    records: list[Record] = []
-    problems, notes, epoch, validated = [], [], 0, 0
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, but for an incomplete last one, as a killed run may leave."""
+    lines, records = numbered_lines(path, "no such file; train.py -o writes it"), []
     for number, line in lines:
         try:
-            record = LINE.validate_json(line, strict=True)
-        except ValidationError as error:
-            if (number, line) == lines[-1] and error.errors()[0]["type"] == "json_invalid":
-                notes.append(f"{path}:{number}: incomplete last line, left out: {line[:60]!r}")
-            else:
-                problems.append(f"{path}:{number}: {_problems(error)}")
-            continue
-        expected = {"run": record.epoch, "epoch": epoch + 1, "validation": epoch}[record.kind]
-        if record.epoch != expected or (record.kind, validated) == ("validation", epoch):
-            problems.append(f"{path}:{number}: {record.kind} of epoch {record.epoch} after {epoch}")
-        epoch = record.epoch if record.kind == "epoch" else epoch
-        validated = epoch if record.kind == "validation" else validated
-        records.append(record)
-    if not problems and (not records or records[0].kind != "run"):
-        problems.append(f"{path}: no `run` line with the settings before all others")
-    if problems:
-        refused = lines_refused(path, problems, len(lines))
-        raise UserError(f"{refused}\n  restore the file as train.py wrote it, or train again")
-    return records, notes
+            records.append(json.loads(line))
+        except (ValueError, RecursionError):
+            if number != lines[-1][0]:
+                raise UserError(
+                    f"{path.name}:{number}: not JSON: {line[:60]!r}; restore it"
+                ) from None
+    return records
 
 
-def _problems(error: ValidationError) -> str:
-    found = [
-        f"{'.'.join(map(str, e['loc']))}={str(e['input'])[:60]}: {e['msg']}"
-        for e in error.errors(include_url=False)
-    ]
-    return "; ".join(found[:5] + ["..."] * (len(found) > 5))
+def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
+    """The run; whatever error if a record is not as train.py writes it."""
+    kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
+    for record in records:
+        kinds[record["kind"]].append(record)
+    starts = kinds["run"]
+    epochs = pd.DataFrame(kinds["epoch"], columns=EPOCH_NUMBERS).astype(float)
+    validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
+    for frame in (epochs, validations):
+        if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
+            raise ValueError(f"{wrong}: expected a finite number in every line")
+    last = range(1, len(epochs) + 1)
+    if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
+        raise ValueError("expected the settings, then every epoch once and in order")
+    hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
+    if len(epochs) < hparams.epochs:
+        raise UserError(
+            f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with "
+            f"train.py -o {directory} --resume"
+        )
+    lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
+    if (len(lengths), lengths.sum()) != (corpus["training_clips"], corpus["training_frames"]):
+        raise UserError(
+            f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the "
+            f"run trained on {corpus['training_clips']} of {corpus['training_frames']}; restore it"
+        )
+    epochs = epochs.merge(validations, on="epoch", how="left")
+    transcription, relative_error = None, 0.0
+    if (file := directory / INTELLIGIBILITY_FILE).exists():
+        transcription = read_intelligibility(file)
+        if transcription.epochs != len(epochs):
+            raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
+    if (file := directory / EPOCH_MINUTES_FILE).exists():
+        try:
+            timed = json.loads(file.read_text(encoding="utf-8"))
+            relative_error = float(timed["relative_error"])
+            epochs["minutes"] = np.array(timed["minutes"], dtype=float)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{file.name}: {error!r:.200}; time the epochs again") from None
+    epochs["hours"] = epochs["minutes"].cumsum() / 60
+    epochs["updates"] = epochs["num_batches"].cumsum()
+    return Run(
+        str(directory),
+        hparams,
+        lengths,
+        epochs,
+        transcription,
+        relative_error,
+        datetime.fromisoformat(starts[-1]["time"]).astimezone(),
+        _facts(hparams, starts, epochs, lengths),
+        _changes(directory, starts),
+    )
+
+
+def _changes(directory: Path, starts: list[dict]) -> list[str]:
+    """What was changed when a run was resumed."""
+    found = []
+    for before, after in itertools.pairwise(starts):
+        old, new = (start["hparams"] | _environment(start) for start in (before, after))
+        for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
+            if old[name] != new.get(name):
+                change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
+                found.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
+    return found
 
 
 # ---------------------------------------------------------------------------- rows
 
 
-def settings_of(run: Run) -> dict[str, str | float]:
-    """What decides a run's results but for its seed, as text; NaN for what has no effect."""
-    h, first = run.hparams, run.starts[0]
+def _facts(
+    h: HParams, starts: list[dict], epochs: pd.DataFrame, lengths: np.ndarray
+) -> dict[str, str | float]:
+    """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
     ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
     if h.batching_strategy == "random":
         ignored |= {"batch_randomization"}  # RAND-BR would be RAND
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
-        ignored |= OF_DECAY
+        ignored |= {n for n in asdict(h) if re.match("learning_rate_(?!schedule)", n)}
+    corpus, warm = starts[-1]["corpus"], starts[0]["iteration"] == 0
+    hours = lengths.sum() * h.hop_length / h.sampling_rate / 3600
+    clips = [str(len(lengths)), str(corpus["validation_clips"])]
+    head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
     settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
-    settings["epochs"] = str(len(run.epochs))
-    settings["started_from"] = str(first.started_from if first.iteration == 0 else None)
-    settings["corpus"] = f"{run.corpus.training_clips} clips, {run.corpus.fingerprint[:8]}"
-    machine = {n: v for n, v in environment_of(run.starts[-1]).items() if n.startswith("machine")}
-    return settings | machine | {"machine's system": np.nan}  # a kernel is no other machine
+    settings["epochs"] = str(len(epochs))
+    settings["started_from"] = str(starts[0].get("started_from") if warm else None)
+    settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
+    return dict(zip(HEAD, head, strict=True)) | settings | _environment(starts[-1])
 
 
-def environment_of(record: RunRecord) -> dict[str, str]:
+def _environment(start: dict[str, Any]) -> dict[str, str]:
     """What else may differ between two runs or two starts of one."""
-    found = {f"machine's {name}": value for name, value in record.machine.items()}
-    found |= {f"version of {name}": value for name, value in record.versions.items()}
-    found |= {"commit": record.commit, "fingerprint of the corpus": record.corpus.fingerprint[:16]}
+    found = {f"machine's {name}": value for name, value in start["machine"].items()}
+    found |= {f"version of {name}": value for name, value in start["versions"].items()}
+    found["commit"] = start.get("commit")
+    found["fingerprint of the corpus"] = start["corpus"]["fingerprint"][:16]
     return {name: "unknown" if value is None else str(value) for name, value in found.items()}
 
 
@@ -308,84 +246,65 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
     """[rows, rows, columns] where two rows have different values of a setting that has an effect
     in both, and that is not the batching."""
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
-    return (
-        (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin([*BATCHING, "name"])
-    )
+    return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
 
 
-def _group(runs: Sequence[Run], left_out: Sequence[str]) -> Runs:
+def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     """Runs, the latest last, as rows: the paper's ten first and in its order. Of two runs with
     equal settings and seed the later one stays."""
-    rows = pd.DataFrame(map(settings_of, runs), [run.folder for run in runs], dtype=object)
+    facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
+    settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame(
-        {
-            "seed": [r.hparams.seed for r in runs],
-            "relative_error": [r.relative_error for r in runs],
-        },
-        rows.index,
-    ).assign(label=rows.fillna("").agg("\n".join, axis=1))  # until it is shortened below
-    rows["name"] = [batching_name(*(getattr(r.hparams, n) for n in BATCHING)) for r in runs]
+        [(r.hparams.seed, r.relative_error) for r in runs], facts.index, ["seed", "relative_error"]
+    ).assign(label=settings.fillna("").agg("\n".join, axis=1))  # until it is shortened below
     again = table.duplicated(["label", "seed"], keep="last")
     same = "the same settings and seed as a later run, which is kept"
-    left_out = [*left_out, *(f"{folder}: {same}" for folder in table.index[again])]
+    left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
     table = table[~again]
-    rows = rows[~again].assign(label=table["label"]).drop_duplicates("label").set_index("label")
+    rows = settings[~again].set_index(table["label"])
+    rows = rows[~rows.index.duplicated()]
+    names = {
+        table["label"].get(r.folder): batching_name(*(getattr(r.hparams, n) for n in BATCHING))
+        for r in runs
+    }
     # Of several rows of a name the one that can be compared with most others represents it; of
     # equally many the one with the paper's values, or this recipe's defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
-    best = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable")
-    representatives = best.groupby(rows["name"]).head(1).index
-    chosen = rows.loc[representatives].set_index("name")
+    best = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable").index
     labels = {}
     for key, row in rows.iterrows():
-        usual_here = chosen.loc[row["name"]]
-        others = {n: row[n] for n in chosen.columns if str(row[n]) != str(usual_here[n])}
-        shown = ", ".join(f"{SHORT.get(n, n)} {value}" for n, value in others.items())
-        labels[key] = row["name"] + (f" ({shown})" if shown else "")
+        representative = rows.loc[next(other for other in best if names[other] == names[key])]
+        differing = row.index[row.fillna("") != representative.fillna("")]
+        shown = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
+        labels[key] = names[key] + (f" ({shown})" if shown else "")
     paper = list(published.TABLE_2)
 
-    def place(label: str) -> tuple:
+    def place(label: str) -> tuple[int, str]:
         """Numbers count as numbers, so that a batch size of 4 stands before one of 16."""
-        name, _, rest = label.partition(" ")
-        parts = re.split(r"(\d+(?:\.\d+)?)", rest)
-        numbers = [float(part) if nth % 2 else part for nth, part in enumerate(parts)]
-        return paper.index(name) if name in paper else len(paper), name, numbers
+        digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
+        name = label.partition(" ")[0]
+        return paper.index(name) if name in paper else len(paper), digits
 
-    rows = rows.rename(index=labels)
+    rows = rows.assign(name=pd.Series(names)).rename(index=labels)
     rows = rows.loc[sorted(rows.index, key=place)]
-    table = table.assign(label=table["label"].map(labels))
-    table = table.iloc[
-        np.lexsort((table["seed"], rows.index.get_indexer(pd.Index(table["label"]))))
-    ]
-    by_folder = {run.folder: run for run in runs}
-    found = {folder: by_folder[folder] for folder in table.index}
+    table = table.assign(label=table["label"].map(labels)).sort_values("seed", kind="stable")
+    table = table.loc[table["label"].map(rows.index.get_loc).sort_values(kind="stable").index]
+    found = {run.folder: run for run in runs}
+    found = {folder: found[folder] for folder in table.index}
     epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
-    return Runs(found, table, rows, pd.concat(epochs, ignore_index=True), left_out)
+    facts = facts.loc[table.index]
+    return Runs(found, table, rows, facts, pd.concat(epochs, ignore_index=True), left_out)
 
 
 # ---------------------------------------------------------------------------- warnings
 
 
-def facts(runs: Runs) -> dict[str, str]:
+def describe(runs: Runs) -> dict[str, str]:
     """What was trained on what, for the head of a report."""
-    lines = [
-        {
-            "seeds": run.hparams.seed,
-            "epochs": len(run.epochs),
-            "training clips": run.corpus.training_clips,
-            "validation clips": run.corpus.validation_clips,
-            "hours of speech": f"{run.lengths.sum() * h.hop_length / h.sampling_rate / 3600:.2f}",
-            "started or resumed": f"{run.starts[-1].time.astimezone():%Y-%m-%d}",
-            **environment_of(run.starts[-1]),
-        }
-        for run in runs.found.values()
-        for h in [run.hparams]
-    ]
-    values = {
-        str(n): "; ".join(v.dropna().astype(str).unique()) for n, v in pd.DataFrame(lines).items()
-    }
+    shown = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
+    values = {str(name): "; ".join(column.unique()) for name, column in shown.items()}
     return {"runs": f"{len(runs.found)} in {len(runs.rows)} rows"} | values
 
 
@@ -394,18 +313,13 @@ def deviations(runs: Runs) -> list[str]:
     # Where the paper names no value, this recipe's defaults stand for it, which are NVIDIA's.
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in published.SETTINGS.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
-    paper |= {"training clips": published.TRAINING_CLIPS}
-    paper |= {"validation clips": published.VALIDATION_CLIPS}
-    lines = {}
-    for folder, run in runs.found.items():
-        lines[folder] = settings_of(run) | {
-            "epochs": str(min(len(run.epochs), published.EPOCHS)),
-            "training clips": str(run.corpus.training_clips),
-            "validation clips": str(run.corpus.validation_clips),
-        }
-        if run.hparams.batching_strategy not in published.STRATEGIES:  # no value for them
-            lines[folder] |= dict.fromkeys(PARAMETERS.values(), np.nan)
-    facts = pd.DataFrame(lines).T
+    paper |= dict(
+        zip(HEAD[1:3], (published.TRAINING_CLIPS, published.VALIDATION_CLIPS), strict=True)
+    )
+    facts = runs.facts.copy()
+    facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
+    is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
+    facts.loc[is_other, list(set(PARAMETERS.values()))] = np.nan  # the paper has no value for them
     return [
         f"{name} {value} instead of {paper[name]}{where}"
         for name in facts.columns.intersection(list(paper)).drop([*BATCHING, "load_mel_from_disk"])
@@ -416,25 +330,15 @@ def deviations(runs: Runs) -> list[str]:
 
 def comparison_warnings(runs: Runs) -> list[str]:
     """What keeps the rows from being compared, and what changed when a run was resumed."""
-    lines = {f: {**settings_of(r), **environment_of(r.starts[-1])} for f, r in runs.found.items()}
-    facts = pd.DataFrame(lines).T.drop(columns=BATCHING)
+    facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = [
         f"{name}: " + "; ".join(value + where for value, where in _by_value(facts[name]))
         for name in facts.columns[facts.nunique() > 1]
     ]
-    for name, count in runs.rows["name"].value_counts(sort=False).items():
-        if count > 1:
-            warnings.append(
-                f"{name} has {count} rows: the first stands for it in Tables 1, 3 and 4"
-            )
-    for folder, run in runs.found.items():
-        for before, after in itertools.pairwise(run.starts):
-            old, new = (r.hparams | environment_of(r) for r in (before, after))
-            for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
-                if old[name] != new.get(name):
-                    change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
-                    warnings.append(f"{folder} was resumed at epoch {after.epoch} with {change}")
-    return warnings
+    counts = runs.rows["name"].value_counts(sort=False)
+    for name, count in counts[counts > 1].items():
+        warnings.append(f"{name} has {count} rows: the first stands for it in Tables 1, 3 and 4")
+    return warnings + [change for run in runs.found.values() for change in run.changes]
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:

@@ -24,7 +24,7 @@ from scipy.stats import spearmanr, t
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import BEST, RANDOMIZED, Column, Measured, Table, published_falls
+from analysis.report import BEST, RANDOMIZED, Column, Measured, Table, published_falls, texts
 from analysis.runs import BATCHING, Runs
 from analysis.survey import PARAMETERS, Surveyor
 
@@ -33,7 +33,7 @@ ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally dis
 PLANNED = 5  # epochs whose novelty and spread are averaged
 POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
 LOSS = "validation_loss_unpadded"
-NOTHING = {"ours": math.nan, "standard_error": math.nan, "runs": 0, "p": math.nan}
+NOTHING: dict = {"ours": math.nan, "standard_error": math.nan, "runs": 0, "p": math.nan, "note": ""}
 
 
 # ---------------------------------------------------------------------------- paired by seed
@@ -44,17 +44,16 @@ class SeedModel:
     those without a value are left out."""
 
     def __init__(self, values: pd.DataFrame):
-        self.values = values[values["value"] > 0]
-        self.seeds = self.values.groupby("label")["seed"].agg(set)
-        batchings = pd.get_dummies(self.values["label"], dtype=float)
-        seeds = pd.get_dummies(self.values["seed"], drop_first=True, dtype=float)
-        design = pd.concat([batchings, seeds], axis=1)
+        values = values[values["value"] > 0]
+        self.seeds = values.groupby("label")["seed"].agg(set)
+        seeds = pd.get_dummies(values["seed"], drop_first=True, dtype=float)
+        design = pd.get_dummies(values["label"], dtype=float).join(seeds)
         self.columns = design.columns
-        self.fit = sm.OLS(np.log(self.values["value"]), design).fit() if len(design) else None
+        self.fit = sm.OLS(np.log(values["value"]), design).fit() if len(design) else None
 
     def change(
         self, first: str, second: str, least_error: float = 0.0, shared_error: float = 0.0
-    ) -> dict[str, float]:
+    ) -> dict:
         """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
         (seeds that both have) and `p`; NaN for what no run can tell.
 
@@ -76,7 +75,8 @@ class SeedModel:
             if error > 1e-12:
                 p = 2 * t.sf(abs(log_ratio) / error, freedom)
         per_cent = 100 * math.exp(log_ratio)
-        return {"ours": per_cent - 100, "standard_error": per_cent * error, "runs": runs, "p": p}
+        found = {"ours": per_cent - 100, "standard_error": per_cent * error}
+        return NOTHING | found | {"runs": runs, "p": p}
 
 
 def changes(
@@ -94,32 +94,28 @@ def changes(
         of_epochs: of times, whose errors are no smaller than their epochs tell.
     """
     kinds = runs.rows["corpus"] + ", " + runs.rows["epochs"]
-    table = runs.table.assign(value=values)[["label", "seed", "value"]]
+    table = runs.table.assign(value=values)
     models = {kind: SeedModel(group) for kind, group in table.groupby(table["label"].map(kinds))}
     found = []
-    for pair in pairs:
-        alike = kinds.reindex(pair).dropna()
-        if pair[0] == pair[1] or len(alike) < 2 or alike.nunique() > 1:
-            found.append(NOTHING)
-            continue
-        shared = 0.0 if shared_error is None else math.hypot(*shared_error[list(pair)])
-        least = _error_by_epochs(runs, *pair) if of_epochs and not shared else 0.0
-        found.append(models[alike.iloc[0]].change(*pair, least, shared))
-    frame = _holm(pd.DataFrame(found, columns=list(NOTHING)))
-    note = "not known with the same corpus, epochs and seeds"
-    return frame.assign(
-        note=[
-            note if n == 0 and a != b else ""
-            for n, (a, b) in zip(frame["runs"], pairs, strict=True)
-        ]
-    )
+    for first, second in pairs:
+        change = NOTHING | {"note": "not known with the same corpus, epochs and seeds"}
+        if first == second:
+            change = NOTHING
+        elif (kind := kinds.get(first)) == kinds.get(second) and kind in models:
+            shared = 0.0 if shared_error is None else math.hypot(*shared_error[[first, second]])
+            least = _error_by_epochs(runs, first, second) if of_epochs and not shared else 0.0
+            known = models[kind].change(first, second, least, shared)
+            change = known if known["runs"] else change
+        found.append(change)
+    return _holm(found)
 
 
-def _holm(found: pd.DataFrame) -> pd.DataFrame:
-    """With the column `p` adjusted; NaN stays and counts for nothing."""
-    if (known := found["p"].notna()).any():
-        found.loc[known, "p"] = multipletests(found["p"][known], method="holm")[1]
-    return found
+def _holm(found: Sequence[dict]) -> pd.DataFrame:
+    """With `p` adjusted; NaN stays and counts for nothing."""
+    frame = pd.DataFrame(found, columns=list(NOTHING))
+    if (known := frame["p"].notna()).any():
+        frame.loc[known, "p"] = multipletests(frame["p"][known], method="holm")[1]
+    return frame
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
@@ -155,17 +151,12 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     """[runs] unpadded validation loss once `spent` has reached `budget`, between two validations
     by a straight line; NaN where none lie on both sides."""
     budgets = pd.Series(budget, list(runs.found))
-    losses = pd.Series(np.nan, list(runs.found))
-    validated = runs.epochs.dropna(subset=LOSS)
-    for folder in runs.found:
-        epochs = validated[validated["run"] == folder]
+    losses = dict.fromkeys(runs.found, np.nan)
+    for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if not len(x):
-            continue
-        if math.isclose(wanted, x[-1], rel_tol=1e-12):  # what this run has spent, but for rounding
-            wanted = x[-1]
-        losses[folder] = np.interp(wanted, x, epochs[LOSS], left=np.nan, right=np.nan)
-    return losses
+        if wanted <= x[-1] * (1 + 1e-12):  # but for rounding
+            losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
+    return pd.Series(losses)
 
 
 def error_at_equal_time(runs: Runs, hours: float) -> pd.Series:
@@ -229,19 +220,30 @@ def findings(measured: Measured) -> list[Finding]:
     for claim, key, pairs in CLAIMS:
         error = measured.error_of_timing if key == "minutes" else None
         ours = changes(runs, measured.values[key], pairs, error, of_epochs=key == "minutes")
-        theirs = [_signed(-fall) for fall in published_falls(key, pairs)["per_cent"]]
-        theirs = [f"{a} → {b}: {text}" for (a, b), text in zip(pairs, theirs, strict=True)]
+        theirs = [
+            f"{a} → {b}: {_signed(-fall)}"
+            for (a, b), fall in zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
+        ]
         found.append(Finding(claim, theirs, _lines(pairs, ours), verdict(claim, ours)))
     pair = ("RAND", BEST)
     labels = [label for label in pair if label in runs.rows.index] or list(runs.rows.index)
-    for what, spent in (("time", "hours"), ("updates", "updates")):
-        budget = least_spent(runs, labels, spent)
-        error = error_at_equal_time(runs, budget) if spent == "hours" else None
-        ours = changes(runs, loss_at(runs, spent, budget), [pair], error)
+    for spent in ("hours", "updates"):
+        ours, _ = _at_equal(runs, spent, [pair], labels)
+        what = "time" if spent == "hours" else spent
         claim = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
-        ours_shown, ends = _lines([pair], ours), verdict(claim, ours)
-        found.append(Finding(claim, ["– (potentially)"], ours_shown, ends))
+        found.append(
+            Finding(claim, ["– (potentially)"], _lines([pair], ours), verdict(claim, ours))
+        )
     return found
+
+
+def _at_equal(
+    runs: Runs, spent: str, pairs: Sequence[tuple[str, str]], labels: Sequence[str]
+) -> tuple[pd.DataFrame, float]:
+    """Changes of the loss once all have spent what the cheapest of `labels` has; and that."""
+    budget = least_spent(runs, labels, spent)
+    error = error_at_equal_time(runs, budget) if spent == "hours" else None
+    return changes(runs, loss_at(runs, spent, budget), pairs, error), budget
 
 
 def _lines(pairs: Sequence[tuple[str, str]], found: pd.DataFrame) -> list[str]:
@@ -265,24 +267,23 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
     known = found[found["runs"] > 0]
     lacking = len(found) - len(known)
     left_out = f" ({lacking} of {len(found)} not measured)" if lacking else ""
+    fell = known["ours"] < 0
     if known.empty:
         return "not measured"
     if known["p"].isna().all():
-        as_claimed = (known["ours"] < 0).sum()
-        return f"not tested, one seed: {as_claimed} of {len(known)} as the paper finds{left_out}"
-    fell = np.where(known["ours"] < 0, "confirmed", "contradicted")
-    verdicts = np.where(known["p"] < LEVEL, fell, "undecided").tolist()
-    counts = {kind: verdicts.count(kind) for kind in ("confirmed", "contradicted", "undecided")}
-    if claim == LOWEST_LOSS and counts["confirmed"] < len(verdicts):
-        return ("contradicted" if counts["contradicted"] else "undecided") + left_out
+        return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
+    kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")
+    counts = {kind: int((kinds == kind).sum()) for kind in sorted(set(kinds))}
+    if claim == LOWEST_LOSS and set(counts) != {"confirmed"}:
+        return ("contradicted" if "contradicted" in counts else "undecided") + left_out
     saving = published.TABLE_3[BEST][1] - POINTS_OF_GRACE
-    if claim == SAVING and verdicts == ["confirmed"] and -known["ours"].iloc[0] < saving:
+    if claim == SAVING and set(counts) == {"confirmed"} and -known["ours"].iloc[0] < saving:
         return "confirmed in part: an epoch is shorter, but by less"
-    if len(set(verdicts)) == 1:
-        return verdicts[0] + left_out
-    counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items() if count)
+    if len(counts) == 1:
+        return kinds[0] + left_out
+    counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
     # A claim of which a part is undecided and none contradicted is not refuted.
-    return ("mixed: " if counts["contradicted"] else "in part: ") + counted + left_out
+    return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out
 
 
 # ---------------------------------------------------------------------------- tables
@@ -293,22 +294,26 @@ def study_tables(measured: Measured) -> list[Table]:
     runs, values = measured.runs, measured.values
     hours, updates = (least_spent(runs, one_batch_size(runs), x) for x in ("hours", "updates"))
     last = runs.epochs.dropna(subset=LOSS).groupby("run")["epoch"].last()
-    late, heard = {"unpadded loss, late third": values["unpadded vl3"]}, values["word_error_rate"]
-    at_hours, at_updates = loss_at(runs, "hours", hours), loss_at(runs, "updates", updates)
+    at_updates, heard = loss_at(runs, "updates", updates), values["word_error_rate"]
     everyone, names = list(runs.rows.index), [BEST, BEST.replace("SSB", "SSB-exp")]
-    bests = list(runs.rows.index[runs.rows["name"].isin(names)])
-    learned = {"padded loss, late third": values["vl3"], **late, "word error rate": heard}
+    late, time = "unpadded loss, late third", f"at equal time, {60 * hours:.2f} minutes"
+    learned = {"padded loss, late third": values["vl3"], late: values["unpadded vl3"]}
     at_equal = {
         "at equal epochs": loss_at(runs, "epoch", last),
-        f"at equal time, {60 * hours:.2f} minutes": at_hours,
+        time: loss_at(runs, "hours", hours),
         f"at {updates:,.0f} updates": at_updates,
     }
-    of_best = {**late, f"unpadded loss at {updates:,.0f} updates": at_updates}
-    of_best |= {"word error rate": heard, "decoder steps per epoch": values["decoder_steps"]}
-    errors = {1: error_at_equal_time(runs, hours)}
+    of_best = {
+        late: values["unpadded vl3"],
+        f"unpadded loss at {updates:,.0f} updates": at_updates,
+        "word error rate": heard,
+        "decoder steps per epoch": values["decoder_steps"],
+    }
+    errors = {time: error_at_equal_time(runs, hours)}
+    bests = list(runs.rows.index[runs.rows["name"].isin(names)])
     return [
         _learning_table(measured),
-        _paired_table("paired", measured, everyone, "RAND", learned),
+        _paired_table("paired", measured, everyone, "RAND", learned | {"word error rate": heard}),
         _paired_table("equal_budgets", measured, everyone, "RAND", at_equal, errors),
         _paired_table("best", measured, bests, BEST, of_best),
         _small_batches_table(measured),
@@ -328,13 +333,13 @@ def _learning_table(measured: Measured) -> Table:
     seeds = measured.runs.table["label"].value_counts()
     lines = [(label, str(seeds[label])) for label in measured.runs.rows.index]
     rates = {(found.recordings, found.recordings_after_griffin_lim) for found in heard}
-    texts = ", ".join(map(str, sorted({found.texts for found in heard})))
-    facts = {"rates": sorted(rates), "texts": texts}
+    counts = ", ".join(map(str, sorted({found.texts for found in heard})))
+    facts = {"rates": sorted(rates), "texts": counts}
     return Table("learning", ("batching", "seeds"), lines, columns, facts)
 
 
-def _change_columns(heading: str, found: pd.DataFrame) -> list[Column]:
-    return [Column(heading, 1, found), Column("p", 0, found["p"].map(p_text).tolist())]
+def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
+    return [Column(heading, decimals, found), Column("p", 0, texts(found["p"].map(p_text)))]
 
 
 def _paired_table(
@@ -343,25 +348,21 @@ def _paired_table(
     labels: list[str],
     base: str,
     quantities: dict[str, pd.Series],
-    shared_errors: dict[int, pd.Series] | None = None,
+    shared_errors: dict[str, pd.Series] | None = None,
 ) -> Table:
-    """Mean, change against the row `base` and p of each quantity; changes are fitted to all runs.
-
-    Args:
-        shared_errors: of quantities, by place.
-    """
+    """Mean, change against the row `base`, fitted to all runs, and p of each quantity."""
     runs, columns = measured.runs, []
-    for place, (quantity, values) in enumerate(quantities.items()):
+    for name, values in quantities.items():
         compared = values
-        if quantity == "word error rate":  # for ratios: at least that of half a wrong word
+        if name == "word error rate":  # for ratios: at least that of half a wrong word
             heard = {f: r.transcription for f, r in runs.found.items() if r.transcription}
             words = {f: sum(len(x.text.split()) for x in h.transcripts) for f, h in heard.items()}
             compared = values.clip(lower=0.5 / pd.Series(words).clip(lower=1))
         pairs = [(base, label) for label in labels]
-        found = changes(runs, compared, pairs, (shared_errors or {}).get(place))
-        decimals = 0 if "decoder steps" in quantity else 3
-        columns += [Column(quantity, decimals, measured.summary(values).loc[labels])]
-        columns += _change_columns(f"against {base} (%)", found)
+        found = changes(runs, compared, pairs, (shared_errors or {}).get(name))
+        decimals = 0 if "decoder steps" in name else 3
+        columns.append(Column(name, decimals, measured.summary(values).loc[labels]))
+        columns += _with_p(f"against {base} (%)", 1, found)
     return Table(key, ("batching",), [(label,) for label in labels], columns)
 
 
@@ -399,15 +400,12 @@ def _same_base_table(runs: Runs) -> Table:
         ("minutes", "hours", 60, 2),
         ("updates", "updates", 1, 0),
     ):
-        budgets, found = [], [pd.DataFrame(columns=[*NOTHING, "note"])]
-        for pair in both.itertuples(index=False, name=None):
-            budgets.append(budget := least_spent(runs, pair, spent))
-            error = error_at_equal_time(runs, budget) if spent == "hours" else None
-            found.append(changes(runs, loss_at(runs, spent, budget), [pair], error))
-        changed = _holm(pd.concat(found, ignore_index=True))
-        least = pd.DataFrame({"ours": [factor * b for b in budgets], "runs": 0, "note": ""})
+        pairs = list(both.itertuples(index=False, name=None))
+        found = [_at_equal(runs, spent, [pair], pair) for pair in pairs]
+        least = pd.DataFrame({"ours": [factor * budget for _, budget in found], "runs": 0})
         columns.append(Column(what, decimals, least))
-        columns += _change_columns(f"change at equal {what} (%)", changed)
+        changed = _holm([change for frame, _ in found for change in frame.to_dict("records")])
+        columns += _with_p(f"change at equal {what} (%)", 1, changed)
     return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
 
 
@@ -421,11 +419,9 @@ def mixing(runs: Runs) -> pd.DataFrame:
     for label in one_batch_size(runs):
         run = runs.first(label)
         h = run.hparams
-        options: dict = {"dynamic_batch_size": h.dynamic_batch_size}
-        if h.dynamic_batch_size:
-            options["batch_capacity"] = h.batch_capacity
-        if name := PARAMETERS.get(h.batching_strategy):
-            options[name] = getattr(h, name)
+        names = ["dynamic_batch_size", PARAMETERS.get(h.batching_strategy)]
+        names += ["batch_capacity"] * h.dynamic_batch_size
+        options = {name: getattr(h, name) for name in names if name}
         surveyor = Surveyor(run.lengths)
         survey = surveyor.survey(h.batch_size, h.batching_strategy, epochs=PLANNED, **options)
         found[label] = {"novelty": survey.novelty, "spread": survey.spread}
@@ -450,14 +446,9 @@ def _prediction_table(measured: Measured) -> Table:
         for outcome, summary in outcomes(measured).items():
             both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
             lines.append((str(measure), outcome, str(len(both))))
-            if len(both) < 4 or both.nunique().min() == 1:
-                found.append(NOTHING | {"note": "fewer than four experiments, or all alike"})
-            else:
+            found.append(NOTHING | {"note": "fewer than four experiments, or all alike"})
+            if len(both) >= 4 and both.nunique().min() > 1:
                 rho, p = spearmanr(both["x"], both["y"])
-                found.append({"ours": rho, "runs": len(both), "p": p, "note": ""})
-    frame = _holm(pd.DataFrame(found))
-    columns = [
-        Column("Spearman's rank correlation", 2, frame),
-        Column("p", 0, frame["p"].map(p_text).tolist()),
-    ]
+                found[-1] = NOTHING | {"ours": rho, "runs": len(both), "p": p}
+    columns = _with_p("Spearman's rank correlation", 2, _holm(found))
     return Table("prediction", ("measure", "outcome", "experiments"), lines, columns)

@@ -327,7 +327,8 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
             raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
         if run.lengths.tolist() != clips.frames.tolist():
             raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
-    torch.set_num_threads(first.starts[-1].machine.get("threads") or torch.get_num_threads())
+    threads = str(first.facts.get("machine's threads"))
+    torch.set_num_threads(int(threads) if threads.isdecimal() else torch.get_num_threads())
     plans: dict[tuple, Plan] = {}  # runs that differ but in their seeds share them
     for run in runs.values():
         h = run.hparams

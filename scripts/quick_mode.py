@@ -1,11 +1,12 @@
 """What the quick modes of all.sh scale down: the corpus, the settings and the model.
 
-python scripts/quick_mode.py corpus CORPUS OUT        OUT becomes a part of CORPUS
-python scripts/quick_mode.py overrides MODE FILELIST  prints the overrides for train.py
+python scripts/quick_mode.py corpus CORPUS OUT            OUT becomes a part of CORPUS
+python scripts/quick_mode.py quick|quick-gpu FILELIST     prints the overrides for train.py
 """
 
 import project_root
 
+import glob
 import random
 import sys
 from pathlib import Path
@@ -39,19 +40,15 @@ def take_part(corpus: Path, out: Path) -> str:
     entries, problems = read_metadata(corpus)
     if problems:
         raise UserError("\n".join(problems))
-    chosen = entries
-    if len(entries) > MOST_CLIPS:
-        numbers = random.Random(0).sample(range(len(entries)), MOST_CLIPS)
-        chosen = [entries[i] for i in sorted(numbers)]
+    numbers = random.Random(0).sample(range(len(entries)), min(MOST_CLIPS, len(entries)))
+    chosen = [entries[i] for i in sorted(numbers)]
     with folder_made_whole(out) as folder:
         (folder / "wavs").mkdir()
-        lines = []
         for clip in chosen:
-            lines.append(f"{clip.id}|{clip.text}|{clip.text}\n")
-            for name in (f"{clip.id}.wav", f"{clip.id}.flac"):
-                if (corpus / "wavs" / name).exists():  # prepare_ljspeech.py names what is missing
-                    (folder / "wavs" / name).symlink_to(corpus / "wavs" / name)
-        (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
+            for file in (corpus / "wavs").glob(f"{glob.escape(clip.id)}.*"):
+                (folder / "wavs" / file.name).symlink_to(file)
+        text = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in chosen)
+        (folder / "metadata.csv").write_text(text, encoding="utf-8")
         (folder / SOURCE).write_text(str(corpus), encoding="utf-8")
     return f"{out}: {len(chosen)} of the {len(entries):,} clips of {corpus}"
 
@@ -70,8 +67,7 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     batch_size = max(2, min(BATCH_SIZE, training_clips // FEWEST_BATCHES))
     batches = -(-training_clips // batch_size)
     all_batches = -(-TRAINING_CLIPS // BATCH_SIZE)
-    share = training_clips / TRAINING_CLIPS
-    bucket_batches = round(BUCKET_SIZE * share / batch_size)
+    bucket_batches = round(BUCKET_SIZE * training_clips / TRAINING_CLIPS / batch_size)
     return {
         "batch_size": batch_size,
         "bucket_size": batch_size * max(2, bucket_batches),
@@ -82,8 +78,7 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
 def overrides(mode: str, filelist: Path) -> str:
     """The settings of a quick mode, as train.py's --hparams takes them."""
     clips = numbered_lines(filelist, "no such filelist; all.sh prepares it first")
-    scaled = scaled_batching(len(clips))
-    settings = [f"{name}={value}" for name, value in scaled.items()]
+    settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
     settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
     if mode == "quick":
         settings += [SMALL_MODEL, "num_workers=0"]  # starting a process takes longer than it saves
@@ -92,19 +87,13 @@ def overrides(mode: str, filelist: Path) -> str:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("corpus")
-    command.add_argument("corpus", type=Path)
-    command.add_argument("out", type=Path)
-    command = commands.add_parser("overrides")
-    command.add_argument("mode", choices=("quick", "quick-gpu"))
-    command.add_argument("filelist", type=Path)
+    parser.add_argument("what", choices=("corpus", "quick", "quick-gpu"))
+    parser.add_argument("path", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
     args = parser.parse_args()
     try:
-        if args.command == "corpus":
-            print(take_part(args.corpus, args.out))
-        else:
-            print(overrides(args.mode, args.filelist))
+        is_corpus = args.what == "corpus"
+        print(take_part(args.path, args.out) if is_corpus else overrides(args.what, args.path))
     except KeyboardInterrupt:
         sys.exit("stopped")
     except (UserError, OSError) as error:

@@ -31,13 +31,12 @@ try:
     from analysis.figures import write_figure
     from analysis.report import Measured, Table, paper_tables, tidy
     from analysis.report_figures import draw_all
-    from analysis.runs import Runs, comparison_warnings, deviations, facts, read_runs
-    from analysis.study import Finding, findings, study_tables
+    from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
+    from analysis.study import findings, study_tables
 except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
 TEMPLATES = ROOT / "scripts" / "templates"
-LARGEST_INLINE_SVG = 1_000_000  # characters; a larger picture goes into the page as PNG
 
 
 def compose(runs: Runs, command: str) -> dict:
@@ -46,21 +45,21 @@ def compose(runs: Runs, command: str) -> dict:
     is_study = any(run.transcription for run in runs.found.values())
     lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
     left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
-    notices = {
-        "This is not a reproduction of the paper:": unlike,
-        "Left out or missing:": left_out,
-        "The runs are not all alike, so compare their rows with care:": comparison_warnings(runs),
-    }
+    notices = [
+        ("This is not a reproduction of the paper:", unlike),
+        ("Left out or missing:", left_out),
+        ("The runs are not all alike, so compare their rows with care:", comparison_warnings(runs)),
+    ]
     return {
         "is_study": is_study,
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
         "is_timed": bool(runs.table["relative_error"].any()),
-        "notices": [(heading, items) for heading, items in notices.items() if items],
+        "notices": notices,
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
             "made again by": command,
-            **facts(runs),
+            **describe(runs),
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
         },
         "findings": findings(measured),
@@ -84,18 +83,6 @@ def table_in_markdown(table: Table) -> str:
     return markdown_table([escape_markdown(x) for x in titles], rows, len(table.headings))
 
 
-def findings_in_markdown(found: Sequence[Finding]) -> str:
-    rows = [
-        [
-            escape_markdown(finding.claim),
-            *("<br>".join(map(escape_markdown, x)) for x in (finding.published, finding.ours)),
-            f"**{escape_markdown(finding.verdict)}**",
-        ]
-        for finding in found
-    ]
-    return markdown_table(["the paper finds", "published", "ours", "verdict"], rows, 4)
-
-
 def render(template: str, **content: object) -> str:
     """A page from a Jinja2 template. One named .html escapes all that it shows."""
     pages = jinja2.Environment(
@@ -106,38 +93,28 @@ def render(template: str, **content: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (escape_markdown, table_in_markdown, findings_in_markdown)
-    pages.filters |= {function.__name__: function for function in filters}
+    pages.filters |= {"escape_markdown": escape_markdown, "table_in_markdown": table_in_markdown}
     return pages.get_template(template).render(content)
-
-
-def inline_picture(path_without_suffix: Path) -> str:
-    """A figure as HTML: its SVG, or its PNG where the SVG is large. The SVG loses its prologue and
-    addresses, and every id in it gets the file's name in front."""
-    name = path_without_suffix.name
-    svg = path_without_suffix.with_name(name + ".svg").read_text(encoding="utf-8")
-    if len(svg) > LARGEST_INLINE_SVG:
-        png = path_without_suffix.with_name(name + ".png").read_bytes()
-        return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
 
 
 def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
     """Fill the folder `out`; gives the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    content = compose(runs, command)
-    drawn = content["figures"].items()
-    pictures = [path for stem, figure in drawn for path in write_figure(figure, out / stem)]
+    content, written = compose(runs, command), []
+    for name, figure in content["figures"].items():
+        written += write_figure(figure, out / name)
+
+    def picture(name: str) -> str:
+        return base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
+
     pages = {
         "report.md": render("report.md", **content),
         "report.csv": tidy(content["tables"]).to_csv(index=False),
-        "report.html": render("report.html", **content, picture=lambda x: inline_picture(out / x)),
+        "report.html": render("report.html", **content, picture=picture),
     }
     for name, text in pages.items():
         write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
-    return [*(out / name for name in pages), *pictures]
+    return [*written, *(out / name for name in pages)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,24 +21,23 @@ them: CORPUS, EPOCHS, SEEDS, EXTRA.
 
 from project_root import ROOT
 
+import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.transcription import INTELLIGIBILITY_FILE, measure_reference, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, read_intelligibility
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
-from progress import duration
+from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
 try:
@@ -58,28 +57,13 @@ EXPONENTIAL = "batching_strategy=semi_sorted_exponential"
 RUN_CORPUS = "demo_corpus.json"
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """`script` of scripts/table2 with further overrides, under a name of its own."""
 
     name: str
     script: str
     overrides: str = ""
     all_seeds: bool = False  # or the first FEWER_SEEDS
-
-
-@dataclass(frozen=True)
-class StudyRun:
-    experiment: Experiment
-    seed: int
-
-    @property
-    def place(self) -> Path:
-        """Of its run, in the study's folder."""
-        return Path(self.experiment.name) / f"seed_{self.seed}"
-
-    def __str__(self) -> str:
-        return f"{self.experiment.name}, seed {self.seed}"
 
 
 # ---------------------------------------------------------------------------- what is run
@@ -132,30 +116,30 @@ def size_of_equal_updates(surveyor: Surveyor, batch_size: int) -> int:
 
 def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     """All of the study, the follow-ups last."""
-    main = [Experiment(name, name, all_seeds=name in ("rand", "ssb_dbs_br")) for name in TEN]
+    best, default = "ssb_dbs_br", HParams().local_randomization_factor
     recommended = recommended_overrides(surveyor, hparams)
-    main.append(Experiment("ssb_exp_dbs_br_recommended", "ssb_dbs_br", recommended, True))
-    default = f"{EXPONENTIAL},local_randomization_factor={HParams().local_randomization_factor}"
-    main.append(Experiment("ssb_exp_dbs_br", "ssb_dbs_br", default))
     equal = size_of_equal_updates(surveyor, hparams.batch_size)
-    follow_ups = [
-        (f"ssb_dbs_br_batch_{equal}", "ssb_dbs_br", f"batch_size={equal}"),
-        ("ssb_dbs_br_random_epochs", "ssb_dbs_br", f"random_epochs={RANDOM_EPOCHS}"),
+    sizes = [size for size in BATCH_SIZES if size != hparams.batch_size]
+    found = [
+        *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
+        Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
+        Experiment("ssb_exp_dbs_br", best, f"{EXPONENTIAL},local_randomization_factor={default}"),
+        Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
+        # The first seeds said that random epochs help: they may be recommended.
+        Experiment(f"{best}_random_epochs", best, f"random_epochs={RANDOM_EPOCHS}", True),
+        *(
+            Experiment(f"{name}_batch_{size}", name, f"batch_size={size}")
+            for size in sizes
+            for name in (best, "rand")
+        ),
     ]
-    for size in (size for size in BATCH_SIZES if size != hparams.batch_size):
-        for name in ("ssb_dbs_br", "rand"):
-            follow_ups.append((f"{name}_batch_{size}", name, f"batch_size={size}"))
-    return main + [
-        # The first seeds of those with random epochs said that these help: they may be recommended.
-        Experiment(*row, all_seeds="random_epochs" in row[0])
-        for row in dict.fromkeys(follow_ups)
-    ]
+    return list(dict.fromkeys(found))
 
 
-def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:
+def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Experiment, int]]:
     """Seed by seed; of each the experiments in their order, follow-ups last."""
     return [
-        StudyRun(experiment, seed)
+        (experiment, seed)
         for place, seed in enumerate(seeds)
         for experiment in found
         if experiment.all_seeds or place < FEWER_SEEDS
@@ -165,109 +149,79 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[StudyRun]:
 # ---------------------------------------------------------------------------- running
 
 
-class Runner:
-    """Runs programs in sessions of their own: a Ctrl-C reaches them through `stop` alone."""
+class Study:
+    """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
 
-    def __init__(self) -> None:
-        self.stopping = False
-        self._processes: set[subprocess.Popen] = set()
-        self._lock = threading.Lock()
+    def __init__(self, out: Path, epochs: int, shared: str, jobs: list[tuple[Experiment, int]]):
+        self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
+        self.stops = 0
+        self.failed: list[str] = []
 
     def stop(self, *_) -> None:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
-        self.stopping = True
-        with self._lock:
-            for process in self._processes:
-                os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
-
-    def run(self, command: list, log: Path, environment: dict[str, str]) -> int:
-        """The exit status of a command, whose output is added to `log`."""
-        with open(log, "a", encoding="utf-8") as output:
-            with self._lock:
-                if self.stopping:
-                    return 128 + signal.SIGINT
-                process = subprocess.Popen(
-                    list(map(str, command)),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=os.environ | environment,
-                )
-                self._processes.add(process)
-            # Not reaped before it has left the set: its number might be another program's by then.
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            with self._lock:
-                self._processes.discard(process)
-            return process.wait()
-
-
-class Study:
-    """The jobs of a study and how far they are. `shared`: overrides of all runs."""
-
-    def __init__(self, out: Path, epochs: int, jobs: list[StudyRun], runner: Runner, shared: str):
-        self.out, self.epochs, self.jobs = out, epochs, jobs
-        self.runner, self.shared = runner, shared
-        self.failed: list[str] = []
-        self.seconds: list[float] = []  # of the jobs that ended in this process
-        self.done = sum(self.is_done(job) for job in jobs)
-
-    def is_done(self, job: StudyRun) -> bool:
-        found = self.out / job.place / INTELLIGIBILITY_FILE
-        return found.exists() and read_intelligibility(found).epochs >= self.epochs
+        self.stops += 1
 
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
-        left = [job for job in self.jobs if not self.is_done(job)]
+        left = [job for job in self.jobs if not self.is_done(*job)]
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
-            list(pool.map(lambda job: self._run_job(job, side_by_side), left))
+            ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
+            for result in progress_bar("study", len(left), " runs", iterable=ended):
+                print(result, flush=True)
 
-    def _run_job(self, job: StudyRun, side_by_side: int) -> None:
-        if self.runner.stopping:
-            return
-        began = time.monotonic()
-        print(f"{job}: training", flush=True)
-        log = self.out / "logs" / f"{job.experiment.name}-seed_{job.seed}.log"
-        problem = self._train(job, log) or self._transcribe(job, log)
-        if self.runner.stopping:
-            return
-        self.seconds.append(time.monotonic() - began)
-        if problem:
-            self.failed.append(f"{job}: {problem}, see {log}")
-            ended = f"failed: {problem}, see {log}"
-        else:
-            self.done += 1
-            rate = read_intelligibility(self.out / job.place / INTELLIGIBILITY_FILE)
-            ended = f"word error rate {rate.word_error_rate:.3f}"
-        left = len(self.jobs) - self.done - len(self.failed)
-        seconds = left * sum(self.seconds) / len(self.seconds) / min(side_by_side, max(left, 1))
-        print(
-            f"{job}: {ended}, after {duration(self.seconds[-1])}; {self.done} of "
-            f"{len(self.jobs)} done, about {duration(seconds)} left",
-            flush=True,
-        )
+    def folder(self, experiment: Experiment, seed: int) -> Path:
+        return self.out / experiment.name / f"seed_{seed}"
 
-    def _train(self, job: StudyRun, log: Path) -> str:
-        """What went wrong, if anything."""
-        extra = ",".join(filter(None, [self.shared, job.experiment.overrides]))
-        environment = {"NAME": job.experiment.name, "SEEDS": str(job.seed), "EXTRA": extra}
-        script = ROOT / "scripts" / "table2" / f"{job.experiment.script}.sh"
-        status = self.runner.run(["bash", script], log, environment)
-        return f"training ended with status {status}" if status else ""
+    def is_done(self, experiment: Experiment, seed: int) -> bool:
+        found = self.folder(experiment, seed) / INTELLIGIBILITY_FILE
+        return found.exists() and read_intelligibility(found).epochs >= self.epochs
 
-    def _transcribe(self, job: StudyRun, log: Path) -> str:
-        """What went wrong, if anything."""
-        folder = self.out / job.place
-        _, last = list_checkpoints(folder)[-1]
-        command = [sys.executable, ROOT / "scripts" / "listen.py", "--checkpoint", last]
-        command += ["--recordings", self.out / "unseen", "-o", folder / INTELLIGIBILITY_FILE]
-        status = self.runner.run(command, log, {})
-        return f"transcription ended with status {status}" if status else ""
+    def _train_and_transcribe(self, experiment: Experiment, seed: int) -> str:
+        """How it ended."""
+        name, folder = f"{experiment.name}, seed {seed}", self.folder(experiment, seed)
+        log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
+        extra = ",".join(filter(None, [self.shared, experiment.overrides]))
+        settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
+        script = ROOT / "scripts" / "table2" / f"{experiment.script}.sh"
+        doing, status = "training", self.execute(["bash", script], log, settings)
+        if not status:
+            command = [sys.executable, ROOT / "scripts" / "listen.py"]
+            command += ["--checkpoint", list_checkpoints(folder)[-1][1]]
+            command += ["--recordings", self.out / "unseen", "-o", folder / INTELLIGIBILITY_FILE]
+            doing, status = "transcription", self.execute(command, log)
+        if self.stops:
+            return f"{name}: stopped"
+        if status:
+            self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
+            return self.failed[-1]
+        rate = read_intelligibility(folder / INTELLIGIBILITY_FILE).word_error_rate
+        return f"{name}: word error rate {rate:.3f}"
+
+    def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
+        """The exit status of a command, whose output is added to `log`."""
+        if self.stops:
+            return 128 + signal.SIGINT
+        with open(log, "a", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C does not reach it
+                env=os.environ | (environment or {}),
+            )
+        told = 0
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(timeout=0.2)
+            if told < self.stops:
+                told += 1
+                os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
 
 
-def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None:
-    """Record the numbers that follow those of the corpus, and measure their own rates.
+def record_unseen(out: Path, corpus: Path, texts: int) -> None:
+    """Record the numbers that follow those of the corpus.
 
     Raises:
         UserError: if the corpus is no demo corpus, or a program is missing.
@@ -279,28 +233,27 @@ def record_unseen(out: Path, corpus: Path, texts: int, hparams: HParams) -> None
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
-    reference = measure_reference(out / "unseen", hparams)
-    print(
-        f"reference word error rate {reference.recordings:.3f}, after mel and Griffin-Lim "
-        f"{reference.after_griffin_lim:.3f}"
-    )
 
 
-def prepare(out: Path, texts: int) -> Study:
+def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     """The study of the environment's settings.
 
     Raises:
-        UserError: if one of them cannot be used, or another process runs a study in `out`.
+        UserError: if one of them cannot be used.
     """
     hparams = create_hparams(os.environ["EXTRA"])
-    record_unseen(out, Path(os.environ["CORPUS"]), texts, hparams)
+    record_unseen(out, Path(os.environ["CORPUS"]), texts)
     clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
     seeds = [int(seed) for seed in os.environ["SEEDS"].split()]
     jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
-    matched = matched_overrides(surveyor, hparams.batch_size)
-    shared = f"{os.environ['EXTRA'].strip(',')},{matched}"
-    return Study(out, int(os.environ["EPOCHS"]), jobs, Runner(), shared)
+    shared = f"{os.environ['EXTRA'].strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
+    study = Study(out, int(os.environ["EPOCHS"]), shared, jobs)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, study.stop)
+    study.run(side_by_side)
+    return study
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -309,36 +262,29 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--side-by-side", type=at_least_one, default=2, help="runs (2)")
     parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")
     args = parser.parse_args(arguments)
-    out = args.out
-    again = "the same command resumes it"
+    out = args.out.resolve()
     try:
         (out / "logs").mkdir(parents=True, exist_ok=True)
         with lock(out):
-            study = prepare(out, args.texts)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    signal.signal(number, study.runner.stop)
-            study.run(args.side_by_side)
+            study = run_study(out, args.side_by_side, args.texts)
     except BlockingIOError:
         sys.exit(f"study.py: another process runs a study in {out}: wait for it, or stop it first")
     except KeyboardInterrupt:
-        sys.exit(f"study.py: stopped; {again}")
+        sys.exit("study.py: stopped; the same command resumes it")
     except (UserError, OSError) as error:
         sys.exit(f"study.py: {error}")
-    if study.runner.stopping:
-        print(f"study.py: stopped with checkpoints; {again}", file=sys.stderr)
+    if study.stops:
+        print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-    out = out.resolve()
-    timed = all((out / job.place / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
+    programs: list[list] = [["scripts/report.py", out, "-o", out / "report"]]
+    timed = all((study.folder(*job) / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
     if not (study.failed or timed):
-        time_epochs = [sys.executable, "benchmarks/epoch.py", "--runs", str(out)]
-        if subprocess.run(time_epochs, cwd=ROOT, check=False).returncode != 0:
-            sys.exit(f"study.py: epochs could not be timed; {again}")
-    report = [sys.executable, "scripts/report.py", str(out), "-o", str(out / "report")]
-    status = subprocess.run(report, cwd=ROOT, check=False).returncode
+        programs.insert(0, ["benchmarks/epoch.py", "--runs", out])
+    for program in programs:
+        if subprocess.run([sys.executable, *program], cwd=ROOT, check=False).returncode:
+            sys.exit(f"study.py: {program[0]} failed; the same command resumes the study")
     if study.failed:
         sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
-    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,7 @@ import numpy as np
 from batching import REGISTRY
 from hparams import create_hparams
 
-MACHINE = {
-    "device": "A GPU",
-    "processor": "x86_64",
-    "cores": 8,
-    "threads": 8,
-    "system": "Linux",
-}
+MACHINE = {"device": "A GPU", "processor": "x86_64", "cores": 8, "threads": 8, "system": "Linux"}
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "cuda": None}
 CORPUS = {
     "fingerprint": "c0ffee" * 10,
@@ -35,7 +29,6 @@ def run_line(overrides="", **changes):
         "time": "2026-11-20T10:00:00+0000",
         "hparams": asdict(create_hparams(overrides)),
         "corpus": CORPUS,
-        "decoder": "reference",
         "machine": MACHINE,
         "versions": VERSIONS,
         "commit": "a" * 40,
@@ -47,13 +40,11 @@ def epoch_line(epoch, **changes):
         "kind": "epoch",
         "epoch": epoch,
         "iteration": epoch,
-        "train_loss": 1.0,
         "minutes": 3.0,
         "prepare_seconds": 0.25,
         "num_batches": 12,
         "zero_padding_rate": 0.1 + 0.01 * (epoch % 2),
         "average_batch_length": 130.0,
-        "padded_fraction": 0.09,
         "decoder_steps": 1500 + epoch,
         "frames_per_second": 1000.0,
         "padded_frames_per_second": 1100.0,
@@ -70,7 +61,6 @@ def validation_line(epoch, loss=1.0, **changes):
         "iteration": epoch,
         "validation_loss": loss,
         "validation_loss_unpadded": 2 * loss,
-        "alignment_sharpness": 0.5,
     } | changes
 
 

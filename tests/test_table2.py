@@ -138,11 +138,16 @@ def test_a_script_trains_the_row_of_its_name(run, name):
 
 
 def test_settings_come_from_the_environment(run):
-    status, output = run("sb.sh", SEEDS="3 5", EPOCHS=10, EXTRA="batch_size=8,precision=bf16")
+    extra = "batch_size=8,precision=bf16"
+    status, output = run("sb.sh", NAME="sb_small", SEEDS="3 5", EPOCHS=10, EXTRA=extra)
     assert status == 0, output
     runs = trained(run)
-    assert [(folder, h.seed) for _, folder, h in runs] == [("seed_3", 3), ("seed_5", 5)]
-    assert {(h.epochs, h.batch_size, h.precision) for _, _, h in runs} == {(10, 8, "bf16")}
+    assert [(name, folder) for name, folder, _ in runs] == [
+        ("sb_small", "seed_3"),
+        ("sb_small", "seed_5"),
+    ]
+    found = {(h.seed, h.epochs, h.batch_size, h.precision) for _, _, h in runs}
+    assert found == {(3, 10, 8, "bf16"), (5, 10, 8, "bf16")}
 
 
 def test_an_interrupted_preparation_is_repeated(run):
@@ -154,24 +159,17 @@ def test_an_interrupted_preparation_is_repeated(run):
     assert len(calls(run, "scripts/prepare_ljspeech.py")) == 2
 
 
-def test_a_missing_corpus_stops_before_training(run):
-    status, output = run("rand.sh", CORPUS="nowhere")
-    assert status == 1
-    assert "no such folder" in output
+def test_a_missing_or_another_corpus_stops_before_training(run):
+    for script in ("rand.sh", "all.sh"):
+        status, output = run(script, CORPUS="nowhere")
+        assert status == 1
+        assert "no such folder" in output
     assert trained(run) == []
-    status, output = run("all.sh", CORPUS="nowhere")
-    assert status == 1
-    assert trained(run) == []
-
-
-def test_another_corpus_in_the_same_output_is_refused(run):
     assert run("rand.sh")[0] == 0
     (run.here / "other").mkdir()
     status, output = run("rand.sh", CORPUS="other")
     assert status == 1
     assert "choose another OUT" in output
-    assert "corpus" in output
-    assert "other" in output
     assert len(trained(run)) == 1
 
 
@@ -188,10 +186,9 @@ def test_a_missing_or_bare_python_is_refused(run, script, tmp_path):
         assert "PYTHON=.venv/bin/python" in output
 
 
-def test_python_may_be_a_relative_path(run, tmp_path):
+def test_python_may_be_a_relative_path(run):
     status, output = run("rand.sh", PYTHON=Path("..") / "stand-in")
     assert status == 0, output
-    assert len(trained(run)) == 1
 
 
 def test_all_trains_ten_rows_and_reports(run):
@@ -206,10 +203,8 @@ def test_all_trains_ten_rows_and_reports(run):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--quik"], ["--minutes", "3"], ["--quick-gpu"], ["--quick-gpu", "--minutes", "soon"],
-     ["--quick-gpu", "--minutes"], ["--quick-gpu", "--minutes", "0"]],
-)  # fmt: skip
+    "options", [["--quik"], ["--minutes", "3"], ["--quick-gpu"], ["--quick-gpu", "--minutes", "0"]]
+)
 def test_all_refuses_unknown_options(run, options):
     status, output = run("all.sh", *options)
     assert status == 2
@@ -227,7 +222,7 @@ def test_a_failing_row_is_named_and_stops_no_other(run):
     assert output.splitlines()[-1].endswith("left out of the report: sb")
 
 
-@pytest.mark.parametrize("status", [2, 130, 143])  # settings refused, Ctrl-C, SIGTERM
+@pytest.mark.parametrize("status", [2, 130])  # settings refused, Ctrl-C
 def test_a_signal_or_wrong_settings_stop_all(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
@@ -281,13 +276,7 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     assert trained(run) == []
 
 
-def test_a_varied_experiment_has_its_own_folder(run):
-    assert run("rand.sh", NAME="rand_batch_8", EXTRA="batch_size=8")[0] == 0
-    [(experiment, _, hparams)] = trained(run)
-    assert (experiment, hparams.batch_size) == ("rand_batch_8", 8)
-
-
-@pytest.mark.parametrize("minutes", [5, 20, 60, 300])
+@pytest.mark.parametrize("minutes", [5, 60])
 def test_quick_gpu_uses_the_minutes_in_equal_rounds(run, minutes):
     status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))
     assert status == 0, output
@@ -316,13 +305,7 @@ def test_quick_gpu_completes_an_interrupted_round_first(run, minutes, epochs):
 # --- what quick_mode.py scales
 
 
-def test_the_papers_corpus_keeps_the_papers_batching():
-    assert quick_mode.scaled_batching(10_480) == {
-        "batch_size": 16, "bucket_size": 1024, "num_bins": 58,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("clips", [8, 9, 15, 33, 66, 80, 192, 1600, 5000])
+@pytest.mark.parametrize("clips", [8, 15, 33, 80, 192, 1600, 10_480])
 def test_a_small_corpus_keeps_the_papers_proportions(clips):
     scaled = quick_mode.scaled_batching(clips)
     batches = clips / scaled["batch_size"]
@@ -334,9 +317,6 @@ def test_a_small_corpus_keeps_the_papers_proportions(clips):
         assert scaled["num_bins"] / batches == pytest.approx(58 / 655, rel=0.05)
     settings = ",".join(f"{name}={value}" for name, value in scaled.items())
     assert create_hparams(f"batching_strategy=bucket,{settings}")
-
-
-def test_too_small_a_corpus_is_refused():
     with pytest.raises(ValueError, match="7 training clips: expected at least 8"):
         quick_mode.scaled_batching(7)
 
@@ -354,13 +334,8 @@ def test_part_of_a_corpus_links_its_clips(tmp_path):
     assert len(list((part / "wavs").iterdir())) == quick_mode.MOST_CLIPS
     again = quick_mode.take_part(corpus, part)
     assert "already" in again
-    quick_mode.take_part(corpus, tmp_path / "another")
-    assert (tmp_path / "another" / "metadata.csv").read_text() == "\n".join(lines) + "\n"
-
-
-def test_a_small_corpus_is_taken_whole(tmp_path):
-    quick_mode.take_part(make_corpus(tmp_path / "all", 12), tmp_path / "part")
-    assert len((tmp_path / "part" / "metadata.csv").read_text().splitlines()) == 12
+    quick_mode.take_part(make_corpus(tmp_path / "few", 12), tmp_path / "whole")
+    assert len((tmp_path / "whole" / "metadata.csv").read_text().splitlines()) == 12
 
 
 def test_the_part_of_another_corpus_is_refused(tmp_path):

@@ -62,7 +62,7 @@ if [ $mode != full ]; then
 fi
 source "$here/settings.sh" # prepares the filelists
 if [ $mode != full ]; then
-  scaled=$(python "$here/../quick_mode.py" overrides $mode "$OUT/filelists/train_mel.txt")
+  scaled=$(python "$here/../quick_mode.py" $mode "$OUT/filelists/train_mel.txt")
   echo "Scaled down, so it reproduces no figure of the paper: $scaled"
   EXTRA="$scaled,$EXTRA"
   [ $mode = quick-gpu ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # fastest for a small model
