@@ -42,9 +42,6 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     for name in options:  # those that the rows with their strategy ran with
         if (used := runs.rows[name].dropna()).size:
             options[name] = getattr(runs.first(used.index[0]).hparams, name)
-    options["num_bins"] = min(options["num_bins"], len(lengths))
-    options["bucket_size"] = max(options["bucket_size"], size)
-    swept = {name: value for name, value in options.items() if name != "num_buckets"}
     main = list(runs.rows.index)
     if is_study:  # the follow-ups have a figure of their own
         main = [label for label in main if label == runs.rows["name"][label]]
@@ -55,7 +52,7 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     found = {
         "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
         "figure_2_parameter_sweeps": figures.draw_parameter_sweeps(
-            Surveyor(first.lengths), size, **swept
+            Surveyor(first.lengths), size, options
         ),
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),

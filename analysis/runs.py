@@ -20,8 +20,9 @@ import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
 from analysis import published
-from analysis.survey import PARAMETERS, batching_name
+from analysis.survey import PARAMETERS
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from batching import batching_name
 from data_utils import LENGTHS_FILE, lines_refused
 from errors import UserError
 from files import METRICS_FILE, numbered_lines

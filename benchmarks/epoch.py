@@ -45,9 +45,15 @@ from analysis.arguments import (
 )
 from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
-from analysis.survey import batching_name
 from analysis.tables import markdown_table
-from batching import STRATEGIES, BatchingError, LengthBatchSampler, PaddingStats, padding_stats
+from batching import (
+    STRATEGIES,
+    BatchingError,
+    LengthBatchSampler,
+    PaddingStats,
+    batching_name,
+    padding_stats,
+)
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
