@@ -153,10 +153,10 @@ def batching_overrides(found: Survey) -> str:
 def overrides(given: str, hparams: HParams, found: Survey) -> str:
     """The overrides `given`, which make `hparams` of the defaults, each name once, and a batching
     in place of the one in them."""
-    texts = {}
+    # A length takes the place of a time, but the filter is still as that time made it.
+    texts = {} if hparams.win_time else {"filter_length": str(hparams.filter_length)}
     for line in override_lines(given):
         name, _, text = (part.strip() for part in line.partition("="))
-        # A length, say, takes the place of a time.
         if getattr(hparams, name) is not None and name != "batch_capacity":
             texts[name] = text
     texts |= dict(line.split("=") for line in override_lines(batching_overrides(found)))

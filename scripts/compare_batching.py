@@ -475,7 +475,7 @@ def main(arguments: list[str] | None = None) -> None:
     report = "\n\n".join(parts)
     print(report)
     try:
-        pictures = draw_all(args.out, corpus, rows["parameter"])
+        pictures = draw_all(args.out, corpus, rows["parameter"].reset_index(drop=True))
         shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
         command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
         sweeps = pd.concat(
