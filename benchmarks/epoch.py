@@ -95,7 +95,8 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     names = ("batching_strategy", "dynamic_batch_size", "batch_randomization")
     for choice in itertools.product(STRATEGIES, (False, True), (False, True)):
         if batching_name(*choice) == batching:
-            return replace(hparams, **dict(zip(names, choice, strict=True)))
+            chosen: dict[str, Any] = dict(zip(names, choice, strict=True))
+            return replace(hparams, **chosen)
     raise UserError(
         f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py --strategies "
         "has the first parts), or name=value,... as train.py takes"

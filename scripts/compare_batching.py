@@ -164,9 +164,10 @@ class Corpus:
         self.is_large = len(clips) >= LARGE_CORPUS
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(clips)))
         self.epochs = args.epochs or (3 if self.is_large else usual)
-        self.sweep_epochs = 1 if self.is_large else (self.epochs + 1) // 2
-        self.search_epochs = 1 if self.is_large else self.epochs
-        self.per_octave = 1 if self.is_large else 2  # values of a strategy's parameter
+        # Epochs of the sweeps and the searches, and values of a parameter a doubling.
+        self.sweep_epochs, self.search_epochs, self.per_octave = (
+            (1, 1, 1) if self.is_large else ((self.epochs + 1) // 2, self.epochs, 2)
+        )
         self.frame_seconds = h.hop_length / h.sampling_rate
         in_frames = {f"{s:g} s": s / self.frame_seconds for s in sorted(args.seconds)}
         longest = self.surveyors[0].longest

@@ -62,6 +62,8 @@ def test_every_format_gives_frames(tmp_path, content, frames, symbols, texts):
         ("a,22050\n", ": it begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
         ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples in whole numbers from 1"),
         ("id,frames\na,0\n", ":2: 'a,0'"),
+        ("id,frames\na,10000000000\n", ":2: 'a,10000000000': expected id,frames in whole numbers"),
+        (f"id,frames\na,{'9' * 5000}\n", f":2: 'a,{'9' * 58}': expected id,frames in whole"),
         ("id,frames\na,2.5\n", ":2: 'a,2.5'"),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
         ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare_ljspeech.py"),
@@ -136,17 +138,6 @@ def test_synthetic_corpora_read_back(tmp_path):
     assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
     counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
     assert counts == wanted.symbols.tolist()
-
-
-# ---------------------------------------------------------------------------- absurd lengths
-
-
-@pytest.mark.parametrize("count", ["100000000000000000", 5000 * "9"])
-def test_lengths_no_clip_has_are_refused(tmp_path, count):
-    path = write(tmp_path / "lengths.csv", f"id,frames\na,100\nb,{count}\n")
-    with pytest.raises(UserError, match=r":3: 'b,.*from 1 to 9,999,999,999") as refusal:
-        read_lengths(path, HParams())
-    assert len(str(refusal.value)) < 400
 
 
 FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.just('"'))

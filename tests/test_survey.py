@@ -109,12 +109,6 @@ def test_buckets_repeat_pairs_by_chance():
     assert 1 - found.novelty == pytest.approx(9 / 39, rel=0.03)
 
 
-def test_sorted_batches_never_change():
-    found = survey(distinct_lengths(60), 6, "sorted", epochs=3)
-    assert found.novelty == 0
-    assert found.spread == 0
-
-
 def test_undefined_mixing_is_nan():
     alone = survey([10, 20, 30], 1, "random")
     assert np.isnan(alone.novelty)
