@@ -93,7 +93,6 @@ class Strategy:
     short_name: str  # for tables and pictures
     source: str
     parameter: Parameter | None = None
-    order_follows_sizes: bool = False  # the order is another with dynamic batch sizes
 
     @property
     def larger_values(self) -> str:
@@ -166,7 +165,7 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     return order, starts
 
 
-@_strategy("semi_sorted_exponential", "SSB-exp", "ours", FACTOR, order_follows_sizes=True)
+@_strategy("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     """sorted by place + exponential noise of mean a/2, so clips only move up, among longer ones,
     and a few of them far; with dynamic sizes a place counts in frames"""
@@ -240,6 +239,16 @@ def _stable_argsort(keys: np.ndarray) -> np.ndarray:
 STRATEGIES = tuple(REGISTRY)
 
 
+def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
+    """The papers' name, "SSB-DBS-BR". RAND never gets -BR: its batches are in random order."""
+    name = REGISTRY[strategy].short_name
+    if dynamic_batch_size:
+        name += "-DBS"
+    if batch_randomization and strategy != "random":
+        name += "-BR"
+    return name
+
+
 # ---------------------------------------------------------------------------- planning an epoch
 
 
@@ -306,7 +315,6 @@ def plan_epoch(
     dynamic_batch_size: bool = False,
     batch_capacity: float | None = None,
     batch_randomization: bool = False,
-    known_orders: dict[Any, Order] | None = None,
 ) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
 
@@ -324,8 +332,6 @@ def plan_epoch(
         batch_capacity: that capacity, in units of length; default batch_size * longest clip.
             Never exceeded.
         batch_randomization: shuffle the finished batches (BR, Ge21).
-        known_orders: a cache of the strategies' orders of these same lengths, to plan batches of
-            several sizes faster; without effect with batch_randomization.
 
     Raises:
         BatchingError: naming the parameter, its value and what is allowed.
@@ -348,12 +354,8 @@ def plan_epoch(
     value = options[chosen.parameter.name] if chosen.parameter else 0
 
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
-    key = (strategy, value, seed, epoch, dynamic_batch_size and chosen.order_follows_sizes)
-    known = {} if known_orders is None or batch_randomization else known_orders
-    if key not in known:
-        shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-        known[key] = chosen.order(shuffled)
-    order, class_starts = known[key]
+    shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
+    order, class_starts = chosen.order(shuffled)
     most, capacity = batch_size, math.inf
     if dynamic_batch_size:
         most, capacity = len(x), batch_capacity or batch_size * float(x.max())

@@ -1,7 +1,7 @@
 """The lengths of a corpus' clips, read from any file that holds them, or drawn; without audio."""
 
 import csv
-import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +13,13 @@ from audio import frame_count, mel_fingerprint
 from clip_table import SUFFIX, read_table_file
 from data_utils import MEL_SETTINGS_FILE, lines_refused, numbered_lines, split_filelist_line
 from errors import UserError
+from files import write_json
 from hparams import HParams
 from text import text_to_sequence
 
 HEADERS = ("id,samples", "id,frames", "id,samples,symbols", "id,frames,symbols")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
-MOST_COUNTED = 10**10  # samples, frames or symbols of a clip: five days of audio
+MOST_COUNTED = 10**10 - 1  # samples, frames or symbols of a clip: five days of audio
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
@@ -89,21 +90,14 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         table = read_table_file(path)
         return CorpusLengths(list(table.ids()), table.num_frames, np.maximum(table.num_symbols, 1))
     lines = numbered_lines(path, f"no such file; expected lines of {EXPECTED}")
-    if not lines:
-        raise UserError(f"{path}: empty; expected lines of {EXPECTED}")
-    number, first = lines[0]
-    if "|" in first:
+    header = lines[0][1].replace(" ", "").replace('"', "").lower() if lines else ""
+    if "|" in header:
         clips = _parsed(path, lines, lambda line: _filelist_clip(line, hparams))
         names, frames, texts = zip(*clips, strict=True)
         return CorpusLengths(list(names), np.array(frames), texts=list(texts))
-    header = first.replace(" ", "").replace('"', "").lower()
-    if header not in HEADERS:
-        raise UserError(
-            f"{path}:{number}: {_shortened(first)!r}: expected {EXPECTED}; a CSV begins with that "
-            "header"
-        )
-    if len(lines) == 1:
-        raise UserError(f"{path}: a header and no clip under it; expected lines of {header}")
+    if header not in HEADERS or len(lines) == 1:
+        shown = "" if not lines else f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
+        raise UserError(f"{path}{shown}; expected {EXPECTED}")
     rows = _parsed(path, lines[1:], lambda line: _csv_clip(line, header))
     names, counts, *symbols = zip(*rows, strict=True)
     if "samples" in header:
@@ -119,8 +113,6 @@ def with_symbols(
     They are counted in the texts of `metadata` (lines of id|text or id|text|normalised text), or
     in those of the filelist. Where there is no text they are drawn, distributed as LJSpeech's.
     """
-    if clips.symbols is not None and metadata is None:
-        return clips, "their symbols"
     texts, source = clips.texts, "their symbols"
     if metadata is not None:
         lines = numbered_lines(metadata, "no such file; expected lines of id|text")
@@ -132,6 +124,8 @@ def with_symbols(
                 "first; expected a line of id|text for each"
             )
         texts, source = [known[name] for name in clips.ids], f"the symbols of {metadata.name}"
+    elif clips.symbols is not None:
+        return clips, source
     if texts is not None:
         counts = [max(1, len(text_to_sequence(t, hparams.text_cleaners))) for t in texts]
         return replace(clips, symbols=np.array(counts)), source
@@ -148,7 +142,7 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
         try:
             rows.append(parse(line))
         except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
+            problems.append(f"{path}:{number}: {line[:60]!r}: {error}")
     if problems:
         raise lines_refused(path, problems, len(lines))
     return rows
@@ -159,14 +153,10 @@ def _csv_clip(line: str, header: str) -> tuple:
     try:
         name, *counts = (field.strip() for field in next(csv.reader([line])))
     except csv.Error as error:
-        raise ValueError(f"{_shortened(line)!r}: {error}; expected {header}") from None
-    # Digits are counted first: Python itself refuses to convert some thousand.
-    whole = all(c.isascii() and c.isdecimal() and len(c.lstrip("0")) <= 11 for c in counts)
-    in_range = whole and all(1 <= int(count) <= MOST_COUNTED for count in counts)
-    if len(counts) != header.count(",") or not in_range:
-        raise ValueError(
-            f"{_shortened(line)!r}, expected {header} in whole numbers from 1 to {MOST_COUNTED:,}"
-        )
+        raise ValueError(f"{error}; expected {header}") from None
+    in_range = (re.fullmatch(r"0*[1-9]\d{0,9}", count, re.ASCII) for count in counts)
+    if len(counts) != header.count(",") or not all(in_range):
+        raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
     return name, *map(int, counts)
 
 
@@ -174,14 +164,11 @@ def _filelist_clip(line: str, hparams: HParams) -> tuple[str, int, str]:
     """(id, frames, text) of a line."""
     path, text, seconds = split_filelist_line(line)
     if seconds is None:
-        raise ValueError(
-            "path|text without seconds; scripts/prepare_ljspeech.py makes lists with them"
-        )
+        raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
     if not 0 < seconds * hparams.sampling_rate <= MOST_COUNTED:
         most = MOST_COUNTED / hparams.sampling_rate
-        raise ValueError(f"seconds '{seconds:g}', expected a number above 0, at most {most:,.0f}")
-    samples = round(seconds * hparams.sampling_rate)
-    return Path(path).stem, frame_count(samples, hparams), text
+        raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
+    return Path(path).stem, frame_count(round(seconds * hparams.sampling_rate), hparams), text
 
 
 def _metadata_line(line: str) -> tuple[str, str]:
@@ -192,33 +179,18 @@ def _metadata_line(line: str) -> tuple[str, str]:
     return fields[0], fields[-1]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 # ---------------------------------------------------------------------------- writing
 
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
-    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`.
-
-    Raises:
-        UserError: if they cannot be written, for lack of space for example.
-    """
+    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`."""
     rng, lines = np.random.default_rng(0), []
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
-    try:
-        for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
-            np.save(folder / f"{i:05d}.npy", mel[:, :frames])
-            letters = rng.choice(list("aeioun"), symbols)  # no abbreviation, which would grow
-            letters[5:-1:6] = " "
-            lines.append(f"{folder / f'{i:05d}.npy'}|{''.join(letters)}\n")
-        settings = json.dumps(mel_fingerprint(hparams))
-        (folder / MEL_SETTINGS_FILE).write_text(settings, encoding="utf-8")
-        (folder / "mels.txt").write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{folder}: the synthetic mels cannot be written ({error.strerror}); free some space, "
-            "or name another folder for temporary files in the variable TMPDIR"
-        ) from None
+    for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
+        np.save(folder / f"{i:05d}.npy", mel[:, :frames])
+        letters = rng.choice(list("aeioun"), symbols)  # no abbreviation, which would grow
+        letters[5:-1:6] = " "
+        lines.append(f"{folder / f'{i:05d}.npy'}|{''.join(letters)}\n")
+    write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
+    (folder / "mels.txt").write_text("".join(lines), encoding="utf-8")
     return folder / "mels.txt"

@@ -29,14 +29,10 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
-    options = {}
-    for name in PARAMETERS.values():  # of the rows whose strategy it is
-        used = runs.rows[name].dropna()
-        run = runs.first(used.index[0]) if len(used) else first
-        options[name] = getattr(run.hparams, name)
-    options["num_bins"] = min(options["num_bins"], len(lengths))
-    options["bucket_size"] = max(options["bucket_size"], size)
-    swept = {name: value for name, value in options.items() if name != "num_buckets"}
+    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
+    for name in options:  # those that the rows with their strategy ran with
+        if (used := runs.rows[name].dropna()).size:
+            options[name] = getattr(runs.first(used.index[0]).hparams, name)
     main = list(runs.rows.index)
     if is_study:  # the follow-ups have a figure of their own
         main = [label for label in main if label == runs.rows["name"][label]]
@@ -47,7 +43,7 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     found = {
         "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
         "figure_2_parameter_sweeps": figures.draw_parameter_sweeps(
-            Surveyor(first.lengths), size, **swept
+            Surveyor(first.lengths), size, options
         ),
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),

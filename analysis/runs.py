@@ -21,8 +21,9 @@ import pandas as pd
 
 from analysis import published
 from analysis.lengths import read_lengths
-from analysis.survey import PARAMETERS, batching_name
+from analysis.survey import PARAMETERS
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from batching import batching_name
 from data_utils import LENGTHS_FILE
 from errors import UserError
 from files import METRICS_FILE, numbered_lines

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +29,24 @@ class StepCosts:
 
     description: str
     seconds_per_term: np.ndarray  # a, b, c
-    bytes_per_term: np.ndarray | None  # d, e; None where memory was not measured
+    bytes_per_term: np.ndarray  # d, e; not-a-number where memory was not measured
     hparams: Mapping  # measured with these
     largest_frames: int  # padded frames of the largest batch that was measured
 
     def seconds(self, clips: np.ndarray, frames: np.ndarray) -> np.ndarray:
         """[batches] of batches of so many clips, padded to so many frames."""
-        return _time_terms(clips, frames, self.hparams["n_frames_per_step"]) @ self.seconds_per_term
+        steps = np.ceil(frames / self.hparams["n_frames_per_step"])
+        a, b, c = self.seconds_per_term
+        return a + b * steps + c * clips * steps
 
     def bytes(self, clips: np.ndarray, frames: np.ndarray) -> np.ndarray:
         """[batches] peak memory: of the GPU, or on a CPU of the whole process."""
-        return _memory_terms(clips, frames) @ self.bytes_per_term
+        d, e = self.bytes_per_term
+        return d + e * clips * frames
+
+    @property
+    def knows_memory(self) -> bool:
+        return not np.isnan(self.bytes_per_term).any()
 
     def differing(self, hparams: HParams) -> list[str]:
         """The settings in which other training steps were measured than those of `hparams`."""
@@ -50,18 +57,9 @@ class StepCosts:
         ]
 
 
-def _time_terms(clips, frames, frames_per_step: int) -> np.ndarray:
-    steps = np.ceil(np.asarray(frames, dtype=float) / frames_per_step)
-    return np.stack([np.ones_like(steps), steps, clips * steps], axis=-1)
-
-
-def _memory_terms(clips, frames) -> np.ndarray:
-    padded = np.asarray(clips, dtype=float) * frames
-    return np.stack([np.ones_like(padded), padded], axis=-1)
-
-
-def _fit(terms: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    rows = terms / measured[:, None]
+def _fit(measured: np.ndarray, *terms: np.ndarray) -> np.ndarray:
+    """The factors, at least 0, of 1 and of `terms`, whose sum is `measured`."""
+    rows = np.stack([np.ones(len(measured)), *terms], axis=1) / measured[:, None]
     scale = np.linalg.norm(rows, axis=0)  # the terms differ by many orders of magnitude
     return nnls(rows / scale, np.ones(len(rows)))[0] / scale
 
@@ -75,33 +73,35 @@ def read_costs(path: Path, hparams: HParams) -> StepCosts:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        measured = [row for row in found["rows"] if row["status"] == "measured"]
-        wanted = (hparams.precision, hparams.decoder)
-        by_setting = {(row["precision"], row["decoder"]): row for row in measured[::-1]}
-        used = wanted if wanted in by_setting else next(reversed(by_setting))
-        rows = [row for row in measured if (row["precision"], row["decoder"]) == used]
-        steps = np.array([step for row in rows for step in row["steps"]], dtype=float)
-        memory = np.array([step for row in rows for step in row["memory"]], dtype=float)
-        shown = f"{found['device']}, {', '.join(used)} decoder, {found['date']}"
-        settings = found["hparams"] | dict(zip(("precision", "decoder"), used, strict=True))
-        terms = _time_terms(steps[:, 0], steps[:, 1], settings["n_frames_per_step"])
-        if found["processes"] != 1:
-            raise ValueError(f"measured in {found['processes']} processes, expected 1")
-        if not (np.isfinite(steps).all() and (steps > 0).all()):
-            raise ValueError("expected positive numbers in every step")
-        per_term = _fit(terms, steps[:, 3])
-        error = np.median(np.abs(terms @ per_term / steps[:, 3] - 1))
-        return StepCosts(
-            f"{shown}: least squares on {len(steps)} steps, median error {error:.1%}",
-            per_term,
-            _fit(_memory_terms(*memory[:, :2].T), memory[:, 3]) if len(memory) else None,
-            settings,
-            int((steps[:, 0] * steps[:, 1]).max()),
-        )
-    except FileNotFoundError:
-        problem = "no such file"
+        return _costs_of(found, (hparams.precision, hparams.decoder))
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError, IndexError, StopIteration) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         problem = f"not what benchmarks/epoch.py --json writes ({error!r})"
     raise UserError(f"{path}: {problem}; {HOW_TO_MEASURE}")
+
+
+def _costs_of(found: dict, wanted: tuple[str, str]) -> StepCosts:
+    if found["processes"] != 1:
+        raise ValueError(f"measured in {found['processes']} processes, expected 1")
+    measured = [row for row in found["rows"] if row["status"] == "measured"]
+    by_setting = {(row["precision"], row["decoder"]): row for row in measured}
+    used = wanted if wanted in by_setting else next(iter(by_setting))
+    rows = [row for row in measured if (row["precision"], row["decoder"]) == used]
+    steps = np.array([step for row in rows for step in row["steps"]], dtype=float)
+    memory = np.array([step for row in rows for step in row["memory"]], dtype=float)
+    if not (np.isfinite(steps).all() and (steps > 0).all()):
+        raise ValueError("expected positive numbers in every step")
+    settings = found["hparams"] | dict(zip(("precision", "decoder"), used, strict=True))
+    clips, frames, _, seconds = steps.T
+    decoder_steps = np.ceil(frames / settings["n_frames_per_step"])
+    machine = f"{found['device']}, {', '.join(used)} decoder, {found['date']}"
+    costs = StepCosts(
+        f"{machine}: least squares on {len(steps)} steps",
+        _fit(seconds, decoder_steps, clips * decoder_steps),
+        _fit(memory[:, 3], memory[:, 0] * memory[:, 1]) if len(memory) else np.full(2, np.nan),
+        settings,
+        int((clips * frames).max()),
+    )
+    error = np.median(np.abs(costs.seconds(clips, frames) / seconds - 1))
+    return replace(costs, description=f"{costs.description}, median error {error:.1%}")

@@ -4,12 +4,12 @@ Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are thos
 """
 
 import bisect
+import functools
 import inspect
+import itertools
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from analysis.step_costs import StepCosts
 from batching import (
     REGISTRY,
     EpochPlan,
+    PaddingStats,
     check_lengths,
     padding_stats,
     pair_novelty,
     pair_spread,
     plan_epoch,
 )
+from files import map_in_threads
 
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
@@ -31,19 +33,14 @@ DEFAULTS = {
     name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
 }
 MOST_VALUES_NEAR = 40  # tried where padding passes a target
-MOST_THREADS = 4  # that survey at the same time; each holds some hundred bytes a clip
+LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
+MIXING_AND_COSTS = ("spread", "novelty", "seconds_per_epoch", "peak_bytes")
+MEASURED = (*PaddingStats.__annotations__, "capacity_used", *MIXING_AND_COSTS)
+RATES = ("zero_padding_rate", "novelty")
+WITH_ERROR = (*RATES, "average_batch_length", "decoder_steps")
 
-# ---------------------------------------------------------------------------- names
-
-
-def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
-    """The papers' name, "SSB-DBS-BR". RAND never gets -BR: its batches are in random order."""
-    name = REGISTRY[strategy].short_name
-    if dynamic_batch_size:
-        name += "-DBS"
-    if batch_randomization and strategy != "random":
-        name += "-BR"
-    return name
+# numpy releases the GIL; each thread holds some hundred bytes a clip.
+in_threads = functools.partial(map_in_threads, threads=4)
 
 
 def value_in_words(strategy: str, value: float) -> str:
@@ -59,50 +56,32 @@ def number_text(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(PaddingStats):
     """One batching of one corpus: means over epochs, and maxima of what is named LARGEST.
 
     Rates are fractions. Not-a-number where the corpus is too small to tell (no two clips share a
-    batch, or all are of one length). The padding's fields are those of batching.PaddingStats.
+    batch, or all are of one length), and for costs that are not known.
     """
 
     strategy: str
+    parameter: str | None
+    value: Any  # of the parameter
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
-    value: Any  # float, or None without parameter: of the strategy's parameter
-    num_batches: float
-    zero_padding_rate: float
-    average_batch_length: float
-    padded_to_original_rate: float
-    padded_fraction: float
-    decoder_steps: float
     capacity_used: float  # sum(B_j L_j) / (batches * capacity)
-    largest_batch_size: int
-    largest_batch_frames: int
-    spread: float  # 0: as sorted, 1: as random, see `relative_spread`
+    # (s - s_sorted) / (1 - s_sorted), where s is batching.pair_spread: 0 as sorted batches, 1 as
+    # random ones. A little below 0 where a strategy leaves batches part-filled.
+    spread: float
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
-    seconds_per_epoch: float | None = None  # predicted, with costs
-    peak_bytes: Any = None  # float; predicted, with costs that include memory
-    # Of the means named in WITH_ERROR, over epochs or draws of clips.
-    standard_errors: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def parameter(self) -> str | None:
-        return PARAMETERS.get(self.strategy)
+    seconds_per_epoch: float
+    peak_bytes: float
+    standard_errors: dict[str, float]  # over epochs or draws of clips; relative unless of RATES
 
     @property
     def cost(self) -> float:
         """Predicted seconds of an epoch, or its decoder steps where no costs are known."""
-        return self.decoder_steps if self.seconds_per_epoch is None else self.seconds_per_epoch
-
-    def mixes_enough(self, min_novelty: float) -> bool:
-        return math.isnan(self.novelty) or self.novelty >= min_novelty
-
-
-MEASURED = tuple(f.name for f in fields(Survey))[5:-1]
-LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
-WITH_ERROR = ("zero_padding_rate", "average_batch_length", "decoder_steps", "novelty")
+        return self.decoder_steps if math.isnan(self.seconds_per_epoch) else self.seconds_per_epoch
 
 
 class Surveyor:
@@ -133,98 +112,80 @@ class Surveyor:
         self._sorted_spreads: dict[tuple, float] = {}
         self._made: dict[tuple, Survey] = {}
 
-    def survey(self, batch_size: int, strategy: str, *, epochs: int = 5, **options) -> Survey:
+    def survey(
+        self, batch_size: int, strategy: str, *, epochs: int = 5, value: Any = None, **options
+    ) -> Survey:
         """Plan `epochs` epochs (1, 2, ...; novelty compares each with the one before) and average.
 
         Args:
+            value: of the strategy's parameter, if it has one; or else as `options` say.
             options: of `plan_epoch`, but for the epoch and the seed.
 
         Raises:
             BatchingError: as `plan_epoch`.
         """
+        parameter = PARAMETERS.get(strategy)
+        if parameter is not None:
+            value = options.get(parameter, DEFAULTS[parameter]) if value is None else value
         # The parameters of other strategies change nothing.
-        others = set(PARAMETERS.values()) - {PARAMETERS.get(strategy)}
-        used = {k: v for k, v in options.items() if v is not None and k not in others}
-        key = (batch_size, strategy, epochs, *sorted(used.items()))
+        sizes = {k: v for k, v in options.items() if v is not None and k not in DEFAULTS}
+        key = (batch_size, strategy, epochs, value, *sorted(sizes.items()))
         if key not in self._made:
-            self._made[key] = self._survey(batch_size, strategy, epochs, used)
+            self._made[key] = self._survey(batch_size, strategy, epochs, value, sizes)
         return self._made[key]
 
-    def _survey(self, batch_size: int, strategy: str, epochs: int, options: dict) -> Survey:
-        default_capacity = batch_size * self.longest
-        capacity = options.get("batch_capacity") or default_capacity
-        plan = self._plan(batch_size, strategy, 0, options)
-        first = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
-        sorted_spread = self._sorted_spread(batch_size, options)
-        rows = []
-        for epoch in range(1, epochs + 1):
-            before, plan = plan, self._plan(batch_size, strategy, epoch, options)
-            row = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
-            del row["padded_frames"]
-            clips_used = row["average_batch_length"] * len(self.lengths)
-            row["capacity_used"] = clips_used / (row["num_batches"] * capacity)
-            rows.append(row | self._mixing(before, plan, sorted_spread) | self._predicted(plan))
-        # With one epoch, the epoch before it shows how much one differs from another.
-        found = _combined(rows, [first] if epochs == 1 else [])
-        name = PARAMETERS.get(strategy)
-        return Survey(
-            strategy=strategy,
-            batch_size=batch_size,
-            dynamic_batch_size=options.get("dynamic_batch_size", False),
-            batch_capacity=None if capacity == default_capacity else capacity,
-            value=options.get(name, DEFAULTS[name]) if name else None,
-            **found,
-        )
+    def _survey(
+        self, batch_size: int, strategy: str, epochs: int, value: Any, sizes: dict
+    ) -> Survey:
+        parameter = PARAMETERS.get(strategy)
 
-    def _plan(self, batch_size: int, strategy: str, epoch: int, options: dict) -> EpochPlan:
-        return plan_epoch(
-            self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
-        )
+        def plan_of(strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
+            options |= sizes | {"seed": self.seed, "epoch": epoch}
+            return plan_epoch(self.lengths, batch_size, strategy, **options)
 
-    def _sorted_spread(self, batch_size: int, options: dict) -> float:
-        sizes = {k: v for k, v in options.items() if k in ("dynamic_batch_size", "batch_capacity")}
         key = (batch_size, *sorted(sizes.items()))
         if key not in self._sorted_spreads:
-            plan = self._plan(batch_size, "sorted", 0, sizes)
-            self._sorted_spreads[key] = pair_spread(self.lengths, plan)
-        return self._sorted_spreads[key]
+            self._sorted_spreads[key] = pair_spread(self.lengths, plan_of("sorted"))
+        default_capacity = batch_size * self.longest
+        capacity = sizes.get("batch_capacity") or default_capacity
+        own = {parameter: value} if parameter else {}
+        plans = [plan_of(strategy, epoch, **own) for epoch in range(epochs + 1)]
+        rows = [
+            self._measured(plan, before, capacity, self._sorted_spreads[key])
+            for before, plan in itertools.pairwise(plans)
+        ]
+        return Survey(
+            strategy=strategy,
+            parameter=parameter,
+            value=value if parameter else None,
+            batch_size=batch_size,
+            dynamic_batch_size=sizes.get("dynamic_batch_size", False),
+            batch_capacity=None if capacity == default_capacity else capacity,
+            # With one epoch, the epoch before it shows how much one differs from another.
+            **_combined(rows, [self._padding(plans[0])] if epochs == 1 else []),
+        )
 
-    def _mixing(self, before: EpochPlan, plan: EpochPlan, sorted_spread: float) -> dict:
-        """Novelty and spread of a plan."""
-        if len(plan) == len(self.lengths):  # every clip is alone in its batch
-            return {"novelty": math.nan, "spread": math.nan}
-        spread = math.nan
-        if self.lengths.min() < self.longest:
-            spread = relative_spread(pair_spread(self.lengths, plan), sorted_spread)
-        return {"novelty": pair_novelty(plan, before), "spread": spread}
+    def _padding(self, plan: EpochPlan) -> dict[str, float]:
+        return asdict(padding_stats(self.lengths, plan, self.frames_per_step))
 
-    def _predicted(self, plan: EpochPlan) -> dict:
-        """Seconds of the plan's training steps, and the most memory that one takes."""
-        if self.costs is None:
-            return {"seconds_per_epoch": None, "peak_bytes": None}
-        sizes, longest = plan.sizes, np.maximum.reduceat(self.lengths[plan.order], plan.starts)
-        knows_memory = self.costs.bytes_per_term is not None
-        return {
-            "seconds_per_epoch": float(self.costs.seconds(sizes, longest).sum()),
-            "peak_bytes": float(self.costs.bytes(sizes, longest).max()) if knows_memory else None,
-        }
-
-
-def in_threads(function: Callable, items: Sequence) -> Iterator:
-    """`function` of every item, in their order; several at once, since numpy releases the GIL."""
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        yield from pool.map(function, items)
-
-
-def relative_spread(spread: float, sorted_spread: float) -> float:
-    """(s - s_sorted) / (s_random - s_sorted): 0 as sorted batches, 1 as random ones.
-
-    s is batching.pair_spread, in whose unit s_random = 1 in expectation; s_sorted is that of the
-    `sorted` strategy with the same batch size or capacity. A little below 0 where a strategy
-    leaves batches part-filled, for smaller batches spread less. Not a number where sorted batches
-    are no better than random ones (one batch holds all clips).
-    """
-    return (spread - sorted_spread) / (1 - sorted_spread) if sorted_spread < 1 - 1e-9 else math.nan
+    def _measured(
+        self, plan: EpochPlan, before: EpochPlan, capacity: float, sorted_spread: float
+    ) -> dict[str, float]:
+        """What one epoch costs, and how it mixes."""
+        found = self._padding(plan) | dict.fromkeys(MIXING_AND_COSTS, math.nan)
+        clips_used = found["average_batch_length"] * len(self.lengths)
+        found["capacity_used"] = clips_used / (len(plan) * capacity)
+        if len(plan) < len(self.lengths):  # else every clip is alone in its batch
+            found["novelty"] = pair_novelty(plan, before)
+            # Sorted batches are no better than random ones where one batch holds all clips.
+            if self.lengths.min() < self.longest and sorted_spread < 1 - 1e-9:
+                spread = pair_spread(self.lengths, plan)
+                found["spread"] = (spread - sorted_spread) / (1 - sorted_spread)
+        if self.costs is not None:
+            longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
+            found["seconds_per_epoch"] = float(self.costs.seconds(plan.sizes, longest).sum())
+            found["peak_bytes"] = float(self.costs.bytes(plan.sizes, longest).max())
+        return found
 
 
 def mean_survey(surveys: Sequence[Survey]) -> Survey:
@@ -233,23 +194,21 @@ def mean_survey(surveys: Sequence[Survey]) -> Survey:
     return replace(surveys[0], **_combined(rows)) if len(surveys) > 1 else surveys[0]
 
 
-def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict:
+def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict[str, Any]:
     """Means or maxima over `rows`, and standard errors, which know the spread of `also` too."""
     combined: dict[str, Any] = {}
     errors = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        if values[0] is None:
-            combined[name] = None
-        else:
-            combined[name] = max(values) if name in LARGEST else float(np.mean(values))
+        combined[name] = max(values) if name in LARGEST else float(np.mean(values))
         known = [row[name] for row in (*rows, *also) if name in row]
         if name in WITH_ERROR and len(known) > 1:
-            errors[name] = float(np.std(known, ddof=1)) / math.sqrt(len(rows))
+            error = float(np.std(known, ddof=1)) / math.sqrt(len(rows))
+            errors[name] = error if name in RATES else error / combined[name]
     return combined | {"standard_errors": errors}
 
 
-# ---------------------------------------------------------------------------- sweeps
+# ---------------------------------------------------------------------------- searches
 
 
 def parameter_values(
@@ -278,17 +237,6 @@ def parameter_values(
     return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
 
 
-def sweep(
-    surveyor: Surveyor, batch_size: int, strategy: str, values: Sequence, **options
-) -> list[Survey]:
-    """A survey for each value of the strategy's parameter."""
-    name = PARAMETERS.get(strategy)
-    return [
-        surveyor.survey(batch_size, strategy, **options | ({name: value} if name else {}))
-        for value in values
-    ]
-
-
 def match_zero_padding(
     draws: Sequence[np.ndarray], batch_size: int, strategy: str, target: float, *, epochs: int = 5
 ) -> tuple[int, float] | None:
@@ -300,35 +248,26 @@ def match_zero_padding(
     within a tenth of that place are then tried, or where they are very many, 40 of them. None
     where even the least pads more.
     """
-    num_clips = len(draws[0])
+    num_clips, name = len(draws[0]), PARAMETERS[strategy]
     values = range(1, -(-num_clips // batch_size) + 1)
     if PARAMETER[strategy].holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
     known: dict[int, float] = {}
 
-    def rate(place: int) -> float:
-        if place not in known:
-            options: dict[str, Any] = {PARAMETERS[strategy]: values[place]}
+    def rate(value: int) -> float:
+        if value not in known:
             rates = []
             for seed, x in enumerate(draws):
                 for epoch in range(1, epochs + 1):
-                    plan = plan_epoch(x, batch_size, strategy, seed=seed, epoch=epoch, **options)
+                    options: dict[str, Any] = {"seed": seed, "epoch": epoch, name: value}
+                    plan = plan_epoch(x, batch_size, strategy, **options)
                     rates.append(padding_stats(x, plan).zero_padding_rate)
-            known[place] = float(np.mean(rates))
-        return known[place]
+            known[value] = float(np.mean(rates))
+        return known[value]
 
-    place = first_that(len(values), lambda i: rate(i) > target)
+    place = bisect.bisect_right(values, target, key=rate)
     reach = max(3, place // 10)
-    near = range(max(0, place - reach), min(len(values), place + reach + 1))
-    for _ in in_threads(rate, near[:: -(-len(near) // MOST_VALUES_NEAR)]):
-        pass
-    below = {i: zpr for i, zpr in known.items() if zpr <= target}
-    if not below:
-        return None
-    rate_found, best = max((zpr, -i) for i, zpr in below.items())
-    return values[-best], rate_found
-
-
-def first_that(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of 0 ... count - 1 for which a condition holds that from there on always holds."""
-    return bisect.bisect_left(range(count), True, key=holds)
+    near = values[max(0, place - reach) : place + reach + 1]
+    list(in_threads(rate, near[:: -(-len(near) // MOST_VALUES_NEAR)]))
+    below = [(zpr, -value) for value, zpr in known.items() if zpr <= target]
+    return (-max(below)[1], max(below)[0]) if below else None

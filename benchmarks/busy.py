@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
         lengths = synthetic_lengths(args.clips, args.hparams)
         with tempfile.TemporaryDirectory(prefix="busy-") as folder:
             result = measure(make_corpus(Path(folder), lengths, args.hparams), args)
-    except UserError as error:
+    except (UserError, OSError) as error:  # no space for the clips, say
         sys.exit(f"busy.py: {error}")
     result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
     print(report(result))

@@ -45,9 +45,15 @@ from analysis.arguments import (
 )
 from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
-from analysis.survey import batching_name
 from analysis.tables import markdown_table
-from batching import STRATEGIES, BatchingError, LengthBatchSampler, PaddingStats, padding_stats
+from batching import (
+    STRATEGIES,
+    BatchingError,
+    LengthBatchSampler,
+    PaddingStats,
+    batching_name,
+    padding_stats,
+)
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
@@ -86,14 +92,11 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     """`hparams` with a batching given by name (SSB-DBS-BR) or by overrides (name=value,...)."""
     if "=" in batching:
         return create_hparams(batching, base=hparams)
-    for strategy, dynamic, mixed in itertools.product(STRATEGIES, (False, True), (False, True)):
-        if batching_name(strategy, dynamic, mixed) == batching:
-            return replace(
-                hparams,
-                batching_strategy=strategy,
-                dynamic_batch_size=dynamic,
-                batch_randomization=mixed,
-            )
+    names = ("batching_strategy", "dynamic_batch_size", "batch_randomization")
+    for choice in itertools.product(STRATEGIES, (False, True), (False, True)):
+        if batching_name(*choice) == batching:
+            chosen: dict[str, Any] = dict(zip(names, choice, strict=True))
+            return replace(hparams, **chosen)
     raise UserError(
         f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py --strategies "
         "has the first parts), or name=value,... as train.py takes"
@@ -170,29 +173,28 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
 
 
 class Timer:
-    """Times training steps on the plans' updates."""
+    """Runs training steps on updates of a plan."""
 
     def __init__(self, trainer: Trainer, clips: CorpusLengths):
         self.trainer, self.clips, self.processes = trainer, clips, trainer.processes
         self.cuda = trainer.device.type == "cuda"
 
-    def parts(self, update: list[np.ndarray]) -> list[MicroBatch]:
-        """This process's batches of the update."""
-        found = []
+    def step_on(self, update: list[np.ndarray]) -> functools.partial:
+        """A training step on this process's batches of the update, to be called."""
+        batches = []
         for batch in update[self.processes.rank :: self.processes.world_size]:
             frames, symbols = self.clips.frames[batch], self.clips.symbols[batch]
             noise = synthetic_batch(frames, symbols, self.trainer.hparams)
-            found.append(MicroBatch(noise.pin_memory() if self.cuda else noise))
-        return found
+            batches.append(MicroBatch(noise.pin_memory() if self.cuda else noise))
+        return functools.partial(self.trainer.step, batches, num_batches=len(update))
 
     def seconds(self, update: list[np.ndarray], repeats: int) -> float:
         """Of a training step: median of the repeats, of the slowest process."""
-        parts, times = self.parts(update), []
+        step, times = self.step_on(update), []
         if self.cuda:  # a GPU's first step of a shape compiles and captures
-            self.trainer.step(parts, num_batches=len(update))
+            step()
         for _ in range(repeats):
             self.processes.gather(None)  # all begin together
-            step = functools.partial(self.trainer.step, parts, num_batches=len(update))
             times.append(seconds_of(self.trainer.device, step))
         return max(self.processes.gather(float(np.median(times))))
 
@@ -202,11 +204,11 @@ class Timer:
         Raises:
             MemoryError: if it does not fit into a GPU's memory, of one of the processes.
         """
-        trainer, parts, fits = self.trainer, self.parts(update), True
+        trainer, step, fits = self.trainer, self.step_on(update), True
         if self.cuda:  # alone first: a process out of memory would keep the others waiting
             try:
-                for part in parts:
-                    trainer.compute_gradients(part.batch.to(trainer.device))
+                for micro_batch in step.args[0]:
+                    trainer.compute_gradients(micro_batch.batch.to(trainer.device))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -216,37 +218,24 @@ class Timer:
         if self.processes.any(not fits):
             raise MemoryError
         measurable = reset_peak_memory(trainer.device)
-        trainer.step(parts, num_batches=len(update))
+        step()
         peaks = self.processes.gather(peak_memory(trainer.device) if measurable else None)
         return None if None in peaks else max(peaks)
 
 
 def time_plans(
-    trainer: Trainer,
-    decoder: str,
-    clips: CorpusLengths,
-    plans: list[Plan],
-    *,
-    batches: int,
-    repeats: int,
-    seed: int = 0,
+    trainer: Trainer, clips: CorpusLengths, plans: list[Plan], args: argparse.Namespace
 ) -> list[dict]:
-    """What was measured of each plan.
+    """What was measured of each plan, with at most --batches updates drawn of it.
 
     Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
     and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
-
-    Args:
-        batches: updates drawn of each plan, at most.
-        repeats: timed steps on each, of which the median counts.
-        seed: of the drawing.
     """
-    trainer.use_decoder(decoder)
     timer, jobs = Timer(trainer, clips), []
     found: list[dict[str, Any]] = []
     for index, plan in enumerate(plans):
-        parts, rng = strata(plan, batches), np.random.default_rng(seed)
-        row = {"decoder": decoder, "status": "measured", "sizes": [len(part) for part in parts]}
+        parts, rng = strata(plan, args.batches), np.random.default_rng(args.seed)
+        row = {"status": "measured", "sizes": [len(part) for part in parts]}
         found.append(row | {"seconds": [[] for _ in parts], "steps": [], "memory": []})
         frames = plan.shapes[:, 0] * plan.shapes[:, 1]
         try:
@@ -264,7 +253,7 @@ def time_plans(
     # The plans take turns, so that a machine that slows down meanwhile slows all of them.
     with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
-            seconds = timer.seconds(plans[index].updates[number], repeats)
+            seconds = timer.seconds(plans[index].updates[number], args.repeats)
             found[index]["seconds"][stratum].append(seconds)
             found[index]["steps"].append([*plans[index].shapes[number].tolist(), seconds])
             bar.update()
@@ -335,8 +324,9 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
         for epoch in {0, h.random_epochs}:
             if plan_key(h, epoch) not in plans:
                 plans[plan_key(h, epoch)] = make_plan(clips, h, epoch)
-    trainer, options = Trainer(base, args.device, processes), measuring(args)
-    found = time_plans(trainer, base.decoder, clips, list(plans.values()), **options)
+    trainer = Trainer(base, args.device, processes)
+    trainer.use_decoder(base.decoder)
+    found = time_plans(trainer, clips, list(plans.values()), args)
     times = {
         key: estimate(row["sizes"], row["seconds"]) for key, row in zip(plans, found, strict=True)
     }
@@ -391,10 +381,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def measuring(args: argparse.Namespace) -> dict:
-    return {"batches": args.batches, "repeats": args.repeats, "seed": args.seed}
-
-
 def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, str]:
     """The clips, and what they are, in a phrase."""
     if args.lengths is None:
@@ -423,19 +409,18 @@ def run(args: argparse.Namespace, processes: Processes) -> None:
     for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
         h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
-        found = time_plans(trainer, decoder, clips, plans, **measuring(args))
-        described = [
-            {"batching": plan.name, "capacity": plan.capacity, "precision": precision} | timed
-            for plan, timed in zip(plans, found, strict=True)
-        ]
-        rows += [row | asdict(p.stats) for row, p in zip(described, plans, strict=True)]
+        trainer.use_decoder(decoder)
+        for plan, timed in zip(plans, time_plans(trainer, clips, plans, args), strict=True):
+            row = {"batching": plan.name, "capacity": plan.capacity, "precision": precision}
+            rows.append(row | {"decoder": decoder} | timed | asdict(plan.stats))
         add_times(rows[-len(plans) :], clips)
         print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
     print(f"\n{table(rows)}")
     if args.json and processes.is_first:
         result = {**measured, "processes": processes.world_size, "clips": source}
-        write_json(args.json, result | measuring(args) | {"hparams": asdict(hparams), "rows": rows})
+        result |= {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
+        write_json(args.json, result | {"hparams": asdict(hparams), "rows": rows})
         print(f"\nwrote {args.json}")
 
 

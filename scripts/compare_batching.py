@@ -28,37 +28,35 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
-from analysis.lengths import CorpusLengths, read_lengths
+from analysis.lengths import read_lengths
 from analysis.recommendation import (
-    as_hparams,
+    Limits,
     batching_overrides,
     described,
     overrides,
     reasons,
     recommend,
-    what_is_not_met,
+    unmet,
 )
-from analysis.step_costs import HOW_TO_MEASURE, StepCosts, read_costs
+from analysis.step_costs import HOW_TO_MEASURE, read_costs
 from analysis.survey import (
     DEFAULTS,
     PARAMETERS,
     Survey,
     Surveyor,
-    batching_name,
     in_threads,
     match_zero_padding,
     mean_survey,
     parameter_values,
 )
-from analysis.tables import markdown_table, text_table
-from batching import MOST_COUNTED, REGISTRY, STRATEGIES, BatchingError
+from analysis.tables import markdown_table
+from batching import MOST_COUNTED, REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 from hparams import HParams, create_hparams
@@ -93,258 +91,7 @@ length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of c
 batch, the fraction that did not in the epoch before; min, GB: predicted minutes and peak memory."""
 
 
-class Effort(NamedTuple):
-    """How much is planned: epochs a batching, and values of a parameter."""
-
-    epochs: int  # of the comparison
-    sweep_epochs: int  # of the tables and pictures with many batchings
-    search_epochs: int  # of --recommend and --match-zpr
-    per_octave: int  # values of a strategy's parameter a doubling
-
-
-def effort_for(clips: int, epochs: int | None) -> Effort:
-    """For so many clips, with the epochs asked for, if any."""
-    usual = epochs or max(5, min(40, PLANS_OF_SMALL_CORPORA // clips))
-    large = Effort(epochs or 3, 1, 1, 1)
-    return large if clips >= LARGE_CORPUS else Effort(usual, (usual + 1) // 2, usual, 2)
-
-
-# ---------------------------------------------------------------------------- surveying
-
-
-class Job(NamedTuple):
-    """A batching to survey, for one of the tables."""
-
-    table: str
-    strategy: str
-    batch_size: int
-    options: dict  # of plan_epoch
-    draws: int = 1
-
-
-def common_options(hparams: HParams, dynamic: bool) -> dict:
-    """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
-    options = {name: getattr(hparams, name) for name in set(PARAMETERS.values())}
-    capacity = {"batch_capacity": hparams.batch_capacity} if dynamic else {}
-    return options | {"dynamic_batch_size": dynamic} | capacity
-
-
-def plan_jobs(
-    clips: int, hparams: HParams, draws: int, capacities: Sequence[int], per_octave: int
-) -> list[Job]:
-    """Every batching that goes into the tables and pictures."""
-    jobs, size = [], hparams.batch_size
-    fixed, dynamic = common_options(hparams, False), common_options(hparams, True)
-    for strategy in STRATEGIES:
-        name = PARAMETERS.get(strategy)
-        for options in (fixed, dynamic):
-            jobs.append(Job("comparison", strategy, size, options, draws))
-            include = [options[name]] if name else []
-            for value in parameter_values(strategy, clips, size, per_octave, include):
-                varied = options | ({name: value} if name else {})
-                jobs.append(Job("parameter", strategy, size, varied))
-        jobs += [Job("batch_size", strategy, few, fixed) for few in BATCH_SIZES]
-        jobs += [
-            Job("capacity", strategy, size, dynamic | {"batch_capacity": capacity})
-            for capacity in capacities
-        ]
-    return jobs
-
-
-def run_jobs(
-    jobs: Sequence[Job], surveyors: Sequence[Surveyor], effort: Effort
-) -> tuple[dict[str, list[Survey]], list[str]]:
-    """The surveys of each table, and which batchings of the comparison are impossible, and why.
-
-    `surveyors` are those of the draws of clips.
-    """
-
-    def survey(job: Job) -> Survey | BatchingError:
-        options = dict(job.options)
-        options["epochs"] = effort.epochs if job.table == "comparison" else effort.sweep_epochs
-        try:
-            used = surveyors[: job.draws]
-            return mean_survey([s.survey(job.batch_size, job.strategy, **options) for s in used])
-        except BatchingError as error:  # a corpus too small for the parameter
-            return error
-
-    found = in_threads(survey, jobs)
-    tables: dict[str, list[Survey]] = {job.table: [] for job in jobs}
-    impossible = []
-    bar = progress_bar("surveying", len(jobs), " batchings", iterable=found)
-    for job, result in zip(jobs, bar, strict=True):
-        if isinstance(result, Survey):
-            tables[job.table].append(result)
-        elif job.table == "comparison":
-            name = batching_name(job.strategy, job.options["dynamic_batch_size"], False)
-            impossible.append(f"{name}: not possible ({result})")
-    return tables, impossible
-
-
-def largest_errors(surveys: Sequence[Survey]) -> dict:
-    """How far the mean of any of these surveys may lie from that of very many epochs: four times
-    the largest standard error, for few epochs know theirs but roughly. In %, of the mean where it
-    is no rate."""
-    errors = pd.DataFrame([found.standard_errors for found in surveys])
-    for name in ("average_batch_length", "decoder_steps"):
-        errors[name] /= [getattr(found, name) for found in surveys]
-    return (400 * errors.max()).dropna().to_dict()
-
-
-def error_sentences(tables: dict[str, list[Survey]], effort: Effort) -> list[str]:
-    """How far the figures lie from those of very many epochs."""
-    words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
-    words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
-    sweeps = [found for name in tables if name != "comparison" for found in tables[name]]
-    within = [
-        ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
-        for surveys in (tables["comparison"], sweeps)
-    ]
-    lines = [f"these means lie within 4 standard errors: {within[0]}"]
-    if effort.per_octave == 1:
-        lines.append(
-            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan "
-            f"{effort.sweep_epochs} epoch a batching, at half as many values of a parameter; "
-            f"within {within[1]}"
-        )
-    return lines
-
-
-# ---------------------------------------------------------------------------- tables
-
-
-def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
-    """A row for each survey, its fields as columns."""
-    rows = pd.DataFrame([asdict(found) for found in surveys]).drop(columns="standard_errors")
-    rows.insert(1, "parameter", [found.parameter or "" for found in surveys])
-    return rows
-
-
-def cells_of(table: pd.DataFrame) -> tuple[list[str], list]:
-    return list(map(str, table.columns)), table.to_numpy().tolist()
-
-
-def named(surveys: Sequence[Survey]) -> list[str]:
-    return [batching_name(found.strategy, found.dynamic_batch_size, False) for found in surveys]
-
-
-def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
-    return column.map(lambda v: "–" if pd.isna(v) else f"{v:{sign},.{digits}f}")
-
-
-def comparison_table(surveys: Sequence[Survey]) -> pd.DataFrame:
-    rows = frame_of(surveys)
-    cells: dict[str, Any] = {"batching": named(surveys)}
-    for title, (name, factor, digits) in COLUMNS.items():
-        if name not in ("seconds_per_epoch", "peak_bytes") or rows[name].notna().any():
-            cells[title] = numbers(rows[name].astype(float) * factor, digits)
-    return pd.DataFrame(cells)
-
-
-def published_table(surveys: Sequence[Survey], hparams: HParams, clips: int) -> pd.DataFrame | None:
-    """Ours beside the paper's, where clips and settings are the paper's; else None."""
-    names = ["batch_size", "hop_time", "batch_capacity"]
-    names += ["local_randomization_factor", "bucket_size", "num_bins"]
-    as_published = all(getattr(hparams, name) == published.SETTINGS[name] for name in names)
-    if clips != published.TRAINING_CLIPS or not as_published:
-        return None
-    theirs = [published.TABLE_2.get(n) or published.TABLE_2.get(f"{n}-BR") for n in named(surveys)]
-    cells = {"batching": pd.Series(named(surveys))}
-    for title in ("ZPR %", "ABL"):
-        name, factor, _ = COLUMNS[title]
-        wanted = pd.Series([row and getattr(row, name) for row in theirs], dtype=float)
-        ours = factor * frame_of(surveys)[name]
-        cells[f"{title} published"], cells[f"{title} ours"] = numbers(wanted, 2), numbers(ours, 2)
-        cells[f"{title} difference"] = numbers(ours - wanted, 2, "+")
-    return pd.DataFrame(cells)[[row is not None for row in theirs]]
-
-
-def padding_by_size(surveys: Sequence[Survey], sizes: Sequence, labels: Sequence) -> pd.DataFrame:
-    """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
-    rates = pd.Series([100 * found.padded_to_original_rate for found in surveys])
-    rows = pd.DataFrame({"batching": named(surveys), "size": sizes, "rate": numbers(rates, 2)})
-    table = rows.pivot(index="batching", columns="size", values="rate").fillna("–")
-    table = table.reindex(rows.batching.unique())
-    return table.set_axis(list(map(str, labels)), axis=1).reset_index()
-
-
-def strategy_table() -> str:
-    """Markdown: every strategy, its parameter with the default, and what larger values do."""
-    rows = []
-    for s in REGISTRY.values():
-        parameter = f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`" if s.parameter else ""
-        rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, s.larger_values])
-    titles = ["`batching_strategy`", "short", "source", "the clips' order", "parameter"]
-    return markdown_table([*titles, "larger values"], rows, labels=6)
-
-
-# ---------------------------------------------------------------------------- recommending
-
-
-def recommended(
-    args, surveyor: Surveyor, surveys: Sequence[Survey], hparams: HParams, epochs: int
-) -> list[str]:
-    """The lines that --recommend prints; they say so where no batching keeps the limits."""
-    size = hparams.batch_size
-    min_novelty, limit = args.min_novelty, f"{args.min_novelty}, as asked"
-    if min_novelty is None:
-        paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
-        min_novelty = 0.0 if math.isnan(paper.novelty) else paper.novelty
-        limit = f"{min_novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
-    result = recommend(
-        surveyor,
-        size,
-        min_novelty=min_novelty,
-        max_bytes=None if args.max_memory is None else args.max_memory * 1e9,
-        batch_capacity=hparams.batch_capacity,
-        epochs=epochs,
-        progress=lambda found, n: progress_bar("searching", n, " batchings", iterable=found),
-    )
-    if not result.ranked:
-        return [f"Nothing to recommend: {what_is_not_met(result)}"]
-    best = result.ranked[0]
-    lines = [f"Recommended: {described(best)}", *reasons(result, surveys, limit)]
-    if surveyor.costs and best.largest_batch_frames > 1.05 * surveyor.costs.largest_frames:
-        lines.append(
-            f"warning: steps were measured up to {surveyor.costs.largest_frames:,} frames a batch; "
-            "the costs of larger ones are extrapolated"
-        )
-    usual = next(found for found in surveys if found.strategy == "random")
-    if best.num_batches < 0.5 * usual.num_batches:
-        lines.append(
-            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
-            f"{usual.num_batches:,.0f}: an epoch is shorter, but may teach less"
-        )
-    chosen = as_hparams(best, hparams)
-    return [
-        *lines,
-        f"to train with your own settings, add to them: {batching_overrides(chosen)}",
-        f"to train with those compared here, batch_size={hparams.batch_size} and frames of "
-        f"{1000 * hparams.hop_length / hparams.sampling_rate:.2f} ms, from audio files:",
-        f"train.py --hparams {overrides(chosen)}",
-    ]
-
-
-def equal_padding(
-    strategy: str, surveys: Sequence[Survey], draws: Sequence[CorpusLengths], size: int, epochs: int
-) -> list[str]:
-    """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
-    wanted = [s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size]
-    if not wanted:
-        return [f"--match-zpr {strategy}: not possible on this corpus"]
-    target, frames = wanted[0].zero_padding_rate, [clips.frames for clips in draws]
-    lines = [f"Nearest ZPR below {batching_name(strategy, False, False)}'s, {100 * target:.2f} %:"]
-    for other in ("bucket", "alternated_sort"):
-        name = f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}"
-        found = match_zero_padding(frames, size, other, target, epochs=epochs)
-        if found:
-            lines.append(f"{name}={found[0]}: {100 * found[1]:.2f} %")
-        else:
-            lines.append(f"{name}: even the smallest value pads more")
-    return lines
-
-
-# ---------------------------------------------------------------------------- the program
+# ---------------------------------------------------------------------------- the input
 
 
 class PrintStrategies(argparse.Action):
@@ -371,199 +118,384 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
     add("--min-novelty", type=share, help="--recommend: at least so much, from 0 to 1")
-    add("--max-memory", type=positive, help="--recommend: at most so many GB (10^9 bytes)")
+    shown = "--recommend: at most so many GB (10^9 bytes)"
+    add("--max-memory", type=positive, default=math.inf, help=shown)
     args = parser.parse_args(arguments)
-    if args.max_memory is not None and args.cost is None:
+    if args.max_memory < math.inf and args.cost is None:
         parser.error(f"--max-memory needs --cost COSTS.json; {HOW_TO_MEASURE}")
-    if (args.min_novelty is not None or args.max_memory is not None) and not args.recommend:
+    if (args.min_novelty is not None or args.max_memory < math.inf) and not args.recommend:
         parser.error("--min-novelty and --max-memory are limits of --recommend; add it")
     return args
 
 
-def prepare(args) -> tuple[CorpusLengths, HParams, StepCosts | None, list[str]]:
-    """The whole corpus, settings, costs and notes on them; UserError for what is wrong."""
-    hparams = create_hparams(args.hparams, base=create_hparams(PAPER_SETTING))
-    refuse_no_folder(args.out, "-o")
-    costs = read_costs(args.cost, hparams) if args.cost else None
-    clips = read_lengths(args.lengths, hparams)
-    longest = int(clips.frames.argmax())
-    if hparams.batch_capacity is not None and hparams.batch_capacity < clips.frames[longest]:
-        raise UserError(
-            f"batch_capacity={hparams.batch_capacity}: less than the longest clip, "
-            f"{clips.ids[longest]}, {clips.frames[longest]} frames, which must fit into a batch"
-        )
-    if args.clips and args.clips > len(clips):
-        raise UserError(f"--clips {args.clips}: {args.lengths} has {len(clips)} clips")
-    notes = []
-    if costs is not None:
-        if args.max_memory is not None and costs.bytes_per_term is None:
+def common_options(hparams: HParams, dynamic: bool) -> dict:
+    """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
+    options = {name: getattr(hparams, name) for name in DEFAULTS}
+    capacity = {"batch_capacity": hparams.batch_capacity} if dynamic else {}
+    return options | {"dynamic_batch_size": dynamic} | capacity
+
+
+class Corpus:
+    """The clips, or draws of them, with settings, costs, and how much of them is planned.
+
+    Raises:
+        UserError, BatchingError: for what is wrong with files and options.
+    """
+
+    def __init__(self, args: argparse.Namespace):
+        self.hparams = h = create_hparams(args.hparams, base=create_hparams(PAPER_SETTING))
+        refuse_no_folder(args.out, "-o")
+        self.costs = read_costs(args.cost, h) if args.cost else None
+        clips = read_lengths(args.lengths, h)
+        plan_epoch(clips.frames, h.batch_size, "random", **common_options(h, True))  # all fit
+        if args.max_memory < math.inf and self.costs and not self.costs.knows_memory:
             raise UserError(f"--max-memory: no memory was measured for {args.cost}")
-        notes.append(f"Costs: {costs.description}")
-        if differing := costs.differing(hparams):
-            notes.append("Warning: they are of other training steps: " + "; ".join(differing))
-    args.out.mkdir(parents=True, exist_ok=True)
-    return clips, hparams, costs, notes
+        self.draws = [clips]
+        if args.clips:
+            if args.clips > len(clips):
+                raise UserError(f"--clips {args.clips}: {args.lengths} has {len(clips)} clips")
+            orders = (np.random.default_rng(n).permutation(len(clips)) for n in range(args.draws))
+            self.draws = [clips.take(order[: args.clips]) for order in orders]
+        self.clips = clips = self.draws[0]
+        self.surveyors = [
+            Surveyor(draw.frames, seed=n, frames_per_step=h.n_frames_per_step, costs=self.costs)
+            for n, draw in enumerate(self.draws)
+        ]
+        self.is_large = len(clips) >= LARGE_CORPUS
+        usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(clips)))
+        self.epochs = args.epochs or (3 if self.is_large else usual)
+        # Epochs of the sweeps and the searches, and values of a parameter a doubling.
+        self.sweep_epochs, self.search_epochs, self.per_octave = (
+            (1, 1, 1) if self.is_large else ((self.epochs + 1) // 2, self.epochs, 2)
+        )
+        self.frame_seconds = h.hop_length / h.sampling_rate
+        in_frames = {f"{s:g} s": s / self.frame_seconds for s in sorted(args.seconds)}
+        longest = self.surveyors[0].longest
+        self.capacities = {
+            int(min(frames, MOST_COUNTED)): name
+            for name, frames in in_frames.items()
+            if frames >= longest
+        }
+        self.refused = [name for name, frames in in_frames.items() if frames < longest]
+
+    def heading(self, args: argparse.Namespace) -> list[str]:
+        """What is compared, and what its settings mean for it."""
+        h, clips, frames = self.hparams, self.clips, self.clips.frames
+        shown = f", {args.draws} random draws: their means in the first table, else the first draw"
+        capacity = h.batch_capacity or h.batch_size * frames.max()
+        lines = [
+            f"{args.lengths}{shown if args.clips else ''}",
+            f"{len(clips):,} clip{'s' if len(clips) > 1 else ''}, "
+            f"{frames.sum() * self.frame_seconds / 3600:.2f} hours, {frames.min()} to "
+            f"{frames.max()} frames of {1000 * self.frame_seconds:.2f} ms (hop {h.hop_length} "
+            "samples)",
+            f"batch size {h.batch_size}; DBS: dynamic sizes, up to {capacity:,} frames a batch; "
+            f"means over {self.epochs} epochs",
+        ]
+        if self.costs is not None:
+            lines.append(f"Costs: {self.costs.description}")
+            if differing := self.costs.differing(h):
+                lines.append("Warning: they are of other training steps: " + "; ".join(differing))
+        if self.refused:
+            longest = int(frames.argmax())
+            lines.append(
+                f"Refused: batches of {', '.join(self.refused)} ({clips.ids[longest]} alone has "
+                f"{frames[longest] * self.frame_seconds:.2f} s, and speech for synthesis cannot be "
+                "cut)."
+            )
+        batches = -(-len(clips) // h.batch_size)
+        hint = "; --match-zpr semi_sorted finds values that suit these clips"
+        if h.bucket_size >= len(clips) > 1:
+            name = f"bucket_size={h.bucket_size}"
+            lines.append(f"{name}: all clips in one bucket, so BKT is RAND{hint}")
+        if len(clips) >= h.num_bins >= batches > 1:
+            lines.append(f"num_bins={h.num_bins} for {batches} batches, so ATS is RAND{hint}")
+        return lines
 
 
-def capacities_in_frames(
-    seconds: Sequence[float], clips: CorpusLengths, hparams: HParams
-) -> tuple[dict[float, int], list[str]]:
-    """(seconds -> frames for those that hold the longest clip, sentences about the others)."""
-    longest, per_frame = int(clips.frames.argmax()), hparams.hop_length / hparams.sampling_rate
-    frames = {value: int(min(value / per_frame, MOST_COUNTED)) for value in seconds}
-    held = {s: count for s, count in frames.items() if count >= clips.frames[longest]}
-    refused = ", ".join(f"{value:g} s" for value in seconds if value not in held)
-    note = (
-        f"Refused: batches of {refused} ({clips.ids[longest]} alone has "
-        f"{clips.frames[longest] * per_frame:.2f} s, and speech for synthesis cannot be cut)."
-    )
-    return held, [note] if refused else []
+# ---------------------------------------------------------------------------- surveying
 
 
-def same_as_random(hparams: HParams, clips: int) -> list[str]:
-    """Sentences about parameters that make a strategy the same as RAND on so few clips."""
-    batches = -(-clips // hparams.batch_size)
-    notes = []
-    if hparams.bucket_size >= clips > 1:
-        notes.append(f"bucket_size={hparams.bucket_size}: all clips in one bucket, so BKT is RAND")
-    if clips >= hparams.num_bins >= batches > 1:
-        notes.append(f"num_bins={hparams.num_bins} for {batches} batches, so ATS is RAND")
-    hint = "; --match-zpr semi_sorted finds values that suit these clips"
-    return [note + hint for note in notes]
+def batchings(corpus: Corpus) -> list[tuple[str, dict]]:
+    """Every batching to survey: what it is for, and the arguments of `Surveyor.survey`."""
+    h = corpus.hparams
+    found: list[tuple[str, dict]] = []
+    for strategy in STRATEGIES:
+        named = {"strategy": strategy, "batch_size": h.batch_size}
+        fixed, dynamic = (named | common_options(h, is_dynamic) for is_dynamic in (False, True))
+        include = [getattr(h, PARAMETERS[strategy])] if strategy in PARAMETERS else []
+        values = parameter_values(
+            strategy, len(corpus.clips), h.batch_size, corpus.per_octave, include
+        )
+        for options in (fixed, dynamic):
+            found.append(("comparison", options))
+            found += [("parameter", options | {"value": value}) for value in values]
+        found += [("batch_size", fixed | {"batch_size": size}) for size in BATCH_SIZES]
+        found += [("capacity", dynamic | {"batch_capacity": c}) for c in corpus.capacities]
+    return found
 
 
-def heading(args, frames: np.ndarray, hparams: HParams, epochs: int) -> list[str]:
-    milliseconds = 1000 * hparams.hop_length / hparams.sampling_rate
-    hours = frames.sum() * milliseconds / 3.6e6
-    draws = f", {args.draws} random draws: their means in the first table, else the first draw"
-    capacity = hparams.batch_capacity or hparams.batch_size * int(frames.max())
-    return [
-        f"{args.lengths}{draws if args.clips else ''}",
-        f"{len(frames):,} clip{'s' if len(frames) > 1 else ''}, {hours:.2f} hours, "
-        f"{frames.min()} to {frames.max()} frames of {milliseconds:.2f} ms "
-        f"(hop {hparams.hop_length} samples)",
-        f"batch size {hparams.batch_size}; DBS: dynamic sizes, up to {capacity:,} frames a batch; "
-        f"means over {epochs} epochs",
-    ]
+def survey_all(corpus: Corpus) -> tuple[dict[str, list[Survey]], list[str]]:
+    """The surveys by what they are for, and which strategies are impossible, and why.
+
+    The comparison is over all draws of clips; the sweeps take the first.
+    """
+
+    def survey(job: tuple[str, dict]) -> Survey | BatchingError:
+        table, options = job
+        try:
+            if table != "comparison":
+                return corpus.surveyors[0].survey(**options, epochs=corpus.sweep_epochs)
+            draws = [s.survey(**options, epochs=corpus.epochs) for s in corpus.surveyors]
+            return mean_survey(draws)
+        except BatchingError as error:  # a corpus too small for the parameter
+            return error
+
+    jobs = batchings(corpus)
+    tables: dict[str, list[Survey]] = {table: [] for table, _ in jobs}
+    impossible = []
+    found = in_threads(survey, jobs)
+    bar = progress_bar("surveying", len(jobs), " batchings", iterable=found)
+    for (table, options), result in zip(jobs, bar, strict=True):
+        if isinstance(result, Survey):
+            tables[table].append(result)
+        elif table == "comparison":
+            name = batching_name(options["strategy"], options["dynamic_batch_size"], False)
+            impossible.append(f"{name}: not possible ({result})")
+    return tables, impossible
 
 
-def make_sections(
-    tables: dict[str, list[Survey]], hparams: HParams, frames: np.ndarray, capacities: dict
-) -> dict[str, pd.DataFrame]:
-    """By title, everything that is shown as a table."""
-    compared, fixed = tables["comparison"], tables["batch_size"]
-    sections = {"Every strategy, fixed and dynamic sizes": comparison_table(compared)}
-    beside = published_table(compared, hparams, len(frames))
+def largest_errors(surveys: Sequence[Survey]) -> dict:
+    """How far the mean of any of these surveys may lie from that of very many epochs, in %: four
+    times the largest standard error, for few epochs know theirs but roughly."""
+    return (400 * pd.DataFrame([s.standard_errors for s in surveys]).max()).dropna().to_dict()
+
+
+def errors_in_words(surveys: Sequence[Survey]) -> str:
+    words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
+    words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
+    return ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
+    """A row for each survey, with the batching's name as its index."""
+    names = [batching_name(s.strategy, s.dynamic_batch_size, False) for s in surveys]
+    rows = pd.DataFrame([asdict(s) for s in surveys], index=pd.Index(names, name="batching"))
+    settings = list(Survey.__annotations__)[:6]
+    return rows[[*settings, *rows.columns.drop([*settings, "standard_errors"])]]
+
+
+def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
+    return column.map(lambda v: "–" if pd.isna(v) else f"{v:{sign},.{digits}f}")
+
+
+def comparison_table(rows: pd.DataFrame) -> pd.DataFrame:
+    cells = {}
+    for title, (name, factor, digits) in COLUMNS.items():
+        if title not in ("min", "GB") or rows[name].notna().any():
+            cells[title] = numbers(rows[name] * factor, digits)
+    return pd.DataFrame(cells)
+
+
+def published_table(ours: pd.DataFrame, hparams: HParams, clips: int) -> pd.DataFrame | None:
+    """Ours beside the paper's, where clips and settings are the paper's; else None."""
+    names = ["batch_size", "hop_time", "batch_capacity"]
+    names += ["local_randomization_factor", "bucket_size", "num_bins"]
+    as_published = all(getattr(hparams, name) == published.SETTINGS[name] for name in names)
+    if clips != published.TRAINING_CLIPS or not as_published:
+        return None
+    rows = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
+    theirs = pd.DataFrame(rows).T
+    ours = ours[ours.index.isin(theirs.index)]
+    cells = {}
+    for title, name, factor in (
+        ("ZPR %", "zero_padding_rate", 100),
+        ("ABL", "average_batch_length", 1),
+    ):
+        found, wanted = factor * ours[name], theirs[name].reindex(ours.index)
+        cells[f"{title} published"], cells[f"{title} ours"] = numbers(wanted, 2), numbers(found, 2)
+        cells[f"{title} difference"] = numbers(found - wanted, 2, "+")
+    return pd.DataFrame(cells)
+
+
+def padding_by_size(rows: pd.DataFrame, sizes: pd.Series) -> pd.DataFrame:
+    """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
+    rates = numbers(100 * rows.padded_to_original_rate, 2)
+    table = pd.DataFrame({"size": sizes, "rate": rates}).set_index("size", append=True).rate
+    return table.unstack(sort=False).fillna("–")
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    table = table.reset_index()
+    return markdown_table(list(map(str, table.columns)), table.to_numpy().tolist())
+
+
+def make_sections(rows: dict[str, pd.DataFrame], corpus: Corpus) -> dict[str, str]:
+    """By title, everything that is shown as a table, as Markdown."""
+    compared, fixed = rows["comparison"], rows["batch_size"]
+    first = f"{as_markdown(comparison_table(compared))}\n\n{LEGEND}"
+    sections = {"Every strategy, fixed and dynamic sizes": first}
+    beside = published_table(compared, corpus.hparams, len(corpus.clips))
     if beside is not None:
-        sections["Beside the published figures (LJSpeech, Ge et al., Table 2)"] = beside
+        title = "Beside the published figures (LJSpeech, Ge et al., Table 2)"
+        sections[title] = as_markdown(beside)
     unit = "padding in % of the corpus, as in Gonzalez et al., Table 1"
-    table = padding_by_size(fixed, [found.batch_size for found in fixed], BATCH_SIZES)
-    sections[f"Fixed sizes of 1 to 8 clips: {unit}"] = table
-    if capacities:
-        default = hparams.batch_size * int(frames.max())
-        sizes = [found.batch_capacity or default for found in tables["capacity"]]
-        labels = [f"{s:g} s" for s in sorted(capacities)]
-        table = padding_by_size(tables["capacity"], sizes, labels)
-        sections[f"Dynamic sizes of so many seconds: {unit}"] = table
+    table = padding_by_size(fixed, fixed.batch_size)
+    sections[f"Fixed sizes of 1 to 8 clips: {unit}"] = as_markdown(table)
+    if corpus.capacities:
+        default = corpus.hparams.batch_size * corpus.surveyors[0].longest
+        sizes = rows["capacity"].batch_capacity.fillna(default).map(corpus.capacities)
+        table = padding_by_size(rows["capacity"], sizes)
+        sections[f"Dynamic sizes of so many seconds: {unit}"] = as_markdown(table)
     return sections
 
 
-def draw_all(
-    out: Path, surveyor: Surveyor, hparams: HParams, found: Sequence[Survey], effort: Effort
-) -> list[Path]:
-    size, frames, options = hparams.batch_size, surveyor.lengths, common_options(hparams, False)
-    in_use = [s.parameter is not None and s.value == getattr(hparams, s.parameter) for s in found]
-    curves = frame_of(found).assign(in_use=in_use)
-    sweeps: dict[str, Any] = {
-        "local_randomization_factor": hparams.local_randomization_factor,
-        "bucket_size": max(hparams.bucket_size, size),
-        "num_bins": min(hparams.num_bins, len(frames)),
-        "epochs": effort.sweep_epochs,
-        "per_octave": effort.per_octave,
-    }
+def strategy_table() -> str:
+    """Markdown: every strategy, its parameter with the default, and what larger values do."""
+    rows = []
+    for s in REGISTRY.values():
+        parameter = f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`" if s.parameter else ""
+        rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, s.larger_values])
+    titles = ["`batching_strategy`", "short", "source", "the clips' order", "parameter"]
+    return markdown_table([*titles, "larger values"], rows, labels=6)
+
+
+# ---------------------------------------------------------------------------- searches
+
+
+def recommended(args: argparse.Namespace, corpus: Corpus, surveys: Sequence[Survey]) -> list[str]:
+    """The lines that --recommend prints; they say so where no batching keeps the limits."""
+    h, surveyor, epochs = corpus.hparams, corpus.surveyors[0], corpus.search_epochs
+    size, limits = h.batch_size, Limits(args.min_novelty, 1e9 * args.max_memory)
+    least = f"{args.min_novelty}, as asked"
+    if args.min_novelty is None:
+        paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
+        limits = limits._replace(min_novelty=float(np.nan_to_num(paper.novelty)))
+        least = f"{paper.novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
+    tried = recommend(
+        surveyor,
+        size,
+        limits,
+        batch_capacity=h.batch_capacity,
+        epochs=epochs,
+        progress=lambda found, n: progress_bar("searching", n, " batchings", iterable=found),
+    )
+    order = limits.ranked(tried)
+    if not order:
+        return [f"Nothing to recommend: {unmet(tried, limits)}"]
+    best, costs = order[0], corpus.costs
+    lines = [f"Recommended: {described(best)}", *reasons(order, surveys, least)]
+    if costs and best.largest_batch_frames > 1.05 * costs.largest_frames:
+        lines.append(
+            f"warning: steps were measured up to {costs.largest_frames:,} frames a batch; the "
+            "costs of larger ones are extrapolated"
+        )
+    usual = next(found for found in surveys if found.strategy == "random")
+    if best.num_batches < 0.5 * usual.num_batches:
+        lines.append(
+            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
+            f"{usual.num_batches:,.0f}: an epoch is shorter, but may teach less"
+        )
+    compared = overrides(f"{PAPER_SETTING},{args.hparams}", h, best)
+    return [
+        *lines,
+        f"to train with your own settings, add to them: {batching_overrides(best)}",
+        f"to train with those compared here, batch_size={size} and frames of "
+        f"{1000 * corpus.frame_seconds:.2f} ms, from audio files:",
+        f"train.py --hparams {compared}",
+    ]
+
+
+def equal_padding(strategy: str, corpus: Corpus, surveys: Sequence[Survey]) -> list[str]:
+    """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
+    wanted = [s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size]
+    if not wanted:
+        return [f"--match-zpr {strategy}: not possible on this corpus"]
+    size, target = wanted[0].batch_size, wanted[0].zero_padding_rate
+    frames, epochs = [draw.frames for draw in corpus.draws], corpus.search_epochs
+    lines = [f"Nearest ZPR below {batching_name(strategy, False, False)}'s, {100 * target:.2f} %:"]
+    for other in ("bucket", "alternated_sort"):
+        found = match_zero_padding(frames, size, other, target, epochs=epochs)
+        text = f"={found[0]}: {100 * found[1]:.2f} %" if found else ": none pads so little"
+        lines.append(f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}{text}")
+    return lines
+
+
+# ---------------------------------------------------------------------------- the program
+
+
+def draw_all(out: Path, corpus: Corpus, curves: pd.DataFrame) -> list[Path]:
+    h, surveyor = corpus.hparams, corpus.surveyors[0]
+    frames, size, options = surveyor.lengths, h.batch_size, common_options(h, False)
+    chosen = curves.parameter.map(lambda name: getattr(h, name), na_action="ignore")
+    curves = curves.assign(in_use=chosen == curves.value)
+    epochs, per_octave = corpus.sweep_epochs, corpus.per_octave
     drawn = {
         "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
         "padding_against_randomness": figures.draw_padding_against_randomness(curves),
-        "parameter_sweeps": figures.draw_parameter_sweeps(surveyor, size, **sweeps),
+        "parameter_sweeps": figures.draw_parameter_sweeps(
+            surveyor, size, options, epochs=epochs, per_octave=per_octave
+        ),
         "length_against_position": figures.draw_length_against_position(frames, size, **options),
     }
     return [p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)]
-
-
-def _write(text: str, file: Path) -> None:
-    file.write_text(text, encoding="utf-8")
-
-
-def write_all(out: Path, lines, sections, closing, tables, pictures: list[Path]) -> list[Path]:
-    made = f"{datetime.date.today()}: python {shlex.join(sys.argv)}"
-    parts = ["# Batchings compared", "\n".join(f"- {line}" for line in [made, *lines])]
-    for title, table in sections.items():
-        parts += [f"## {title}", markdown_table(*cells_of(table))]
-    parts.insert(4, LEGEND)
-    if closing:
-        parts += ["## Found", "\n".join(f"- {line.strip()}" for line in closing)]
-    parts += [
-        f"## {path.stem.replace('_', ' ').capitalize()}\n\n![{path.stem}]({path.name})"
-        for path in pictures
-        if path.suffix == ".svg"
-    ]
-    varied = {name: frame_of(t) for name, t in tables.items() if name != "comparison" and t}
-    sweeps = pd.concat(varied, names=["varied"]).reset_index("varied")
-    texts = {
-        "comparison.md": "\n\n".join(parts) + "\n",
-        "comparison.csv": frame_of(tables["comparison"]).to_csv(index=False),
-        "sweeps.csv": sweeps.to_csv(index=False),
-    }
-    for name, text in texts.items():
-        write_atomically(out / name, functools.partial(_write, text))
-    return [out / name for name in texts] + pictures
 
 
 def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     args = parse(arguments)
     try:
-        clips, hparams, costs, notes = prepare(args)
-    except (UserError, OSError) as error:
+        corpus = Corpus(args)
+        args.out.mkdir(parents=True, exist_ok=True)
+    except (UserError, BatchingError, OSError) as error:
         sys.exit(f"compare_batching: {error}")
-    draws = [clips]
-    if args.clips:
-        orders = (np.random.default_rng(seed).permutation(len(clips)) for seed in range(args.draws))
-        draws = [clips.take(order[: args.clips]) for order in orders]
-    clips = draws[0]
-    effort = effort_for(len(clips), args.epochs)
-    surveyors = [
-        Surveyor(clips.frames, seed=n, frames_per_step=hparams.n_frames_per_step, costs=costs)
-        for n, clips in enumerate(draws)
-    ]
-    capacities, refused = capacities_in_frames(args.seconds, clips, hparams)
-    held = list(capacities.values())
-    jobs = plan_jobs(len(clips), hparams, len(draws), held, effort.per_octave)
-    tables, impossible = run_jobs(jobs, surveyors, effort)
-    surveys = tables["comparison"]
-    sections = make_sections(tables, hparams, clips.frames, capacities)
-    lines = [*heading(args, clips.frames, hparams, effort.epochs), *error_sentences(tables, effort)]
-    lines += [*notes, *refused, *same_as_random(hparams, len(clips)), *impossible]
+    tables, impossible = survey_all(corpus)
+    compared = tables["comparison"]
+    lines = [*corpus.heading(args), *impossible]
+    lines.append(f"these means lie within 4 standard errors: {errors_in_words(compared)}")
+    if corpus.is_large:
+        swept = [*tables["parameter"], *tables["batch_size"]]
+        lines.append(
+            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan 1 "
+            "epoch a batching, at half as many values of a parameter; within "
+            f"{errors_in_words(swept)}"
+        )
     closing = []
     if args.match_zpr:
-        closing += equal_padding(
-            args.match_zpr, surveys, draws, hparams.batch_size, effort.search_epochs
-        )
+        closing += equal_padding(args.match_zpr, corpus, compared)
     if args.recommend:
-        closing += recommended(args, surveyors[0], surveys, hparams, effort.search_epochs)
-    print(*lines, sep="\n")
-    for number, (title, table) in enumerate(sections.items()):
-        print(f"\n{title}\n\n{text_table(*cells_of(table))}" + ("" if number else f"\n\n{LEGEND}"))
-    print(*([""] if closing else []), *closing, sep="\n")
+        closing += recommended(args, corpus, compared)
+    rows = {name: frame_of(found) for name, found in tables.items() if found}
+    parts = ["\n".join(f"- {line}" for line in lines)]
+    parts += [f"## {title}\n\n{table}" for title, table in make_sections(rows, corpus).items()]
+    if closing:
+        parts.append("\n".join(["## Found", "", "```", *closing, "```"]))
+    report = "\n\n".join(parts)
+    print(report)
     try:
-        pictures = draw_all(args.out, surveyors[0], hparams, tables["parameter"], effort)
-        written = write_all(args.out, lines, sections, closing, tables, pictures)
+        pictures = draw_all(args.out, corpus, rows["parameter"].reset_index(drop=True))
+        shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
+        command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
+        sweeps = pd.concat(
+            {name: rows[name] for name in rows if name != "comparison"}, names=["varied"]
+        )
+        texts = {
+            "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
+            "comparison.csv": rows["comparison"].to_csv(index=False),
+            "sweeps.csv": sweeps.reset_index("varied").to_csv(index=False),
+        }
+        for name, text in texts.items():
+            write = functools.partial(Path.write_text, data=text, encoding="utf-8")
+            write_atomically(args.out / name, write)
     except OSError as error:
         sys.exit(
             f"compare_batching: {args.out} cannot be written: {error}; free some space, or choose "
             "another folder with -o"
         )
-    print("\nwritten:", *written, sep="\n  ")
+    print("\nwritten:", *(args.out / name for name in texts), *pictures, sep="\n  ")
     print(f"took {time.monotonic() - began:.1f} s")
 
 

@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--out {args.out}: is there already; delete it or name another folder")
     try:
         page, well = soak(args)
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.exit(f"soak.py: {error}")
     print(f"\n{page}")
     write_atomically(args.out / "soak.md", lambda path: path.write_text(page, encoding="utf-8"))

@@ -42,7 +42,7 @@ from training.checkpoint import list_checkpoints
 
 try:
     from analysis.lengths import read_lengths
-    from analysis.recommendation import as_hparams, batching_overrides, recommend
+    from analysis.recommendation import Limits, batching_overrides, recommend
     from analysis.runs import EPOCH_MINUTES_FILE
     from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
 except ImportError as error:
@@ -97,10 +97,10 @@ def recommended_overrides(surveyor: Surveyor, hparams: HParams) -> str:
     """The exponential noise that mixes as much as the paper's batching, as --recommend finds it."""
     size = hparams.batch_size
     paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-    found = recommend(surveyor, size, min_novelty=paper.novelty, epochs=PLANNED)
-    exponential = [x for x in found.tried if x.strategy == "semi_sorted_exponential"]
+    found = recommend(surveyor, size, Limits(paper.novelty), epochs=PLANNED)
+    exponential = [x for x in found if x.strategy == "semi_sorted_exponential"]
     [best] = [x for x in exponential if x.dynamic_batch_size]
-    return batching_overrides(as_hparams(best, hparams))
+    return batching_overrides(best)
 
 
 def size_of_equal_updates(surveyor: Surveyor, batch_size: int) -> int:

@@ -769,20 +769,6 @@ def test_docstring_example_runs():
     assert Counter(trained) == dict.fromkeys(range(20), 100)
 
 
-@every_strategy
-def test_known_orders_give_the_same_batches(strategy):
-    lengths = np.random.default_rng(0).integers(10, 400, 90)
-    known = {}
-    for sizes in ({}, {"dynamic_batch_size": True}, {"batch_randomization": True}):
-        for batch_size in (3, 5):
-            options = {"bucket_size": 20, "num_bins": 4, "epoch": 2} | sizes
-            plan = plan_epoch(lengths, batch_size, strategy, known_orders=known, **options)
-            alone = plan_epoch(lengths, batch_size, strategy, **options)
-            assert np.array_equal(plan.order, alone.order)
-            assert np.array_equal(plan.starts, alone.starts)
-    assert len(known) <= 2
-
-
 def test_plan_is_a_sequence_of_batches():
     batches = [[3, 1], [4], [0, 2]]
     plan = EpochPlan.from_batches(batches)

@@ -13,10 +13,9 @@ from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
 from analysis import published
-from analysis.lengths import CorpusLengths, read_lengths
-from analysis.survey import Surveyor, match_zero_padding, mean_survey
+from analysis.lengths import read_lengths
+from analysis.survey import match_zero_padding, mean_survey
 from batching import STRATEGIES, plan_epoch
-from clip_table import Clip, ClipTable, write_table
 from hparams import create_hparams
 from scripts import compare_batching as program
 
@@ -55,6 +54,10 @@ def run(capsys, *arguments):
     return capsys.readouterr().out
 
 
+def corpus_of(path, *arguments):
+    return program.Corpus(program.parse([str(path), *map(str, arguments)]))
+
+
 def refused(capsys, *arguments):
     with pytest.raises(SystemExit) as stopped:
         program.main([str(argument) for argument in arguments])
@@ -80,56 +83,39 @@ def test_bad_files_are_refused_by_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_options_are_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--clips 41", "has 40 clips"),
+        ("--hparams batch_sise=3", "batch_sise"),
+        ("--hparams batch_capacity=9", "longest clip"),
+        ("--recommend --max-memory 8", "benchmarks/epoch.py"),
+        ("--epochs 0", "'0': expected a whole number from 1"),
+        ("--seconds 16,-1", "expected a number above 0"),
+        ("--min-novelty 0.5", "add it"),
+        ("--recommend --min-novelty 2", "from 0 to 1"),
+        ("--recommend --max-memory 8 --cost COSTS", "no memory was measured"),
+        ("-o lengths.csv", "lengths.csv: not a folder"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
     path = write_csv(tmp_path / "lengths.csv")
-    out = ["-o", tmp_path / "out"]
-    assert "no such file" in refused(capsys, tmp_path / "none.csv")
-    assert "has 40 clips" in refused(capsys, path, "--clips", 41, *out)
-    assert "batch_sise" in refused(capsys, path, "--hparams", "batch_sise=3", *out)
-    assert "longest clip" in refused(capsys, path, "--hparams", "batch_capacity=9", *out)
-    message = refused(capsys, path, "--recommend", "--max-memory", 8, *out)
-    assert "benchmarks/epoch.py" in message
-    for option in ("--clips", "--draws", "--epochs"):
-        assert "'0': expected a whole number from 1" in refused(capsys, path, option, 0, *out)
-    for seconds in ("16,x", "16,-1"):
-        assert "expected a number above 0" in refused(capsys, path, "--seconds", seconds, *out)
-    assert "expected a number above 0" in refused(capsys, path, "--max-memory", 0, *out)
-    assert "add it" in refused(capsys, path, "--min-novelty", 0.5, *out)
-    assert "from 0 to 1" in refused(capsys, path, "--recommend", "--min-novelty", 2, *out)
-    costs = write_known_costs(tmp_path / "costs.json", memory=False)
-    message = refused(capsys, path, "--cost", costs, "--recommend", "--max-memory", 8, *out)
-    assert "no memory was measured" in message
-    (tmp_path / "out").write_text("in the way")
-    assert "out" in refused(capsys, path, *out)
+    write_known_costs(tmp_path / "COSTS", memory=False)
+    assert message in refused(capsys, path, *arguments.split())
+    assert not (tmp_path / "compare_batching").exists()
 
 
 # ---------------------------------------------------------------------------- the tables
-
-
-def test_clip_tables_compare_like_their_lengths(tmp_path, capsys, quick_pictures):
-    clips = [Clip(f"clip{i}.wav", "", b"a" * 40, int(n) // 276, "") for i, n in enumerate(SAMPLES)]
-    write_table(ClipTable.of(tmp_path / "x", enumerate(clips)), {})
-    lines = ["id,frames,symbols", *(f"{clip.id},{clip.num_frames},40" for clip in clips)]
-    (tmp_path / "lengths.csv").write_text("\n".join(lines))
-    shown = []
-    for name in ("x.clips", "lengths.csv"):
-        printed = run(capsys, tmp_path / name, "-o", tmp_path / "out", "--epochs", 1)
-        other = (str(tmp_path), "took ")  # names and times
-        lines = [line for line in printed.splitlines() if not any(word in line for word in other)]
-        shown.append(lines)
-    assert len(shown[0]) > len(STRATEGIES)
-    assert shown[0] == shown[1]
 
 
 def test_tables_and_pictures_are_written(tmp_path, capsys):
     out = tmp_path / "out"
     shown = run(
         capsys,
-        *(write_csv(tmp_path / "lengths.csv"), "-o", out, "--epochs", 3, "--seconds", "2,16,32"),
-        *("--hparams", "batch_size=4,bucket_size=8,num_bins=5"),
+        *(write_csv(tmp_path / "lengths.csv"), "-o", out, "--epochs", 3, "--seconds", "2,16,1e300"),
+        *("--hparams", "batch_size=4,bucket_size=8,num_bins=5,n_frames_per_step=3"),
     )
-    lines = [line for line in shown.splitlines() if str(tmp_path) not in line]
-    assert max(map(len, lines)) <= 120
     names = {path.name for path in out.iterdir()}
     pictures = {"epoch_excerpt", "padding_against_randomness"}
     pictures |= {"parameter_sweeps", "length_against_position"}
@@ -143,34 +129,15 @@ def test_tables_and_pictures_are_written(tmp_path, capsys):
     assert len(rows) == 2 * len(STRATEGIES)  # fixed and dynamic sizes
     lengths = np.sort(1 + SAMPLES // 276)
     row = next(r for r in rows if (r["strategy"], r["dynamic_batch_size"]) == ("sorted", "False"))
-    longest = lengths[3::4]
-    assert float(row["decoder_steps"]) == longest.sum()
-    assert float(row["padded_fraction"]) == pytest.approx(1 - lengths.sum() / (4 * longest.sum()))
+    steps = [-(-int(length) // 3) for length in lengths[3::4]]
+    assert float(row["decoder_steps"]) == sum(steps)
+    assert float(row["padded_fraction"]) == pytest.approx(1 - lengths.sum() / (12 * sum(steps)))
     with open(out / "sweeps.csv") as file:
         varied = [r["varied"] for r in csv.DictReader(file)]
     assert varied.count("batch_size") == len(STRATEGIES) * 8
     assert varied.count("capacity") == len(STRATEGIES) * 2
     assert "Refused: batches of 2 s" in shown  # the longest clip has almost 10
-
-
-@pytest.mark.usefixtures("quick_pictures")
-def test_several_frames_per_step_make_fewer_steps(tmp_path, capsys):
-    out = tmp_path / "out"
-    path = write_csv(tmp_path / "lengths.csv")
-    run(capsys, path, "-o", out, "--epochs", 1, "--hparams", "batch_size=4,n_frames_per_step=3")
-    with open(out / "comparison.csv") as file:
-        row = next(row for row in csv.DictReader(file) if row["strategy"] == "sorted")
-    longest = np.sort(1 + SAMPLES // 276)[3::4]
-    assert float(row["decoder_steps"]) == sum(-(-int(length) // 3) for length in longest)
-    assert float(row["largest_batch_frames"]) == 4 * 3 * -(-int(longest[-1]) // 3)
-
-
-def test_refused_capacities_name_the_longest_clip():
-    clips = CorpusLengths(["a", "b"], np.array([80, 160]))
-    allowed, (note,) = program.capacities_in_frames([1.5, 3], clips, HPARAMS)
-    assert allowed == {3: 239}  # 3 s of 276 samples at 22,050 Hz
-    assert "1.5 s" in note
-    assert "b alone has 2.00 s" in note
+    assert "1e+300 s" in shown  # all of the corpus in a batch
 
 
 @pytest.mark.usefixtures("quick_pictures")
@@ -186,29 +153,26 @@ def test_tiny_corpora_are_compared(tmp_path, capsys, samples):
     assert "nan" not in shown
 
 
-@pytest.mark.usefixtures("broken_strategy")
-def test_faults_of_strategies_are_raised(tmp_path):
-    with pytest.raises(ValueError, match="could not be broadcast"):
-        program.main([str(write_csv(tmp_path / "lengths.csv")), "-o", str(tmp_path / "out")])
-
-
-def test_parameters_that_mean_random_are_noted():
-    notes = program.same_as_random(HPARAMS, 66)
-    assert len(notes) == 2
-    assert "bucket_size=1024" in notes[0]
-    assert "num_bins=58 for 5 batches" in notes[1]
-    assert program.same_as_random(HPARAMS, 10_480) == []
+def test_parameters_that_mean_random_are_noted(tmp_path):
+    """And a capacity that does not hold the longest clip names it."""
+    path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
+    options = program.parse([str(path), "--seconds", "1.5,3"])
+    corpus = program.Corpus(options)
+    *_, refused_sizes, bucket, bins = corpus.heading(options)
+    assert corpus.capacities == {239: "3 s"}  # 3 s of 276 samples at 22,050 Hz
+    assert "1.5 s" in refused_sizes
+    assert "clip65 alone has 2.00 s" in refused_sizes
+    assert "bucket_size=1024" in bucket
+    assert "num_bins=58 for 5 batches" in bins
 
 
 def test_published_figures_need_the_papers_setting():
-    one = survey([10, 20, 30], 2, "sorted")
-    assert program.published_table([one], HPARAMS, 13_100) is None
+    rows = program.frame_of([survey([10, 20, 30], 2, "sorted")])
+    assert program.published_table(rows, HPARAMS, 13_100) is None
     other = create_hparams("local_randomization_factor=0.2", base=HPARAMS)
-    assert program.published_table([one], other, published.TRAINING_CLIPS) is None
-    table = program.published_table([one], HPARAMS, published.TRAINING_CLIPS)
-    assert table.to_numpy().tolist() == [
-        ["SB", "0.16", "16.67", "+16.51", "526.43", "23.33", "-503.10"]
-    ]
+    assert program.published_table(rows, other, published.TRAINING_CLIPS) is None
+    table = program.published_table(rows, HPARAMS, published.TRAINING_CLIPS)
+    assert table.to_numpy().tolist() == [["0.16", "16.67", "+16.51", "526.43", "23.33", "-503.10"]]
 
 
 def test_ljspeech_meets_every_published_number():
@@ -274,28 +238,23 @@ def recommended_line(shown):
 
 @pytest.mark.usefixtures("quick_pictures")
 def test_recommended_overrides_mix_as_asked(tmp_path, capsys):
-    path, out = write_csv(tmp_path / "lengths.csv"), tmp_path / "out"
-    common = (path, "-o", out, "--epochs", 4, "--recommend", "--hparams", "batch_size=4")
-    shown = run(capsys, *common, "--min-novelty", 0.7)
-    hparams = recommended_line(shown)
-    assert hparams.hop_length == 276
-    assert hparams.batch_size == 4
-    assert hparams.batch_randomization
-    (own,) = re.findall("^to train with your own settings, add to them: (.*)$", shown, re.M)
-    assert create_hparams(own, base=hparams) == hparams
-    assert (create_hparams(own).batch_size, create_hparams(own).hop_length) == (64, 256)
-    options = program.common_options(hparams, hparams.dynamic_batch_size)
-    lengths = 1 + SAMPLES // 276
-    found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **options)
-    assert found.novelty >= 0.7
+    path, lengths = write_csv(tmp_path / "lengths.csv"), 1 + SAMPLES // 276
+    common = (path, "-o", tmp_path / "out", "--epochs", 4, "--recommend")
+    common = (*common, "--hparams", "batch_size=4")
     paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)
-    shown = run(capsys, *common)
+    for options, least in ((("--min-novelty", 0.7), 0.7), ((), paper.novelty)):
+        shown = run(capsys, *common, *options)
+        hparams = recommended_line(shown)
+        assert (hparams.hop_length, hparams.batch_size) == (276, 4)
+        assert hparams.batch_randomization
+        (own,) = re.findall("^to train with your own settings, add to them: (.*)$", shown, re.M)
+        assert create_hparams(own, base=hparams) == hparams
+        assert (create_hparams(own).batch_size, create_hparams(own).hop_length) == (64, 256)
+        plans = program.common_options(hparams, hparams.dynamic_batch_size)
+        found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **plans)
+        assert found.novelty >= least
     assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
-    recommended = recommended_line(shown)
-    options = program.common_options(recommended, recommended.dynamic_batch_size)
-    usual = survey(lengths, 4, recommended.batching_strategy, epochs=4, **options)
-    assert usual.novelty >= paper.novelty
-    assert usual.decoder_steps <= paper.decoder_steps
+    assert found.decoder_steps <= paper.decoder_steps
 
 
 @pytest.mark.usefixtures("quick_pictures")
@@ -307,7 +266,7 @@ def test_memory_limits_choose_the_capacity(tmp_path, capsys):
     longest = int((1 + SAMPLES // 276).max())
     hparams = recommended_line(run(capsys, *common, "--max-memory", 8 * longest * 1000 / 1e9))
     assert 4 * longest < hparams.batch_capacity <= 8 * longest
-    assert program.batching_overrides(hparams).endswith(f"batch_capacity={hparams.batch_capacity}")
+    assert hparams.dynamic_batch_size
     shown = run(capsys, *common, "--max-memory", 1e-6)
     assert "no batching fits into 1e-06 GB: the least is" in shown
     assert "train.py" not in shown
@@ -326,17 +285,16 @@ def test_strategies_are_printed_without_a_file(capsys):
 # ---------------------------------------------------------------------------- large corpora
 
 
-def test_printed_errors_hold_on_large_corpora(monkeypatch):
-    frames = np.random.default_rng(1).integers(80, 800, 2000)
-    hparams = create_hparams("bucket_size=64,num_bins=20", base=HPARAMS)
-    monkeypatch.setattr(program, "LARGE_CORPUS", len(frames))
-    quick = program.effort_for(len(frames), None)
+def test_printed_errors_hold_on_large_corpora(tmp_path, monkeypatch):
+    """Against other plans of the same corpus, several times as many."""
+    samples = 276 * np.random.default_rng(1).integers(80, 800, 2000)
+    path = write_csv(tmp_path / "lengths.csv", samples)
+    settings = ["--hparams", "bucket_size=64,num_bins=20"]
+    monkeypatch.setattr(program, "LARGE_CORPUS", len(samples))
+    quick, full = corpus_of(path, *settings), corpus_of(path, *settings, "--epochs", 24)
     assert (quick.epochs, quick.sweep_epochs, quick.per_octave) == (3, 1, 1)
-    jobs = program.plan_jobs(len(frames), hparams, 1, [], quick.per_octave)
-    found, _ = program.run_jobs(jobs, [Surveyor(frames)], quick)
-    full = program.Effort(24, 12, 12, 1)
-    # Other plans of the same corpus, several times as many.
-    means, _ = program.run_jobs(jobs, [Surveyor(frames, seed=1)], full)
+    full.sweep_epochs, full.surveyors[0].seed = 12, 1
+    (found, _), (means, _) = program.survey_all(quick), program.survey_all(full)
     sweeps = [*found["parameter"], *found["batch_size"]]
     sets = {"comparison": found["comparison"], "parameter": sweeps, "batch_size": sweeps}
     for table, surveys in sets.items():
@@ -349,10 +307,6 @@ def test_printed_errors_hold_on_large_corpora(monkeypatch):
                 scale = getattr(theirs, name) if is_relative else 1
                 difference = 100 * (getattr(ours, name) - getattr(theirs, name)) / scale
                 assert np.isnan(difference) or abs(difference) <= error, (ours, name)
-    first, second = program.error_sentences(found, quick)
-    assert f"ZPR {program.largest_errors(sweeps)['zero_padding_rate']:.2g} points" in second
-    assert "within 4 standard errors" in first
-    assert "1 epoch a batching" in second
 
 
 def test_searches_try_few_of_many_values():
@@ -384,10 +338,3 @@ def test_full_disk_is_one_message(tmp_path, capsys, monkeypatch, fails):
     assert message.startswith(f"compare_batching: {out} cannot be written: ")
     assert "No space left on device; free some space" in message
     assert list(out.iterdir()) == []
-
-
-@pytest.mark.usefixtures("quick_pictures")
-def test_capacities_beyond_the_corpus_are_surveyed(tmp_path, capsys):
-    path = write_csv(tmp_path / "lengths.csv", SAMPLES[:6])
-    shown = run(capsys, path, "-o", tmp_path / "out", "--epochs", 1, "--seconds", "1e300")
-    assert "1e+300 s" in shown

@@ -325,7 +325,7 @@ def test_defaults_are_the_published_ones():
 
 def test_arguments_of_plan_epoch_are_settings():
     parameters = inspect.signature(batching.plan_epoch).parameters
-    beside = {"lengths", "strategy", "epoch", "known_orders"}
+    beside = {"lengths", "strategy", "epoch"}
     assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
     for parameter in batching.PARAMETERS:

@@ -57,17 +57,19 @@ def test_every_format_gives_frames(tmp_path, content, frames, symbols, texts):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", ": empty; expected lines of id,samples or"),
-        ("id,samples\n", ": a header and no clip under it"),
-        ("a,22050\n", ":1: 'a,22050': expected id,samples or id,frames"),
-        ("id,samples\na,5\nb,x\n", ":3: 'b,x', expected id,samples in whole numbers from 1"),
+        ("", "; expected id,samples or id,frames"),
+        ("id,samples\n", ": it begins with 'id,samples' in 1 lines; expected id,samples or"),
+        ("a,22050\n", ": it begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
+        ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples in whole numbers from 1"),
         ("id,frames\na,0\n", ":2: 'a,0'"),
+        ("id,frames\na,10000000000\n", ":2: 'a,10000000000': expected id,frames in whole numbers"),
+        (f"id,frames\na,{'9' * 5000}\n", f":2: 'a,{'9' * 58}': expected id,frames in whole"),
         ("id,frames\na,2.5\n", ":2: 'a,2.5'"),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
-        ("a.wav|Go on.\n", ":1: path|text without seconds; scripts/prepare_ljspeech.py"),
-        ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: seconds 'nan', expected a number above 0"),
-        ("a.wav|Go on.|x\n", ":1: seconds 'x', expected a number"),
-        ("a.wav|Go on.|1|2\n", ":1: 4 fields, expected path|text|seconds"),
+        ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare_ljspeech.py"),
+        ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': expected seconds above 0"),
+        ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
+        ("a.wav|Go on.|1|2\n", ":1: 'a.wav|Go on.|1|2': 4 fields, expected path|text|seconds"),
     ],
 )
 def test_wrong_files_are_refused_by_line(tmp_path, content, expected):
@@ -110,7 +112,7 @@ def test_symbols_are_counted_in_texts(tmp_path):
     assert "a second assumed" in with_symbols(frames, HPARAMS)[1]
     with pytest.raises(UserError, match="no text for 1 of 2 clips, 'a' first"):
         with_symbols(frames, HPARAMS, write(texts, "b|Oh!\n"))
-    with pytest.raises(UserError, match=r"1 of 2 lines refused:\n .*:2: 4 fields"):
+    with pytest.raises(UserError, match=r"1 of 2 lines refused:\n .*:2: .* 4 fields"):
         with_symbols(frames, HPARAMS, write(texts, "b|B\nc|C|C|C\n"))
 
 
@@ -129,31 +131,13 @@ def test_synthetic_lengths_are_distributed_as_ljspeech(ljspeech_metadata):
         assert ours.mean() == pytest.approx(theirs.mean(), rel=0.02)
 
 
-def test_synthetic_corpora_read_back(tmp_path, monkeypatch):
+def test_synthetic_corpora_read_back(tmp_path):
     hparams = create_hparams("n_mel_channels=4,hop_time=400,load_mel_from_disk=True")
     wanted = synthetic_lengths(30, hparams)
     clips = read_filelist(make_corpus(tmp_path, wanted, hparams), hparams)
     assert [clip.num_frames for clip in clips] == wanted.frames.tolist()
     counts = [len(text_to_sequence(clip.text, hparams.text_cleaners)) for clip in clips]
     assert counts == wanted.symbols.tolist()
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "save", fail)
-    with pytest.raises(UserError, match=r"No space left on device.*TMPDIR"):
-        make_corpus(tmp_path, wanted, hparams)
-
-
-# ---------------------------------------------------------------------------- absurd lengths
-
-
-@pytest.mark.parametrize("count", ["100000000000000000", 5000 * "9"])
-def test_lengths_no_clip_has_are_refused(tmp_path, count):
-    path = write(tmp_path / "lengths.csv", f"id,frames\na,100\nb,{count}\n")
-    with pytest.raises(UserError, match=r":3: 'b,.*from 1 to 10,000,000,000") as refusal:
-        read_lengths(path, HParams())
-    assert len(str(refusal.value)) < 400
 
 
 FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.just('"'))
