@@ -206,7 +206,8 @@ def main(arguments: list[str] | None = None) -> None:
     if args.out.exists():
         parser.error(f"--out {args.out}: is there already; delete it or name another folder")
     out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
-    run, undisturbed, stops = out / "stopped", out / "undisturbed", []
+    run, undisturbed = out / "stopped", out / "undisturbed"
+    stops: list[Stop] = []
     kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
     draw.shuffle(kinds)
     try:
