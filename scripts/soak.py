@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,24 +91,19 @@ def train_to_the_end(output: Path, overrides: str, epochs: int) -> None:
         raise UserError(f"{output} could not be finished:\n{ended.stdout}{ended.stderr}")
 
 
-def start(arguments: list[str], log: Path, most_bytes: int) -> subprocess.Popen:
-    """The program in a session of its own. No file that it writes grows beyond `most_bytes`."""
-
-    def prepare() -> None:
-        for number in SIGNALS[1:]:  # a shell may have had this program ignore some
-            signal.signal(number, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
-    with open(log, "wb") as file:
-        return subprocess.Popen(
-            arguments, stdout=file, stderr=file, start_new_session=True, preexec_fn=prepare
-        )
+def limit_files(most_bytes: int) -> None:
+    """In the new process: no file that it writes grows beyond `most_bytes`."""
+    for number in SIGNALS[1:]:  # a shell may have had this program ignore some
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
-def wait(process: subprocess.Popen, seconds: float, done: Callable[[], bool]) -> None:
-    """Until it is done, ends, or so many seconds have passed."""
+def wait(process: subprocess.Popen, seconds: float, log: Path | None = None) -> None:
+    """For so many seconds, until it ends, or until its log says that set-up is done."""
     until = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < until and not done():
+    while process.poll() is None and time.monotonic() < until:
+        if log and TRAINING in log.read_text():
+            return
         time.sleep(0.01)
 
 
@@ -141,10 +135,14 @@ def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log:
         newest[0].rename(hidden)
         newest[0].mkdir()
         before, for_training, seconds = listing(output), True, MAX_SECONDS
-    process = start(arguments, log, most_bytes)
+    prepare = functools.partial(limit_files, most_bytes)
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            arguments, stdout=file, stderr=file, start_new_session=True, preexec_fn=prepare
+        )
     if for_training:
-        wait(process, STUCK_SECONDS, lambda: TRAINING in log.read_text())
-    wait(process, seconds, lambda: False)
+        wait(process, STUCK_SECONDS, log)
+    wait(process, seconds)
     by_itself = process.poll() is not None
     if not by_itself:
         send(process.pid, signal.Signals.__members__.get(kind, signal.SIGTERM))

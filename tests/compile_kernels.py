@@ -30,19 +30,9 @@ CASES = [  # clips, symbols, precision
     (16, 120, "fp32"),
     (64, 32, "fp32"),
 ]
-FULL = {
-    "attention_size": 1024,
-    "context_size": 512,
-    "decoder_size": 1024,
-    "dim": 128,
-    "kernel_size": 31,
-    "p_attention_dropout": 0.1,
-    "p_decoder_dropout": 0.1,
-    "location_gradient": True,
-    "differentiable": True,
-    "early_launch": True,
-    "stream": 0,
-}
+# Of graphs.Setting: A, E, H, D, K; dropout of both LSTMs; location gradient, differentiable, early
+# launches; stream.
+FULL = (1024, 512, 1024, 128, 31, 0.1, 0.1, True, True, True, 0)
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
@@ -70,7 +60,7 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
     graphs._Loop = made_once
     operands = torch.bfloat16 if precision == "bf16" else torch.float32
     types = torch.device("cuda"), torch.float32, operands, precision == "tf32"
-    graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), **FULL))
+    graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *FULL))
     return found
 
 
