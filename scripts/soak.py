@@ -14,6 +14,7 @@ Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
 
 import project_root
 
+import functools
 import os
 import random
 import resource
