@@ -10,7 +10,7 @@ from files import METRICS_FILE
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.
-PARTS = ("iteration", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
+PARTS = ("loop", "state_dict", "optimizer", "learning_rate", "scaler", "sampler", "corpus")
 TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
     *("frames_per_second", "padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
@@ -18,23 +18,21 @@ TIMES = {
 
 
 def differences(one: object, other: object, place: str = "") -> list[str]:
-    """Where two values, nested in dicts and lists, are not equal bit by bit."""
+    """Where two values, nested in dicts and lists, are not equal bit by bit, but for TIMES."""
     if type(one) is not type(other):
         return [f"{place}: {type(one).__name__}, {type(other).__name__}"]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = one.dtype == other.dtype and torch.equal(one, other)
         return [] if same else [place]
-    if isinstance(one, (dict, list, tuple)):
-        pairs, others = _entries(one), _entries(other)
-        if pairs.keys() != others.keys():
-            return [f"{place}: {len(pairs)} entries, {len(others)}"]
-        found = (differences(pairs[name], others[name], f"{place}/{name}") for name in pairs)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return [f"{place}: {len(one)} entries, {len(other)}"]
+        names = [name for name in one if name not in TIMES]
+        found = (differences(one[name], other[name], f"{place}/{name}") for name in names)
         return [line for lines in found for line in lines]
     return [] if one == other else [f"{place}: {one}, {other}"]
-
-
-def _entries(values) -> dict:
-    return dict(values) if isinstance(values, dict) else dict(enumerate(values))
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
@@ -63,7 +61,4 @@ def compare_runs(one: Path, other: Path) -> list[str]:
         ours, theirs = load_checkpoint(one / name), load_checkpoint(other / name)
         for part in PARTS:
             found += differences(ours[part], theirs[part], f"{name}/{part}")
-        for loop, value in theirs["loop"].items():
-            if loop not in TIMES:
-                found += differences(ours["loop"][loop], value, f"{name}/loop/{loop}")
     return found

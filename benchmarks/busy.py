@@ -8,47 +8,57 @@ graphs and once for their wall time, and then under torch's profiler, 100 of the
 its buffers hold no more. The paper's settings (SSB-DBS-BR, batch size 16, 12.5 ms between
 frames) unless --hparams changes them.
 
-On compute capability 9.0 and above a kernel of the fast decoder begins early and waits for the one
-before it. That waiting is part of its time, so the busy share is an upper bound there. The steps
-are then profiled again with late launches; all figures but the upper bound are of those.
+All launches are late ones: a kernel of the fast decoder that begins early waits for the one before
+it, and that waiting would count as work.
 """
 
 from project_root import ROOT
 
-import argparse
+import itertools
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
 
+import numpy as np
 import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.lengths import make_corpus, synthetic_lengths
+from analysis.lengths import CorpusLengths, synthetic_lengths
 from analysis.tables import markdown_table
-from data_utils import Batch, make_loader, read_filelist
+from audio import mel_fingerprint
+from data_utils import MEL_SETTINGS_FILE, Batch, make_loader, read_filelist
 from errors import UserError
 from files import write_json
-from hparams import create_hparams
+from hparams import HParams, create_hparams
 from training.machine import measured_on, seconds_of, synchronize
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
-if not fast_path.IS_HERE:
-    sys.exit(f"busy.py: {fast_path.MISSING}")
-from fast_decoder import graphs
-
-BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast"
+BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
 SESSION = 100  # steps
 TOP = 15  # kernels
+
+
+def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
+    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`."""
+    lines, shape = [], (hparams.n_mel_channels, int(clips.frames.max()))
+    mel = np.random.default_rng(0).standard_normal(shape, np.float32) - 5
+    for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
+        path = folder / f"{i:05d}.npy"
+        np.save(path, mel[:, :frames])
+        text = ("aeiou " * symbols)[: symbols - 1] + "n"  # no abbreviation, which would grow
+        lines.append(f"{path}|{text}\n")
+    write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
+    (folder / "mels.txt").write_text("".join(lines), encoding="utf-8")
+    return folder / "mels.txt"
 
 
 def run(trainer: Trainer, batches: Iterator[Batch], steps: int) -> None:
@@ -69,15 +79,15 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def profile(trainer: Trainer, batches: Iterator[Batch], args: argparse.Namespace) -> dict:
+def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
     wall, busy, kernels = 0, 0, Counter[str]()
     activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
-    for done in range(0, args.steps, SESSION):
+    for done in range(0, steps, SESSION):
         synchronize(trainer.device)
         with torch.profiler.profile(activities=[activity]) as profiler:
             start = time.time_ns()
-            run(trainer, batches, min(SESSION, args.steps - done))
+            run(trainer, batches, min(SESSION, steps - done))
             synchronize(trainer.device)
             end = time.time_ns()
         seen = [
@@ -87,53 +97,35 @@ def profile(trainer: Trainer, batches: Iterator[Batch], args: argparse.Namespace
             and not event.is_user_annotation()
         ]
         if max((stop for _, _, stop in seen), default=start) < end - (end - start) / 10:
-            return {"busy": None}  # the buffers were full
+            return {"busy": None, "top_kernels": []}  # the buffers were full
         wall += end - start
         busy += busy_ns((max(since, start), min(stop, end)) for _, since, stop in seen)
         for name, since, stop in seen:
             kernels[name] += stop - since
     shares = [{"name": name[:80], "share": ns / wall} for name, ns in kernels.most_common(TOP)]
-    return {"busy": busy / wall, "top_kernels": shares, "profiled_steps": args.steps}
+    return {"busy": busy / wall, "top_kernels": shares}
 
 
-def measure(filelist: Path, args: argparse.Namespace) -> dict:
-    clips = read_filelist(filelist, args.hparams)
-    trainer = Trainer(args.hparams, args.device)
-    sampler = make_sampler(clips, args.hparams)
-    loader = make_loader(clips, args.hparams, args.device.type == "cuda", sampler)
+def measure(filelist: Path, hparams: HParams, device: torch.device, steps: int) -> dict:
+    clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, device)
+    if fast_path.IS_HERE:
+        from fast_decoder import graphs
+
+        graphs.EARLY_LAUNCHES = False
+    sampler = make_sampler(clips, hparams)
+    loader = make_loader(clips, hparams, device.type == "cuda", sampler)
 
     def batches() -> Iterator[Batch]:
         """The same ones each time."""
-        for epoch in range(10**9):
+        for epoch in itertools.count():
             sampler.set_epoch(epoch)
             yield from loader
 
-    run(trainer, batches(), args.steps)
+    run(trainer, batches(), steps)
     stream = batches()
     run(trainer, stream, 1)  # starts the loader
-    result = {"wall_seconds": seconds_of(args.device, run, trainer, stream, args.steps)}
-    result |= profile(trainer, batches(), args) | {"busy_upper_bound": None}
-    if args.hparams.decoder == "fast" and graphs.launches_early(args.device):
-        upper_bound, graphs.EARLY_LAUNCHES = result["busy"], False
-        run(trainer, batches(), args.steps)
-        result |= profile(trainer, batches(), args) | {"busy_upper_bound": upper_bound}
-    return result | {"fast_decoder": trainer.decoder_description}
-
-
-def report(result: dict) -> str:
-    """Markdown."""
-    names = {
-        "busy": "GPU busy",
-        "busy_upper_bound": "the same at most, with kernels' waiting in it",
-    }
-    shares = {shown: result[name] for name, shown in names.items()}
-    shares |= {kernel["name"]: kernel["share"] for kernel in result.get("top_kernels", [])}
-    rows = [[n, "not measured" if s is None else f"{s:.1%}"] for n, s in shares.items()]
-    return (
-        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
-        f"{result['steps']} steps, {result['wall_seconds']:.2f} s without the profiler; "
-        f"{result['fast_decoder']}\n\n{markdown_table(['', 'share of wall time'], rows)}"
-    )
+    result = {"wall_seconds": seconds_of(device, run, trainer, stream, steps)}
+    return result | profile(trainer, batches(), steps) | {"decoder": trainer.decoder_description}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -144,15 +136,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--hparams", default="", metavar="name=value,...")
     args = parser.parse_args(arguments)
     try:
-        hparams = create_hparams(args.hparams, create_hparams(BASE))
-        args.hparams = replace(hparams, load_mel_from_disk=True, precision=args.precision)
-        lengths = synthetic_lengths(args.clips, args.hparams)
+        hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
         with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-            result = measure(make_corpus(Path(folder), lengths, args.hparams), args)
-    except (UserError, OSError) as error:  # no space for the clips, say
+            filelist = make_corpus(Path(folder), synthetic_lengths(args.clips, hparams), hparams)
+            result = measure(filelist, hparams, args.device, args.steps)
+    except (UserError, OSError) as error:  # a full disk
         sys.exit(f"busy.py: {error}")
     result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
-    print(report(result))
+    busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
+    rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
+    print(
+        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
+        f"{result['steps']} steps, {result['wall_seconds']:.2f} s without the profiler; "
+        f"{result['decoder']}\n\n"
+        + markdown_table(["", "share of wall time"], [["GPU busy", busy], *rows])
+    )
     if args.json:
         write_json(args.json, result)
 

@@ -16,11 +16,12 @@ The limit is the time that a training step's arithmetic alone would take: its FL
 import project_root
 
 import argparse
+import functools
 import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
 from fast_decoder import describe
 
+PARTS = {"step": "speedup", "decoder alone": "decoder_alone_speedup"}
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
@@ -73,17 +75,16 @@ class Workload:
         loss.backward()
 
 
-def measure_seconds(args: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
-    """Seconds of every repeat: {"step": {"fast": [...], "reference": ...}, "decoder alone": ...}"""
+def measure_seconds(args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Seconds of every repeat of "step, fast", "step, reference", "decoder alone, fast", ..."""
     workload = Workload(args)
     parts = {"step": workload.step, "decoder alone": workload.decoder_alone}
     tasks = {
-        f"{part}, {name}": lambda run=run, name=name: run(name)
+        f"{part}, {name}": functools.partial(run, name)
         for part, run in parts.items()
         for name in DECODERS
     }
-    seconds = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
-    return {part: {name: seconds[f"{part}, {name}"] for name in DECODERS} for part in parts}
+    return time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
 
 
 # ---------------------------------------------------------------------------- the limit
@@ -136,23 +137,15 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     return largest_memory(args.device)
 
 
-def in_a_process(measure: Callable, *arguments) -> int | None:
+def in_a_process(measure: Callable, *arguments: Any) -> Any:
     """`measure(*arguments)` in a fresh process; None where it failed, out of memory for example."""
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, measure, *arguments))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        return None
-    finally:
-        process.join()
-
-
-def _send(sender: Connection, measure: Callable, *arguments) -> None:
-    sender.send(measure(*arguments))
+    with ProcessPoolExecutor(1, context) as pool:
+        try:
+            return pool.submit(measure, *arguments).result()
+        except Exception as error:
+            print(f"decoder.py: memory not measured: {error}", file=sys.stderr)
+            return None
 
 
 # ---------------------------------------------------------------------------- the report
@@ -165,56 +158,48 @@ def summarize(args: argparse.Namespace, times: dict, speed: float, memory: dict)
         "flop_per_step": flop,
         "product_flop_per_second": speed,
         "limit_seconds": flop / speed,
+        "peak_memory_bytes": memory,
         "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "fast_decoder": describe(args.device),
-        "all_seconds": {p: {n: s.tolist() for n, s in t.items()} for p, t in times.items()},
+        "all_seconds": {task: seconds.tolist() for task, seconds in times.items()},
     }
+    medians = {task: float(np.median(seconds)) for task, seconds in times.items()}
     for name in DECODERS:
-        seconds = float(np.median(times["step"][name]))
-        result |= {
-            f"{name}_seconds": seconds,
-            f"{name}_frames_per_second": args.batch_size * args.frames / seconds,
-            f"{name}_share_of_limit": flop / speed / seconds,
-            f"decoder_alone_{name}_seconds": float(np.median(times["decoder alone"][name])),
-            f"{name}_peak_memory_bytes": memory[name],
-        }
-    for name in ("", "decoder_alone_"):
-        speedup = result[f"{name}reference_seconds"] / result[f"{name}fast_seconds"]
-        result[f"{name}speedup"] = speedup
+        result[f"{name}_frames_per_second"] = (
+            args.batch_size * args.frames / medians[f"step, {name}"]
+        )
+        result[f"{name}_share_of_limit"] = flop / speed / medians[f"step, {name}"]
+    for part, key in PARTS.items():
+        result[key] = medians[f"{part}, reference"] / medians[f"{part}, fast"]
     sizes = ("batch_size", "frames", "symbols", "precision", "repeats")
     return result | {key: getattr(args, key) for key in sizes} | measured_on(args.device)
 
 
-def report(result: dict, times: dict) -> str:
+def report(result: dict) -> str:
     """Markdown."""
-
-    def both(key: str, shown: Callable) -> list[str]:
-        return [shown(result[key.format(name)]) for name in DECODERS]
-
-    def gigabytes(value: int | None) -> str:
-        return "not measured" if value is None else f"{value / 1e9:.2f} GB"
-
-    ratio, limit = result["peak_memory_ratio"], f"{result['limit_seconds']:.4f} s"
-    speedups = [f"{result[name]:.2f} x as fast" for name in ("speedup", "decoder_alone_speedup")]
-    rows = [
-        [f"{part}, s", *(median_and_range(seconds[name]) for name in DECODERS), speedup]
-        for (part, seconds), speedup in zip(times.items(), speedups, strict=True)
-    ]
-    rows += [
-        ["mel frames a second", *both("{}_frames_per_second", "{:,.0f}".format), ""],
-        [f"share of the limit, {limit}", *both("{}_share_of_limit", "{:.1%}".format), ""],
-        ["peak memory", *both("{}_peak_memory_bytes", gigabytes), f"{ratio or 0:.2f} x the bytes"],
-    ]
+    rows = []
+    for part, key in PARTS.items():
+        seconds = (np.array(result["all_seconds"][f"{part}, {name}"]) for name in DECODERS)
+        shown = f"{result[key]:.2f} x as fast"
+        rows.append([f"{part}, s", *map(median_and_range, seconds), shown])
+    for title, key, digits in (
+        ("mel frames a second", "frames_per_second", ",.0f"),
+        (f"share of the limit, {result['limit_seconds']:.4f} s", "share_of_limit", ".1%"),
+    ):
+        rows.append([title, *(format(result[f"{name}_{key}"], digits) for name in DECODERS), ""])
+    if result["peak_memory_ratio"]:
+        memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
+        rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
     gflop, speed = result["flop_per_step"] / 1e9, result["product_flop_per_second"] / 1e9
     return (
         f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
         f"{result['batch_size']} clips of {result['frames']} frames and {result['symbols']} "
         f"symbols; medians and ranges of {result['repeats']}; fast: {result['fast_decoder']}\n"
         f"A step has {gflop:,.1f} GFLOP; a large product runs at {speed:,.0f} GFLOP/s.\n\n"
-    ) + markdown_table(["", *DECODERS, "fast over reference"], rows if ratio else rows[:-1])
+    ) + markdown_table(["", *DECODERS, "fast over reference"], rows)
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     add = parser.add_argument
     options.add_measuring_options(parser)
@@ -228,21 +213,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
     except UserError as error:
         parser.error(str(error))
-    return args
-
-
-def main(arguments: list[str] | None = None) -> None:
-    args = parse_arguments(arguments)
     times = measure_seconds(args)
-    speed = product_speed(args.device, args.precision)
-    memory: dict[str, int | None] = dict.fromkeys(DECODERS)
+    speed, memory = product_speed(args.device, args.precision), dict.fromkeys(DECODERS)
     if not args.no_memory:
         memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     result = summarize(args, times, speed, memory)
-    print(report(result, times))
+    print(report(result))
     if args.json:
         write_json(args.json, result)
-        print(f"\nwrote {args.json}")
 
 
 if __name__ == "__main__":

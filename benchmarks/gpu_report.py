@@ -1,20 +1,14 @@
 """Writes report.md from what the parts of gpu_report.sh left in their folder.
 
     python benchmarks/gpu_report.py OUT_DIR
-    python benchmarks/gpu_report.py --environment
 
 parts.tsv has a line for each part that began, and another with its status when it ended. What a
 part printed and measured is in CALL-NAME.txt, CALL-NAME.err and CALL-NAME.json.
 """
 
-from project_root import ROOT
+import project_root
 
-import argparse
-import importlib.metadata
 import json
-import os
-import platform
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +16,6 @@ from analysis.arguments import make_parser
 from analysis.tables import markdown_table
 from files import write_atomically
 
-PACKAGES = ("torch", "triton", "numpy", "scipy", "matplotlib", "tensorboard", "pytest")
-NVIDIA_SMI = "name,driver_version,memory.total,clocks.max.sm,power.limit,compute_mode"
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's
 
@@ -119,40 +111,12 @@ def report(out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def environment() -> dict[str, str]:
-    """What a call runs on."""
-
-    def output_of(*command: str) -> str:
-        try:
-            run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return "unknown"
-        return run.stdout.strip()
-
-    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
-    versions = [f"{name} {installed.get(name, 'not installed')}" for name in PACKAGES]
-    return {
-        "GPU": output_of("nvidia-smi", f"--query-gpu={NVIDIA_SMI}", "--format=csv,noheader"),
-        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
-        # A copy of the working tree without .git knows its commit only from whoever sent it.
-        "commit": os.environ.get("COMMIT") or output_of("git", "describe", "--always", "--dirty"),
-        "versions": ", ".join([f"python {platform.python_version()}", *versions]),
-    }
-
-
 def main(arguments: list[str] | None = None) -> None:
-    parser: argparse.ArgumentParser = make_parser(__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, metavar="OUT_DIR")
-    parser.add_argument("--environment", action="store_true", help="print what this machine is")
-    args = parser.parse_args(arguments)
-    if args.environment:
-        print("\n".join(f"{name}: {value}" for name, value in environment().items()))
-    elif args.folder and (args.folder / "parts.tsv").is_file():
-        page = report(args.folder)
-        path = args.folder / "report.md"
-        write_atomically(path, lambda file: file.write_text(page, encoding="utf-8"))
-    else:
-        parser.error("expected --environment or the folder of a report, with parts.tsv")
+    parser = make_parser(__doc__)
+    parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="with parts.tsv")
+    folder = parser.parse_args(arguments).folder
+    page = report(folder)
+    write_atomically(folder / "report.md", lambda path: path.write_text(page, encoding="utf-8"))
 
 
 if __name__ == "__main__":

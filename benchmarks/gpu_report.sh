@@ -187,8 +187,10 @@ call_training() {
 
 for call in "${calls[@]}"; do
   declare -A budgets=([1]=300 [2]=540 [3]=480 [training]=400)
-  budget=30 until=$((SECONDS + 30))
-  part environment 30 "$python" benchmarks/gpu_report.py --environment
+  budget=60 until=$((SECONDS + 60))
+  # a copy of the working tree without .git knows its commit only from whoever sent it
+  part environment 60 sh -c 'echo "commit: ${COMMIT:-$(git describe --always --dirty)}"; exec "$@"' \
+    - "$python" -W ignore -m torch.utils.collect_env
   budget=${BUDGET:-${budgets[$call]}} until=$((SECONDS + budget))
   "call_$call"
 done

@@ -38,24 +38,13 @@ from fast_decoder import graphs
 from fast_decoder.parity import Problem
 from fast_decoder.self_check import kernel_loops
 
-# The launches of a decoder step, and the microseconds of each on an H200 in bf16, tf32 and fp32, 16
-# clips of 120 symbols: modelled from the machine code, not measured
-# (results/kernels-2026-11-22-compiled.md).
-MODELLED = {
-    "attention_forward": {
-        "lstm_step": (3.2, 5.2, 7.5),
-        "attention_energies": (2.7, 2.7, 3.1),
-        "attention_context": (1.5, 1.5, 1.5),
-    },
-    "decoder_forward": {"lstm_step": (2.6, 3.9, 5.4)},
-    "decoder_backward": {"gradient_product": (2.9, 3.7, 5.5), "cell_gradient": (1.6, 1.6, 1.6)},
-    "attention_backward": {
-        "gradient_product": (3.8, 5.2, 8.1),
-        "attention_gradient": (2.5, 2.5, 2.5),
-        "cell_gradient": (3.3, 3.3, 3.6),
-    },
+LAUNCHES = {  # of a decoder step, by loop
+    "attention_forward": ("lstm_step", "attention_energies", "attention_context"),
+    "decoder_forward": ("lstm_step",),
+    "decoder_backward": ("gradient_product", "cell_gradient"),
+    "attention_backward": ("gradient_product", "attention_gradient", "cell_gradient"),
 }
-PRECISIONS, MODELLED_SIZES = ("bf16", "tf32", "fp32"), (16, 120)
+PRECISIONS = ("bf16", "tf32", "fp32")
 
 
 class RecordedLoops:
@@ -108,47 +97,38 @@ def launch_durations(recorded: RecordedLoops, name: str) -> dict[str, list[float
 
 def measure(args: argparse.Namespace, hparams: HParams, precision: str) -> tuple[list, list]:
     """Rows of the loops, early and late, and of the launches."""
-    loops, launches = [], []
+    loops = []
     for early in (True, False):
         graphs.EARLY_LAUNCHES = early
         recorded = record_loops(args, hparams, precision)
         title = precision if early else f"{precision}, late"
         times = time_in_turns(recorded.calls, args.repeats, args.device, warm_up=2, title=title)
-        steps = {name: 1e6 * times[name] / args.frames for name in MODELLED}
+        steps = {name: 1e6 * times[name] / args.frames for name in LAUNCHES}
         steps["together"] = np.sum(list(steps.values()), axis=0)
         loops.append({"setting": title} | {name: us.tolist() for name, us in steps.items()})
-    known = (args.batch_size, args.symbols) == MODELLED_SIZES
-    for name, modelled in MODELLED.items():
+    launches = []
+    for name, kernels in LAUNCHES.items():
         durations = launch_durations(recorded, name)
-        for launch, us in modelled.items():
-            found = durations[launch]  # none where the profiler saw no such kernel
-            launches.append(
-                {
-                    "launch": f"{name}: {launch}",
-                    "precision": precision,
-                    "measured_us": float(np.median(found)) if found else None,
-                    "modelled_us": us[PRECISIONS.index(precision)] if known else None,
-                }
-            )
+        for kernel in kernels:  # no duration where the profiler saw no such kernel
+            us = float(np.median(durations[kernel])) if durations[kernel] else None
+            launches.append({"launch": f"{name}: {kernel}", "precision": precision, "us": us})
     return loops, launches
 
 
 def report(result: dict) -> str:
     """Markdown."""
-    names = ["setting", *MODELLED, "together"]
+    names, rows = ["setting", *LAUNCHES, "together"], result["launches"]
     loops = [
         [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names[1:])]
         for row in result["loops"]
     ]
-    launches = [
-        ["not measured" if x is None else f"{x:.1f}" if isinstance(x, float) else x for x in row]
-        for row in map(dict.values, result["launches"])
-    ]
+    shown = ("not measured" if row["us"] is None else f"{row['us']:.1f}" for row in rows)
+    launches = [[row["launch"], row["precision"], us] for row, us in zip(rows, shown, strict=True)]
     return (
         f"{result['device']}, torch {result['versions']['torch']}: {result['batch_size']} clips of "
         f"{result['frames']} frames and {result['symbols']} symbols; microseconds a decoder step, "
         f"medians and ranges\n\n{markdown_table(names, loops)}\n\n"
-        + markdown_table(list(result["launches"][0]), launches, 2)
+        + markdown_table(["launch", "precision", "us"], launches, 2)
     )
 
 

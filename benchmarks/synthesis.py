@@ -16,6 +16,7 @@ A CPU has the first of them only.
 import project_root
 
 import argparse
+import functools
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from model import Tacotron2
 from training.machine import measured_on
 
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
+TITLES = ["texts", "steps", "real-time factor", "same mel"]
 
 
 def speak(args: argparse.Namespace, speaker: Tacotron2, count: int, way: str) -> torch.Tensor:
@@ -45,57 +47,28 @@ def speak(args: argparse.Namespace, speaker: Tacotron2, count: int, way: str) ->
     return speaker.infer(texts, torch.full((count,), args.symbols), masks).mel_postnet.cpu()
 
 
-def time_batch(args: argparse.Namespace, speaker: Tacotron2, count: int) -> list[dict]:
-    """A row for each way to speak so many texts at once."""
-    mels = {}
-
-    def task(way: str) -> None:
-        mels[way] = speak(args, speaker, count, way)
-
-    tasks = {way: lambda way=way: task(way) for way in args.ways}
-    seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
-    frames = count * args.steps * args.hparams.n_frames_per_step
-    speech = frames * args.hparams.hop_length / args.hparams.sampling_rate
-    return [
-        {
-            "texts": count,
-            "way": way,
-            "seconds_of_speech": speech,
-            "real_time_factor": float(np.median(seconds[way])) / speech,
-            "bitwise_the_same": torch.equal(mels[way], mels[args.ways[0]]),
-            "all_seconds": seconds[way].tolist(),
-        }
-        for way in args.ways
-    ]
-
-
-def time_griffin_lim(args: argparse.Namespace, speaker: Tacotron2) -> float | None:
-    """Real-time factor; None without librosa."""
-    mel = speak(args, speaker, 1, args.ways[0])[0]
-    tasks = {"Griffin-Lim": lambda: griffin_lim(mel, args.hparams)}
-    try:
-        [seconds] = time_in_turns(tasks, args.repeats, mel.device).values()
-    except ImportError:
-        return None
-    speech = mel.shape[1] * args.hparams.hop_length / args.hparams.sampling_rate
-    return float(np.median(seconds)) / speech
-
-
-def report(result: dict) -> str:
-    """Markdown."""
+def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict]:
+    """A row for each number of texts and each way to speak them; Griffin-Lim's at the end."""
+    ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
+    second = args.hparams.sampling_rate / args.hparams.hop_length  # in frames
     rows = []
-    for row in result["rows"]:
-        factors = np.array(row["all_seconds"]) / row["seconds_of_speech"]
-        same = "yes" if row["bitwise_the_same"] else "NO"
-        rows.append([row["texts"], row["way"], median_and_range(factors, 4), same])
-    factor = result["griffin_lim_real_time_factor"]
-    return (
-        f"{result['device']}, torch {result['versions']['torch']}: texts of {result['symbols']} "
-        f"symbols, {result['steps']} steps each; medians and ranges of {result['repeats']}\n\n"
-        f"{markdown_table(['texts', 'steps', 'real-time factor', 'same mel'], rows, 2)}\n\n"
-        "Griffin-Lim of one text on the CPU, its real-time factor: "
-        + ("not measured" if factor is None else f"{factor:.4f}")
-    )
+    for count in args.texts:
+        tasks = {way: functools.partial(speak, args, speaker, count, way) for way in ways}
+        mels = [task() for task in tasks.values()]
+        seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
+        for way, mel in zip(ways, mels, strict=True):
+            factors = seconds[way] * second / (count * mel.shape[2])
+            rows.append({"texts": count, "way": way, "real_time_factors": factors.tolist()})
+            rows[-1]["bitwise_the_same"] = torch.equal(mel, mels[0])
+    mel = speak(args, speaker, 1, ways[0])[0]
+    row: dict[str, Any] = {"texts": 1, "way": "Griffin-Lim", "real_time_factors": None}
+    try:
+        task = functools.partial(griffin_lim, mel, args.hparams)
+        [times] = time_in_turns({"Griffin-Lim": task}, args.repeats, mel.device).values()
+        row["real_time_factors"] = (times * second / mel.shape[1]).tolist()
+    except ImportError:  # no librosa
+        pass
+    return [*rows, row | {"bitwise_the_same": None}]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -115,14 +88,20 @@ def main(arguments: list[str] | None = None) -> None:
         args.hparams = create_hparams(f"{args.hparams},{steps}".removeprefix(","))
     except UserError as error:
         parser.error(str(error))
-    args.ways = list(WAYS) if args.device.type == "cuda" else ["one by one"]
     torch.manual_seed(0)
-    speaker = Tacotron2(args.hparams).eval().to(args.device)
-    sizes = {name: getattr(args, name) for name in ("symbols", "steps", "repeats")}
-    result: dict[str, Any] = sizes | measured_on(args.device)
-    result["rows"] = [row for count in args.texts for row in time_batch(args, speaker, count)]
-    result["griffin_lim_real_time_factor"] = time_griffin_lim(args, speaker)
-    print(report(result))
+    rows = measure(args, Tacotron2(args.hparams).eval().to(args.device))
+    result = {name: getattr(args, name) for name in ("symbols", "steps", "repeats")}
+    result |= {"rows": rows} | measured_on(args.device)
+    cells = []
+    for row in rows:
+        times, same = row["real_time_factors"], row["bitwise_the_same"]
+        factor = median_and_range(np.array(times), 4) if times else "not measured"
+        cells.append([row["texts"], row["way"], factor, {True: "yes", False: "NO"}.get(same, "")])
+    print(
+        f"{result['device']}, torch {result['versions']['torch']}: "
+        f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n"
+        + markdown_table(TITLES, cells, 2)
+    )
     if args.json:
         write_json(args.json, result)
 

@@ -4,9 +4,10 @@ self_check.py compares the kernels with plain operations by it, and so do the te
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import fast_decoder
 from model import Decoder, DropoutMasks
@@ -40,25 +41,14 @@ class Problem:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
         """The same problem in another precision or on another device; its decoder moves along."""
-
-        def moved(keep: torch.Tensor | None) -> torch.Tensor | None:
-            return None if keep is None else keep.to(device=device)
-
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
-        first, second = self.dropout_masks.prenet
-        masks = DropoutMasks((moved(first), moved(second)), *map(moved, self.dropout_masks[1:]))
+        masks = tree_map_only(torch.Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
         decoder = self.decoder.to(dtype=dtype, device=device)
         return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
 
-    def outputs(
-        self,
-        function: Callable = fast_decoder.teacher_forced,
-        memory: torch.Tensor | None = None,
-        mel: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        """Mel, gate logits and alignments; of another memory or mel where one is given."""
-        memory, mel = self.memory if memory is None else memory, self.mel if mel is None else mel
-        return function(self.decoder, memory, self.mask, mel, self.dropout_masks)
+    def outputs(self, function: Callable = fast_decoder.teacher_forced) -> tuple[torch.Tensor, ...]:
+        """Mel, gate logits and alignments."""
+        return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(
         self, outputs: tuple[torch.Tensor, ...], weights: tuple[float, ...] = (1.0, 1.0, 1.0)
@@ -79,14 +69,16 @@ class Problem:
     ) -> dict[str, torch.Tensor]:
         """Outputs and all gradients of the loss, by name; `precision` is that of autocast. No
         gradient counts as one of zeros."""
-        inputs = {"memory": self.memory, "input mel": self.mel}
-        inputs = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+        case = replace(
+            self, memory=self.memory.clone().requires_grad_(), mel=self.mel.clone().requires_grad_()
+        )
         self.decoder.zero_grad()
         with torch.autocast(self.memory.device.type, precision, enabled=precision is not None):
-            outputs = self.outputs(function, *inputs.values())
+            outputs = case.outputs(function)
         self.loss(outputs, weights).backward()
         results = dict(zip(("mel", "gate", "alignments"), outputs, strict=True))
-        for name, x in (*inputs.items(), *self.decoder.named_parameters()):
+        inputs = ("memory", case.memory), ("input mel", case.mel)
+        for name, x in (*inputs, *self.decoder.named_parameters()):
             results[f"grad {name}"] = torch.zeros_like(x) if x.grad is None else x.grad
         return {name: x.detach().clone() for name, x in results.items()}
 
@@ -96,12 +88,10 @@ def relative_errors(
 ) -> dict[str, float]:
     """max|a - b| / max|b| of every tensor b of `expected`, by name; infinite for a tensor of
     another shape, or that is not finite."""
-    errors = {}
+    errors = dict.fromkeys(expected, float("inf"))
     for name, wanted in expected.items():
-        found = actual[name]
-        if found.shape != wanted.shape or not torch.isfinite(found).all():
-            errors[name] = float("inf")
-            continue
-        difference = (found.double() - wanted.double()).abs().max().item()
-        errors[name] = difference / (wanted.abs().max().item() or 1.0)
+        found = actual[name].double()
+        if found.shape == wanted.shape and found.isfinite().all():
+            difference = (found - wanted).abs().max()
+            errors[name] = difference.item() / (wanted.abs().max().item() or 1.0)
     return errors

@@ -7,6 +7,7 @@ products a step are left. The letters of shapes are those of recurrences.py.
 """
 
 import functools
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,19 +19,14 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 CHUNK = 8  # steps whose slopes are worked out together
 
 
+@dataclass
 class PlainLoops:
     """Both loops, forwards and backwards, with the methods of `graphs.Graphs`."""
 
-    def __init__(
-        self,
-        operand_dtype: torch.dtype,
-        p_attention_dropout: float,
-        p_decoder_dropout: float,
-        location_gradient: bool = True,
-    ):
-        self.operand_dtype = operand_dtype  # of the LSTMs' products
-        self.location_gradient = location_gradient  # back through the alignments of steps before
-        self.p_attention_dropout, self.p_decoder_dropout = p_attention_dropout, p_decoder_dropout
+    operand_dtype: torch.dtype  # of the LSTMs' products
+    p_attention_dropout: float
+    p_decoder_dropout: float
+    location_gradient: bool = True  # back through the alignments of steps before
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """All steps of the attention recurrence."""

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,44 +49,18 @@ SIZES = (  # what Decoder reads of the hyper-parameters
     *("p_prenet_dropout", "p_attention_dropout", "p_decoder_dropout"),
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-MAX_CACHED = 100  # answers
+MODES = ("early", "late", "plain")  # how the decoder can run, best first
 NO_PROCESS = "no process could be started"
-# And what CUDA says of a GPU that is full, or that only one process may use.
-NOT_CHECKED = (NO_PROCESS, "out of memory", "busy or unavailable")
-
-
-class Trial(NamedTuple):
-    """The outcome of the kernels with early or with late launches."""
-
-    early: bool
-    right: bool
-    text: str  # the tensor with the largest error relative to its bound, or what failed
+# What says nothing of the kernels: CUDA on a GPU that is full, or that only one process may use.
+BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
     """What is known of the kernels on a GPU."""
 
+    mode: str  # of MODES: the kernels with early or with late launches, or plain operations
+    found: list[str]  # of each mode that was tried: the largest error, or what failed
     facts: dict  # what it holds for: GPU, versions, sizes, precision
-    trials: list[Trial]  # late launches are tried where early ones are not right
-
-    @property
-    def right(self) -> bool:
-        return self.trials[-1].right
-
-    @property
-    def late(self) -> bool:
-        """Whether early launches are not right, so that late ones were tried."""
-        return len(self.trials) > 1
-
-    @property
-    def unknown(self) -> bool:
-        """Whether this says nothing of the kernels: no other process could use the GPU."""
-        return not self.right and any(text in self.trials[-1].text for text in NOT_CHECKED)
-
-
-def is_needed(device: torch.device) -> bool:
-    """Whether there are kernels that could run here."""
-    return graphs.problem(device, torch.float32) is None
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
@@ -96,17 +70,28 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
         autocast: the precision of autocast, None without. TF32 is as torch's switch stands.
     """
     facts = facts_of(hparams, device, autocast)
-    for cached in read_answers():
-        if cached.facts == facts:
+    file = cache_file(facts)
+    try:
+        cached = Answer(**json.loads(file.read_text(encoding="utf-8")))
+        if cached.facts == facts and cached.mode in MODES:
             return cached
+    except (OSError, ValueError, TypeError):
+        pass  # missing or damaged
     say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
-    answer = Answer(facts, [])
-    for early in (True, False) if facts["early launches"] else (False,):
-        answer.trials.append(check_in_process(facts, str(device), early))
-        if answer.right or answer.unknown:
+    found, right = [], False
+    for mode in ("early", "late") if graphs.launches_early(device) else ("late",):
+        right, text = check_in_process(facts, str(device), mode)
+        found.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
+        if right:
             break
-    if not answer.unknown:
-        cache(answer)
+        if any(reason in text for reason in BUSY):
+            return Answer("plain", found, facts)
+    answer = Answer(mode if right else "plain", found, facts)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, answer._asdict())
+    except OSError as error:
+        say(f"the kernels' check cannot be cached ({error}): set XDG_CACHE_HOME to a folder for it")
     return answer
 
 
@@ -114,52 +99,32 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
     """The training decoder to use after this answer, and how it runs, in a phrase.
 
     Args:
-        warn: whether this process says what is wrong, if anything is.
+        warn: whether this process says what is wrong, and what to report, if anything is.
     """
-    if warn and (answer.late or not answer.right):
-        warnings.warn(warning(answer), stacklevel=2)
-    if not answer.right:
-        plain = functools.partial(fast_decoder.teacher_forced, loops_for=fast_decoder.plain_loops)
-        return plain, "plain operations, several times slower than its kernels: see the warning"
-    if answer.late:
-        graphs.EARLY_LAUNCHES = False
-    launched = "one after another, " if answer.late else ""
-    return fast_decoder.teacher_forced, (
-        f"Triton kernels in CUDA graphs, {launched}checked against plain operations: "
-        f"{answer.trials[-1].text}"
+    decoder, uses = (
+        fast_decoder.teacher_forced,
+        f"Triton kernels in CUDA graphs, {answer.found[-1]}",
     )
-
-
-def warning(answer: Answer) -> str:
-    """What happened, what happens now, and what to report."""
-    happened, now = "failed their check", "uses plain operations, several times slower"
-    if answer.right:
-        now = "launches each kernel after the one before has ended, somewhat slower"
-    todo = [
-        "Please report these lines to the recipe's maintainers:",
-        *(f"    {name}: {value}" for name, value in answer.facts.items()),
-    ]
-    if answer.unknown:
-        happened, todo = (
-            "could not be checked",
-            [
-                "End what else uses the GPU, or let several processes use it (nvidia-smi "
-                "--compute-mode=DEFAULT), and start again."
-            ],
+    if answer.mode == "plain":
+        decoder = functools.partial(decoder, loops_for=fast_decoder.plain_loops)
+        uses = "plain operations, several times slower than its kernels"
+    if answer.mode == "late":
+        graphs.EARLY_LAUNCHES = False
+    if warn and (answer.mode == "plain" or len(answer.found) > 1):
+        lines = (*answer.found, *(f"{name}: {value}" for name, value in answer.facts.items()))
+        warnings.warn(
+            f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
+            "Unless something else fills the GPU or has it alone (nvidia-smi says so), please "
+            "report these lines to the recipe's maintainers:\n"
+            + "".join(f"    {line}\n" for line in lines)
+            + f"To check again, delete {cache_file(answer.facts)}.",
+            stacklevel=2,
         )
-    trials = [
-        f"    {'early' if early else 'late'} launches: {'right' if right else 'WRONG'}: {text}"
-        for early, right, text in answer.trials
-    ]
-    first = f"the decoder's kernels {happened} on this GPU, so training {now}."
-    return "\n".join([first, *todo, *trials, f"To check again, delete {cache_file()}."])
+    return decoder, uses
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-# ---------------------------------------------------------------------------- the cache
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
@@ -178,16 +143,14 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 def machine(device: torch.device) -> dict:
     """The GPU and its driver, of which some systems give only the newest CUDA that it supports."""
-    try:
-        driver = DRIVER_FILE.read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError):
-        driver = f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
+    driver = f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
+    if DRIVER_FILE.is_file():
+        driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]
     major, minor = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
     return {"GPU": name, "compute capability": f"{major}.{minor}", "driver": driver}
 
 
-@functools.cache
 def fingerprint() -> str:
     """Of the code that runs the kernels."""
     found = hashlib.sha256()
@@ -196,55 +159,33 @@ def fingerprint() -> str:
     return found.hexdigest()[:16]
 
 
-def cache_file() -> Path:
-    """Where answers are cached, whether or not there is such a file."""
+def cache_file(facts: dict) -> Path:
+    """Where the answer for these facts is cached, whether or not there is such a file."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder).absolute() / "tacotron2-wasting-nothing" / "kernel_checks.json"
-
-
-def read_answers() -> list[Answer]:
-    """What is cached; nothing where the file is missing or damaged."""
-    try:
-        cached = json.loads(cache_file().read_text(encoding="utf-8"))
-        return [
-            Answer(dict(answer["facts"]), [Trial(*trial) for trial in answer["trials"]])
-            for answer in cached
-            if answer["trials"]
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-
-
-def cache(answer: Answer) -> None:
-    """Add the answer to the file; where that fails, one line says so."""
-    answers = [answer._asdict() for answer in (*read_answers(), answer)]
-    try:
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache_file(), answers[-MAX_CACHED:])
-    except OSError as error:
-        say(f"the kernels' check cannot be cached ({error}): set XDG_CACHE_HOME to a folder for it")
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return Path(folder).absolute() / "tacotron2-wasting-nothing" / f"kernel_check_{name}.json"
 
 
 # ---------------------------------------------------------------------------- the check itself
 
 
-def check_in_process(facts: dict, device: str, early: bool) -> Trial:
-    """`compare_all` in a fresh process, however it ends."""
-    given = json.dumps({"facts": facts, "device": device, "early": early})
+def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
+    """`main` in a fresh process, however it ends."""
+    given = json.dumps({"facts": facts, "device": device, "mode": mode})
     try:
         ended = subprocess.run(
             COMMAND, cwd=ROOT, input=given, timeout=SECONDS, capture_output=True, errors="replace"
         )
     except OSError as error:
-        return Trial(early, False, f"{NO_PROCESS}: {error}")
+        return False, f"{NO_PROCESS}: {error}"
     except subprocess.TimeoutExpired:
-        return Trial(early, False, f"no end within {SECONDS} s")
+        return False, f"no end within {SECONDS} s"
     try:
         right, text = json.loads(ended.stdout.strip().splitlines()[-1])
     except (ValueError, TypeError, IndexError):  # it ended before it could answer
         last = (ended.stderr.strip().splitlines() or [""])[-1]
-        return Trial(early, False, f"ended with code {ended.returncode}: {last}")
-    return Trial(early, right, text)
+        return False, f"ended with code {ended.returncode}: {last}"
+    return right, text
 
 
 def main() -> None:
@@ -254,34 +195,22 @@ def main() -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = facts["TF32"]
-    graphs.EARLY_LAUNCHES = given["early"]
-    print(json.dumps(compare_all(facts, device)), flush=True)
-
-
-def compare_all(facts: dict, device: torch.device) -> tuple[bool, str]:
-    """Whether the kernels are right, and the tensor with the largest error or what failed."""
-    autocast = facts["autocast"] and getattr(torch, facts["autocast"])
+    graphs.EARLY_LAUNCHES = given["mode"] == "early"
     try:
-        problems = [make_problem(facts["sizes"], symbols) for symbols in BATCHES]
-        errors = [found for problem in problems for found in compare(problem, device, autocast)]
+        excess, text = max(
+            found for symbols in BATCHES for found in compare(symbols, facts, device)
+        )
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
-        return False, traceback.format_exception_only(error)[0].strip().splitlines()[0]
-    name, largest, bound = max(errors, key=lambda found: found[1] / found[2])
-    return largest <= bound, f"{name} has error {largest:.1e} of {bound:.1e} allowed"
+        excess, text = math.inf, traceback.format_exception_only(error)[0].strip().splitlines()[0]
+    print(json.dumps([excess <= 1, text]), flush=True)
 
 
-def make_problem(sizes: dict, symbols: tuple[int, ...]) -> Problem:
-    """Clips of so many symbols for a decoder of such sizes, always the same."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        decoder = Decoder(HParams(**sizes)).train()
-    return Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
-
-
-def compare(
-    problem: Problem, device: torch.device, autocast: torch.dtype | None
-) -> list[tuple[str, float, float]]:
-    """(tensor, error of the kernels, bound) of all outputs and gradients."""
+def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
+    """(error of the kernels over its bound, in words) of every output and gradient of a batch."""
+    torch.manual_seed(0)
+    decoder = Decoder(HParams(**facts["sizes"])).train()
+    problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
+    autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     plain, kernels = (
         functools.partial(fast_decoder.teacher_forced, loops_for=loops)
         for loops in (fast_decoder.plain_loops, kernel_loops)
@@ -289,10 +218,12 @@ def compare(
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)
     errors = relative_errors(problem.run(kernels, precision=autocast), exact)
-    allowed = relative_errors(problem.run(plain, precision=autocast), exact)
-    bounds = {name: max(LEAST_BOUND, TIMES_PLAIN * error) for name, error in allowed.items()}
-    # Where plain operations leave float16's range, there is nothing to compare with.
-    return [(n, error, bounds[n]) for n, error in errors.items() if math.isfinite(bounds[n])]
+    for name, allowed in relative_errors(problem.run(plain, precision=autocast), exact).items():
+        bound = max(LEAST_BOUND, TIMES_PLAIN * allowed)
+        # Where plain operations leave float16's range, there is nothing to compare with.
+        if math.isfinite(bound):
+            text = f"{name} has error {errors[name]:.1e} of {bound:.1e} allowed"
+            yield errors[name] / bound, text
 
 
 def kernel_loops(*batch) -> graphs.Graphs:

@@ -14,7 +14,7 @@ Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
 
 import project_root
 
-import argparse
+import functools
 import os
 import random
 import resource
@@ -23,17 +23,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from analysis.arguments import make_parser, whole_number
-from analysis.lengths import CorpusLengths, make_corpus
+from analysis.lengths import CorpusLengths
 from analysis.same_run import compare_runs, read_metrics
 from analysis.tables import markdown_table
+from benchmarks.busy import make_corpus
 from errors import UserError
 from files import METRICS_FILE, write_atomically
 from hparams import create_hparams
@@ -56,17 +56,13 @@ MAX_SECONDS = 4.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """One start of the run and how it ended."""
 
     kind: str
-    while_training: bool  # else in imports and set-up
+    phase: str  # "set-up", imports included, or "training"
     exit_code: int
     fault: str | None  # what went wrong
-
-
-# ---------------------------------------------------------------------------- corpus and runs
 
 
 def make_corpora(folder: Path, seed: int, settings: str) -> str:
@@ -96,81 +92,76 @@ def train_to_the_end(output: Path, overrides: str, epochs: int) -> None:
         raise UserError(f"{output} could not be finished:\n{ended.stdout}{ended.stderr}")
 
 
-# ---------------------------------------------------------------------------- stops
+def limit_files(most_bytes: int) -> None:
+    """In the new process: no file that it writes grows beyond `most_bytes`."""
+    for number in SIGNALS[1:]:  # a shell may have had this program ignore some
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
-def start(arguments: list[str], log: Path, most_bytes: int | None) -> tuple[Popen, Popen]:
-    """The program in a session of its own, and what writes its output into `log`, which ends after
-    all its processes. No file that the program writes grows beyond `most_bytes`."""
-
-    def prepare() -> None:
-        for number in SIGNALS[1:]:  # a shell may have had this program ignore some
-            signal.signal(number, signal.SIG_DFL)
-        if most_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
-    reading, writing = os.pipe()
-    with open(log, "wb") as file:
-        printer = Popen(["cat"], stdin=reading, stdout=file)
-    process = Popen(
-        arguments, stdout=writing, stderr=writing, start_new_session=True, preexec_fn=prepare
-    )
-    os.close(reading)
-    os.close(writing)
-    return process, printer
-
-
-def wait(process: Popen, log: Path, for_training: bool, seconds: float) -> bool:
-    """Let the run go until set-up is done, if asked to, and then for `seconds` more, or until the
-    process ends. Returns whether set-up was done."""
-    until = time.monotonic() + (STUCK_SECONDS if for_training else 0)
-    while process.poll() is None and time.monotonic() < until and TRAINING not in log.read_text():
-        time.sleep(0.02)
+def wait(process: subprocess.Popen, seconds: float, log: Path | None = None) -> None:
+    """For so many seconds, until it ends, or until its log says that set-up is done."""
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
-    return TRAINING in log.read_text()
+        if log and TRAINING in log.read_text():
+            return
+        time.sleep(0.01)
+
+
+def wait_for_all(process: subprocess.Popen, kind: str) -> int:
+    """The exit code, once the process and its workers, which end a moment later, are gone."""
+    until = time.monotonic() + STUCK_SECONDS
+    while time.monotonic() < until:
+        process.poll()
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return process.wait()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s")
 
 
 def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it, and look at what it says."""
     arguments = command(output, overrides, 10**6, workers=draw.choice(WORKERS))
-    most_bytes = None
+    most_bytes = resource.RLIM_INFINITY
     for_training, seconds = draw.random() < 0.8, draw.uniform(0, MAX_SECONDS)
     send = draw.choice((os.kill, os.killpg))
-    newest = [path for _, path in list_checkpoints(output)][-1:]
+    newest, hidden = [path for _, path in list_checkpoints(output)][-1:], output / "hidden"
     if kind == FULL_DISK:
         size = newest[0].stat().st_size if newest else 100_000
         most_bytes = draw.randrange(1, 3 * size)
     if kind == UNREADABLE:  # a folder in its place
-        newest[0].rename(output.with_name("hidden.pt"))
+        newest[0].rename(hidden)
         newest[0].mkdir()
         before, for_training, seconds = listing(output), True, MAX_SECONDS
-    process, printer = start(arguments, log, most_bytes)
-    reached = wait(process, log, for_training, seconds)
+    prepare = functools.partial(limit_files, most_bytes)
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            arguments, stdout=file, stderr=file, start_new_session=True, preexec_fn=prepare
+        )
+    if for_training:
+        wait(process, STUCK_SECONDS, log)
+    wait(process, seconds)
     by_itself = process.poll() is not None
     if not by_itself:
         send(process.pid, signal.Signals.__members__.get(kind, signal.SIGTERM))
-    try:
-        code = process.wait(STUCK_SECONDS)
-        printer.wait(STUCK_SECONDS)  # workers of a process that was killed end a moment later
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s; see {log}") from None
-    fault = fault_of(kind, by_itself, code, log.read_text())
+    code, printed = wait_for_all(process, kind), log.read_text()
+    fault = fault_of(kind, by_itself, code, printed)
     if kind == UNREADABLE:
         if listing(output) != before:
             fault = "an unreadable checkpoint: files of the run were touched"
         newest[0].rmdir()
-        output.with_name("hidden.pt").rename(newest[0])
-    return Stop(kind, reached, code, fault)
+        hidden.rename(newest[0])
+    return Stop(kind, "training" if TRAINING in printed else "set-up", code, fault)
 
 
 def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
     """What is wrong with how a start ended; None if nothing is."""
     if "Traceback" in printed:
         return "a traceback:\n" + printed[printed.index("Traceback") :][-2000:]
-    told = {UNREADABLE: "expected a checkpoint", FULL_DISK: "make room"}.get(kind)
+    told = {UNREADABLE: "expected a file", FULL_DISK: "make room"}.get(kind)
     refused = by_itself and code == 1 and told is not None and told in printed
     if refused or (kind != UNREADABLE and not by_itself):
         return None
@@ -183,54 +174,23 @@ def listing(output: Path) -> dict[str, tuple[int, int]]:
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
 
 
-# ---------------------------------------------------------------------------- the summary
-
-
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> str:
     """A page: what was done to the run, how its starts ended, and what was lost."""
-    rows = []
-    for kind in KINDS:
-        chosen = [stop for stop in stops if stop.kind == kind]
-        codes = Counter(stop.exit_code for stop in chosen)
-        ends = ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
-        training = sum(stop.while_training for stop in chosen)
-        rows.append([kind, len(chosen) - training, training, ends])
+    counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
+    rows = [[*key, count] for key, count in sorted(counts.items())]
+    table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
     faults = [f"stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
     found = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    verdict = "NOT equal" if lost else "equal bit by bit"
-    table = markdown_table(["stopped by", "in set-up", "in training", "exit codes"], rows)
     return f"""# Soak: one run stopped {len(stops)} times
 
 {epochs} epochs; weights, optimizer, random states, loop and metrics against a run never stopped:
-**{verdict}**. {len(faults)} faults.
+**{"NOT equal" if lost else "equal bit by bit"}**. {len(faults)} faults.
 
 {table}
 
 {found["device"]}; torch {found["versions"]["torch"]}; {duration(seconds)}.
 Command: python scripts/soak.py {" ".join(sys.argv[1:])}
 """ + "".join(f"- {line}\n" for line in lost + faults)
-
-
-def soak(args: argparse.Namespace) -> tuple[str, bool]:
-    """All of it; returns the summary and whether all is well."""
-    out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
-    overrides = make_corpora(out / "corpus", args.seed, f"{SETTINGS},{args.hparams}".strip(","))
-    run, undisturbed = out / "stopped", out / "undisturbed"
-    kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
-    draw.shuffle(kinds)
-    stops: list[Stop] = []
-    for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
-        if kind == UNREADABLE and not list_checkpoints(run):
-            kind = "SIGKILL"  # nothing to be unreadable yet
-        log = out / f"stop_{len(stops) + 1:03d}.log"
-        stops.append(stop_once(run, overrides, kind, draw, log))
-    begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else stopped in set-up
-    epochs = 2 + max((record["epoch"] for record in begun), default=0)
-    for output in (run, undisturbed):
-        train_to_the_end(output, overrides, epochs)
-    lost = compare_runs(run, undisturbed)
-    page = summary(stops, lost, epochs, time.monotonic() - began)
-    return page, not lost and all(stop.fault is None for stop in stops)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -244,13 +204,29 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.out.exists():
         parser.error(f"--out {args.out}: is there already; delete it or name another folder")
+    out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
+    run, undisturbed = out / "stopped", out / "undisturbed"
+    stops: list[Stop] = []
+    kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
+    draw.shuffle(kinds)
     try:
-        page, well = soak(args)
+        overrides = make_corpora(out / "corpus", args.seed, f"{SETTINGS},{args.hparams}".strip(","))
+        for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
+            if kind == UNREADABLE and not list_checkpoints(run):
+                kind = "SIGKILL"  # nothing to be unreadable yet
+            log = out / f"stop_{len(stops) + 1:03d}.log"
+            stops.append(stop_once(run, overrides, kind, draw, log))
+        begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
+        epochs = 2 + max((record["epoch"] for record in begun), default=0)
+        for output in (run, undisturbed):
+            train_to_the_end(output, overrides, epochs)
     except (UserError, OSError) as error:
         sys.exit(f"soak.py: {error}")
+    lost = compare_runs(run, undisturbed)
+    page = summary(stops, lost, epochs, time.monotonic() - began)
     print(f"\n{page}")
     write_atomically(args.out / "soak.md", lambda path: path.write_text(page, encoding="utf-8"))
-    sys.exit(not well)
+    sys.exit(bool(lost) or any(stop.fault for stop in stops))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ In a process of its own, because in the tests' Triton interprets. The full-size 
 """
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -31,24 +30,14 @@ CASES = [  # clips, symbols, precision
     (16, 120, "fp32"),
     (64, 32, "fp32"),
 ]
-FULL = {
-    "attention_size": 1024,
-    "context_size": 512,
-    "decoder_size": 1024,
-    "dim": 128,
-    "kernel_size": 31,
-    "p_attention_dropout": 0.1,
-    "p_decoder_dropout": 0.1,
-    "location_gradient": True,
-    "differentiable": True,
-    "early_launch": True,
-    "stream": 0,
-}
+# Of graphs.Setting: A, E, H, D, K; dropout of both LSTMs; location gradient, differentiable, early
+# launches; stream.
+FULL = (1024, 512, 1024, 128, 31, 0.1, 0.1, True, True, True, 0)
 
 
-def launches_of(clips: int, symbols: int, precision: str) -> dict[str, list[tuple]]:
-    """(kernel, programs, options) of the launches of one step of each loop, by loop."""
-    found, recorded = {}, []
+def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
+    """(kernel, options) of all launches of a batch."""
+    found = []
 
     class Recorder:
         """Stands for a kernel: a launch is recorded and not made."""
@@ -57,25 +46,21 @@ def launches_of(clips: int, symbols: int, precision: str) -> dict[str, list[tupl
             self.name, self.arg_names = name, getattr(kernels, name).arg_names
 
         def __getitem__(self, grid: tuple) -> Callable:
-            return lambda *_, **options: recorded.append((self.name, math.prod(grid), options))
+            return lambda *_, **options: found.append((self.name, options))
 
-    class OneStep:
-        """Stands for a `_Loop`: its first launches are a step's."""
-
-        def __init__(self, setting, *launches, before=(), after=(), backwards=False):
-            advance = graphs._launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
-            for launch in (*launches, *before, *after, advance):
-                launch(None)
-            found[f"loop {len(found)}"] = (len(launches), recorded[:])
-            recorded.clear()
+    def made_once(setting, *launches, before=(), after=(), backwards=False):
+        """Stands for a `_Loop`."""
+        advance = graphs._launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+        for launch in (*launches, *before, *after, advance):
+            launch(None)
 
     names = [name for name, value in vars(kernels).items() if hasattr(value, "arg_names")]
     stand_ins = {name: Recorder(name) for name in names if not name.startswith("_")}
     graphs._kernels = lambda: SimpleNamespace(**{**vars(kernels), **stand_ins})
-    graphs._Loop = OneStep
+    graphs._Loop = made_once
     operands = torch.bfloat16 if precision == "bf16" else torch.float32
     types = torch.device("cuda"), torch.float32, operands, precision == "tf32"
-    graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), **FULL))
+    graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *FULL))
     return found
 
 
@@ -90,7 +75,7 @@ def compiled(name: str, options: dict):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=choices)
 
 
-def measured(name: str, programs: int, options: dict) -> dict:
+def measured(name: str, options: dict) -> dict:
     """What a launch takes of the GPU."""
     kernel = compiled(name, options)
     ptx = kernel.asm["ptx"]
@@ -101,7 +86,6 @@ def measured(name: str, programs: int, options: dict) -> dict:
     before, waits, _ = ptx.partition("griddepcontrol.wait")
     return {
         "name": name,
-        "programs": programs,
         "threads": 32 * kernel.metadata.num_warps,
         "registers": int(re.search(r"REG:(\d+)", usage)[1]),
         "spilled_bytes": int(re.search(r"STACK:(\d+)", usage)[1]),
@@ -110,16 +94,13 @@ def measured(name: str, programs: int, options: dict) -> dict:
         # 16 bytes at a time, asynchronously
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
         "waits": bool(waits) and not re.search(r"\b(ret|exit);", before),
-        "lets_next": "griddepcontrol.launch_dependents" in ptx,
     }
 
 
 def main() -> None:
     for case in CASES:
-        for loop, (step, launches) in launches_of(*case).items():
-            for place, launch in enumerate(launches):
-                row = {"case": case, "loop": loop, "of_a_step": place < step}
-                print(json.dumps(row | measured(*launch)), flush=True)
+        for launch in launches_of(*case):
+            print(json.dumps({"case": case} | measured(*launch)), flush=True)
 
 
 if __name__ == "__main__":

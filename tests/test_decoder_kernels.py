@@ -12,13 +12,14 @@ import subprocess
 import sys
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fast_decoder import TOLERANCE, errors_by_precision, problem
+from test_fast_decoder import TOLERANCE, assert_golden, errors_by_precision, problem
 
 import fast_decoder
 import model
@@ -84,9 +85,16 @@ def change(monkeypatch, constants, **more):
 
 
 @pytest.fixture(autouse=True)
-def kernels_run_anywhere(monkeypatch):
+def tf32_as_before():
     switches = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [switch.allow_tf32 for switch in switches]
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
+
+
+@pytest.fixture(autouse=True)
+def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
         torch.backends.cudnn.allow_tf32 = False  # the reference's layers
     else:
@@ -98,8 +106,6 @@ def kernels_run_anywhere(monkeypatch):
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
     graphs._graphs.cache_clear()
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
 
 
 @pytest.fixture(autouse=True)
@@ -214,6 +220,15 @@ def test_autocast_is_as_exact_as_in_the_reference(precision, monkeypatch):
         assert usual[0] <= 1.25 * usual[1], name
 
 
+@interpreted_only
+def test_golden_outputs_and_gradients_are_met(monkeypatch):
+    """NVIDIA's. With large programs, since the interpreter is slow on each."""
+    sizes = {"UNITS": 64, "COLUMNS": 256, "INNER": 256, "SYMBOLS": 64, "ENERGIES": 64, "CLIPS": 8}
+    change(monkeypatch, sizes, CHUNK=45, ROWS=16, CONTEXT=32, PROCESSORS=1, GROUPS=1)
+    assert_golden(fast_decoder.teacher_forced)
+    assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+
+
 # ---------------------------------------------------------------------------- graphs
 
 
@@ -234,24 +249,20 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
 def test_the_table_advances_by_chunks_to_the_end(backwards):
     """A graph always makes a whole chunk: a table that went too far would have it write past all
     buffers. The interpreter makes no more steps than there are."""
-    kernels = graphs._kernels()
+    kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
     places = [getattr(kernels, name).value for name in ("START", "STOP", "STEPS")]
-    for num_steps in range(1, 3 * graphs.CHUNK + 2):
-        steps = list(range(num_steps))
-        if backwards:
-            steps.reverse()
+    for num_steps in range(1, 3 * chunk + 2):
         table = torch.zeros(kernels.TABLE_SIZE, dtype=torch.int64)
-        first = steps[: graphs.CHUNK]
-        table[places] = torch.tensor([min(first), max(first) + 1, num_steps])
-        while steps:
-            start, stop, _ = table[places].tolist()
-            chunk = steps[: graphs.CHUNK]
-            assert (start, stop) == (min(chunk), max(chunk) + 1)
-            del steps[: graphs.CHUNK]
+        expected = [(n, min(n + chunk, num_steps)) for n in range(0, num_steps, chunk)]
+        if backwards:
+            expected = [(max(n - chunk, 0), n) for n in range(num_steps, 0, -chunk)]
+        table[places] = torch.tensor([*expected[0], num_steps])
+        for start, stop in expected:
+            assert table[places[:2]].tolist() == [start, stop]
             advance(table)
-        start, stop, _ = table[places].tolist()
+        start, stop = table[places[:2]].tolist()
         assert start == stop
 
 
@@ -269,25 +280,13 @@ def test_two_forward_passes_before_backward_do_not_interfere():
     expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in cases]
     memories = [case.memory.clone().requires_grad_() for case in cases]
     losses = [
-        case.loss(case.outputs(memory=memory)) for case, memory in zip(cases, memories, strict=True)
+        case.loss(replace(case, memory=memory).outputs())
+        for case, memory in zip(cases, memories, strict=True)
     ]
     for loss in losses:
         loss.backward()
     for memory, wanted in zip(memories, expected, strict=True):
         assert torch.equal(memory.grad, wanted)
-
-
-def test_a_step_is_four_launches_forward_and_five_backward(monkeypatch):
-    counts = []
-    launch = graphs._Loop._launch
-    monkeypatch.setattr(
-        graphs._Loop,
-        "_launch",
-        lambda self, steps: (counts.append(len(self.launches)), launch(self, steps)),
-    )
-    run(problem(((3, 2),)), fast_decoder.teacher_forced)
-    # attention, decoder LSTM, forwards and backwards; a GPU warms up and captures each first
-    assert counts == ([3, 3, 1, 1, 3, 3, 2, 2] if GPU else [3, 1, 2, 3])
 
 
 @interpreted_only
@@ -435,32 +434,31 @@ def cuda_without(monkeypatch, capability=(9, 0)):
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "capability", "message"),
+    ("device", "dtype", "capability", "message", "early"),
     [
-        ("cpu", torch.float32, (9, 0), "no CUDA device"),
-        ("cuda", torch.float64, (9, 0), "parameters are float64, not float32"),
-        ("cuda", torch.float32, (7, 5), "Old GPU has no CUDA compute capability of 8.0"),
-        ("cuda", torch.float32, (8, 0), None),
+        ("cpu", torch.float32, (9, 0), "no CUDA device", False),
+        ("cuda", torch.float64, (9, 0), "parameters are float64, not float32", True),
+        ("cuda", torch.float32, (7, 5), "Old GPU has no CUDA compute capability of 8.0", False),
+        ("cuda", torch.float32, (8, 9), None, False),
+        ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_the_reason_against_kernels_is_given(device, dtype, capability, message, monkeypatch):
+def test_where_kernels_run_and_launch_early(device, dtype, capability, message, early, monkeypatch):
     cuda_without(monkeypatch, capability)
     assert graphs.problem(torch.device(device), dtype) == message
+    assert graphs.launches_early(torch.device(device)) == early
+    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", False)
+    assert not graphs.launches_early(torch.device(device))
 
 
 def test_without_triton_the_reason_is_its_import_error(monkeypatch):
     cuda_without(monkeypatch)
     monkeypatch.setitem(sys.modules, "fast_decoder.kernels", None)
     monkeypatch.delattr(fast_decoder, "kernels", raising=False)
-    graphs._kernels.cache_clear()
-    try:
-        reason = graphs.problem(torch.device("cuda"), torch.float32)
-        assert reason.startswith("Triton cannot be imported (")
-        described = fast_decoder.describe(torch.device("cuda"))
-        assert described.startswith("plain operations")
-        assert reason in described
-    finally:
-        graphs._kernels.cache_clear()
+    monkeypatch.setattr(graphs, "_kernels", graphs._kernels.__wrapped__)
+    described = fast_decoder.describe(torch.device("cuda"))
+    assert described.startswith("plain operations")
+    assert "Triton cannot be imported (" in described
 
 
 def test_graphs_that_fail_leave_plain_operations(monkeypatch):
@@ -526,22 +524,6 @@ def test_on_a_gpu_training_survives_a_failed_capture(monkeypatch):
     assert active_bytes() <= before
 
 
-@pytest.mark.parametrize(
-    ("device", "capability", "wanted", "expected"),
-    [
-        ("cuda", (9, 0), True, True),
-        ("cuda", (10, 0), True, True),
-        ("cuda", (8, 9), True, False),
-        ("cuda", (9, 0), False, False),
-        ("cpu", (9, 0), True, False),
-    ],
-)
-def test_launches_are_early_where_the_gpu_can(device, capability, wanted, expected, monkeypatch):
-    cuda_without(monkeypatch, capability)
-    monkeypatch.setattr(graphs, "EARLY_LAUNCHES", wanted)
-    assert graphs.launches_early(torch.device(device)) == expected
-
-
 def test_running_out_of_memory_holds_for_one_batch(monkeypatch):
     def broken(*_):
         raise RuntimeError("CUDA driver error: out of memory")
@@ -561,84 +543,43 @@ def test_without_gradients_no_backward_pass_is_made():
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
-def test_a_fallback_warns_once():
-    fast_decoder._warn_once.cache_clear()
-    with pytest.warns(UserWarning, match=r"plain operations.*slower.*an odd size"):
-        fast_decoder._warn_once("an odd size")
-    with warnings.catch_warnings(action="error"):
-        assert fast_decoder._warn_once("an odd size") is None
-    fast_decoder._warn_once.cache_clear()
-
-
 # ---------------------------------------------------------------------------- compiled for a GPU
 
 
-REGISTERS, SHARED_BYTES, THREADS = 65536, 227 * 1024, 2048  # of a processor
-
-
-def takes(row):
-    """What a program takes of a processor; a warp gets registers in multiples of eight a thread."""
-    registers = -(-row["registers"] // 8) * 8 * row["threads"]
-    return registers, row["shared_bytes"] + 1024, row["threads"]
-
-
-def crowds(first, second):
-    """Whether the second launch's programs, made while the first one's are still there, come to lie
-    more to a processor than they would if all processors were free."""
-    of_first = -(-first["programs"] // graphs.PROCESSORS)
-    limits = REGISTERS, SHARED_BYTES, THREADS
-    left = [limit - of_first * size for limit, size in zip(limits, takes(first), strict=True)]
-    beside = max(0, min(x // size for x, size in zip(left, takes(second), strict=True)))
-    alone = min(limit // size for limit, size in zip(limits, takes(second), strict=True))
-    taken, fair = min(first["programs"], graphs.PROCESSORS), -(-second["programs"] // 132)
-    if beside * taken >= second["programs"] or beside >= fair:
-        return False
-    return min(alone, -(-second["programs"] // max(1, graphs.PROCESSORS - taken))) > fair
-
-
 def test_the_kernels_compile_for_a_gpu_and_fit():
-    """They spill nothing, wait for the launch before, and let the next begin where it has room."""
+    """For sm_90: they spill nothing, and wait for the launch before."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
     rows = list(map(json.loads, printed.stdout.splitlines()))
     assert len(rows) == 5 * (4 + 2 + 6 + 3)
-    steps = defaultdict(list)
     for row in rows:
-        assert row["shared_bytes"] <= SHARED_BYTES, row
+        assert row["shared_bytes"] <= 227 * 1024, row
+        assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
-        if row["name"] == "cell_gradient" and row["programs"] > 132 and "bf16" in row["case"]:
-            assert 2 * takes(row)[0] <= REGISTERS, row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
             assert row["products"] > 0, row  # of tensor cores
         if row["name"] in ("lstm_step", "gradient_product"):
             assert row["wide_copies"] > 0, row
-        if row["of_a_step"]:
-            steps[str(row["case"]), row["loop"]].append(row)
-    for launches in steps.values():
-        for first, second in zip(launches, launches[1:] + launches[:1], strict=True):
-            assert not (first["lets_next"] and crowds(first, second)), (first, second)
 
 
 # ---------------------------------------------------------------------------- training
 
 
-def losses_of(precision, dropout, steps=20):
-    """Of training steps of a small model with the fast decoder on the same four batches."""
+def loss_of(precision, dropout, steps=20):
+    """The mean of the last training steps of a small model with the fast decoder."""
     settings = "batch_size=4,decoder=fast,encoder_embedding_dim=64,symbols_embedding_dim=64"
     settings += ",attention_rnn_dim=64,decoder_rnn_dim=64,prenet_dim=32,attention_dim=32"
     hparams = create_hparams(f"{settings},postnet_embedding_dim=64,precision={precision}")
     batches = [synthetic_batch([16, 15, 12, 6], [6, 5, 4, 3], hparams, seed=n) for n in range(4)]
-    trainer = Trainer(hparams, DEVICE)
-    trainer.use_decoder("fast")
-    losses = []
+    trainer, losses = Trainer(hparams, DEVICE), []
     for step in range(steps):
         torch.manual_seed(dropout * steps + step)
         results = trainer.step([MicroBatch(batches[step % 4].to(DEVICE))])
-        losses.append(results.values[0].clone())
-    return statistics.mean(map(float, losses[-steps // 4 :]))
+        losses.append(results.values[0].item())
+    return statistics.mean(losses[-steps // 4 :])
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
@@ -647,8 +588,8 @@ def test_losses_stay_as_close_as_with_other_dropout(precision, monkeypatch):
     three control runs in float32, with other dropout, is away. On a GPU by its kernels."""
     if not GPU:
         monkeypatch.undo()
-    exact, found = losses_of("fp32", 0), losses_of(precision, 0)
-    furthest = max(abs(losses_of("fp32", seed) - exact) for seed in (1, 2, 3))
+    exact, found = loss_of("fp32", 0), loss_of(precision, 0)
+    furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))
     assert 0 < abs(found - exact) < 2 * furthest
 
 
@@ -664,37 +605,33 @@ def test_the_benchmark_repeats_all_four_loops(monkeypatch):
     monkeypatch.setattr(
         graphs._Loop, "run", lambda self, *steps: (ran.append(self), run_loop(self, *steps))
     )
-    for name in benchmark.MODELLED:
+    for name in benchmark.LAUNCHES:
         recorded.calls[name]()
     loops = recorded.loops
     backward = [loops._decoder_backward, loops._attention_backward]
     assert ran == [loops._attention, loops._decoder, *backward]
 
 
-@pytest.mark.parametrize(("batch_size", "modelled"), [(16, [3.2, 7.5]), (8, [None, None])])
-def test_launches_stand_beside_their_model(batch_size, modelled, monkeypatch, capsys, tmp_path):
-    calls = dict.fromkeys(benchmark.MODELLED, lambda: None)
+def test_launches_without_a_duration_are_not_measured(monkeypatch, capsys, tmp_path):
+    calls = dict.fromkeys(benchmark.LAUNCHES, lambda: None)
     change(monkeypatch, {"EARLY_LAUNCHES": True}, problem=lambda *_: None)
     monkeypatch.setattr(benchmark, "record_loops", lambda *_: SimpleNamespace(calls=calls))
     times = defaultdict(lambda: [3.0, 9.0, 5.0], cell_gradient=[])
     monkeypatch.setattr(benchmark, "launch_durations", lambda *_: times)
-    options = ["--batch-size", str(batch_size), "--json", str(tmp_path / "kernels.json")]
-    benchmark.main(["--device", "cpu", *options])
+    benchmark.main(["--device", "cpu", "--json", str(tmp_path / "kernels.json")])
     result = json.loads((tmp_path / "kernels.json").read_text())
     settings = [row["setting"] for row in result["loops"]]
     assert settings == ["bf16", "bf16, late", "tf32", "tf32, late", "fp32", "fp32, late"]
-    first = [row for row in result["launches"] if row["launch"] == "attention_forward: lstm_step"]
-    assert [row["measured_us"] for row in first] == [5, 5, 5]
-    assert [first[0]["modelled_us"], first[2]["modelled_us"]] == modelled
-    last = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
-    assert last[1:4] == ["attention_backward: cell_gradient", "fp32", "not measured"]
+    assert {row["us"] for row in result["launches"]} == {5, None}
+    last = capsys.readouterr().out.splitlines()[-1].replace(" ", "")
+    assert last == "|attention_backward:cell_gradient|fp32|notmeasured|"
 
 
 @gpu_only
 def test_on_a_gpu_every_launch_has_a_duration():
     args = SimpleNamespace(device=DEVICE, batch_size=16, frames=40, symbols=60, repeats=1)
     _, launches = benchmark.measure(args, HParams(), "bf16")
-    assert all(0.5 < row["measured_us"] < 1000 for row in launches)
+    assert all(0.5 < row["us"] < 1000 for row in launches)
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")

@@ -2,12 +2,13 @@
 
 import json
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers import GOLDEN
-from test_model import seeded, tiny_batch, tiny_model
+from test_model import seeded, tiny_model
 
 import fast_decoder
 import model
@@ -107,16 +108,11 @@ def test_every_gradient_matches_the_reference(name, dtype, products):
     assert_parity(problem(SIZES[name], dtype))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("r", [2, 3])
-@pytest.mark.parametrize("lengths", [((7, 9), (2, 4), (5, 13)), ((3, 1),)])
-def test_several_frames_a_step_match_the_reference(lengths, r, dtype, products):
-    assert_parity(problem(lengths, dtype, n_frames_per_step=r))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
+        {"n_frames_per_step": 2},
+        {"n_frames_per_step": 3},
         {"attention_location_kernel_size": 1},
         {"attention_location_kernel_size": 31},
         {"p_attention_dropout": 0.0},
@@ -152,14 +148,14 @@ def test_a_loss_of_some_outputs_matches_the_reference(weights):
     assert_parity(problem(dtype=torch.float64), weights)
 
 
-def test_golden_outputs_and_gradients_are_met():
+def assert_golden(decoder):
     """NVIDIA's outputs and gradients. In float64, so that only theirs are rounded, a tenth of the
     tolerances: in float32 our alignments differ by up to 1.2e-4 between processors."""
     with np.load(GOLDEN / "model_dev.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays["meta/json"]))["config"]
     golden = {k: torch.from_numpy(v) for k, v in arrays.items() if v.dtype.kind in "fib"}
-    fast = Tacotron2(HParams(**config, p_prenet_dropout=0.0), fast_decoder.teacher_forced).eval()
+    fast = Tacotron2(HParams(**config, p_prenet_dropout=0.0), decoder).eval()
     fast.load_state_dict(
         {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
     )
@@ -182,28 +178,8 @@ def test_golden_outputs_and_gradients_are_met():
         assert (gradient - expected).abs().max() < 1e-3 * expected.abs().max(), name
 
 
-def losses_of_training(training_decoder, steps=30):
-    tacotron = tiny_model(training=True, training_decoder=training_decoder)
-    batch = tiny_batch(((5, 10), (3, 6)))
-    optimizer = torch.optim.Adam(tacotron.parameters(), lr=1e-2)
-    torch.manual_seed(1)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = Tacotron2Loss()(tacotron(batch), batch).total
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(tacotron.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def test_thirty_training_steps_match_the_reference():
-    reference = losses_of_training(model.teacher_forced)
-    fast = losses_of_training(fast_decoder.teacher_forced)
-    assert reference[-1] < 0.9 * reference[0]
-    assert fast == pytest.approx(reference, rel=1e-4)
-    assert losses_of_training(fast_decoder.teacher_forced, steps=10) == fast[:10]  # bitwise
+def test_golden_outputs_and_gradients_are_met():
+    assert_golden(fast_decoder.teacher_forced)
 
 
 def test_without_gradients_the_outputs_are_the_same():
@@ -268,7 +244,7 @@ def test_two_forward_passes_before_backward_do_not_interfere():
         memories = [case.memory.clone().requires_grad_() for case in (one, two)]
         losses = []
         for case, memory in zip((one, two), memories, strict=True):
-            losses.append(case.loss(case.outputs(memory=memory)))
+            losses.append(case.loss(replace(case, memory=memory).outputs()))
             with torch.no_grad():  # validation between
                 case.outputs()
         losses[first].backward()

@@ -169,8 +169,3 @@ def test_wrong_arguments_get_the_usage(arguments, tmp_path):
     result = run_script(tmp_path, *arguments)
     assert result.returncode == 2
     assert "benchmarks/gpu_report.sh 1 [OUT_DIR]" in result.stderr
-
-
-def test_the_calls_fit_into_half_an_hour():
-    [budgets] = re.findall(r"budgets=\((.*)\)", SCRIPT.read_text(encoding="utf-8"))
-    assert sum(map(int, re.findall(r"=(\d+)", budgets))) <= 1800

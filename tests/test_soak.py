@@ -9,8 +9,6 @@ import torch
 from helpers import Child, make_corpus, metrics, newest
 
 from analysis.same_run import compare_runs
-from data_utils import TextMelDataset, read_filelist
-from hparams import create_hparams
 from scripts import soak
 
 
@@ -51,7 +49,7 @@ def test_every_difference_between_runs_is_seen(trained, tmp_path):
         ("SIGTERM", False, 143, "stopped and saved", None),
         ("SIGTERM", False, 1, "Traceback (most recent call last):\n  ...", "a traceback"),
         ("SIGINT", True, 1, "train.py: no such file", "it ended by itself, with code 1"),
-        (soak.UNREADABLE, True, 1, "train.py: x: no file, expected a checkpoint", None),
+        (soak.UNREADABLE, True, 1, "train.py: x: no file, expected a file", None),
         (soak.UNREADABLE, False, 143, "epoch 1", "it ended late, with code 143"),
         (soak.FULL_DISK, True, 1, "could not be written: make room", None),
         (soak.FULL_DISK, False, 143, "stopped and saved", None),
@@ -65,19 +63,11 @@ def test_how_a_start_may_end(kind, by_itself, code, printed, fault):
 
 def test_the_summary_names_what_was_lost():
     stops = [
-        soak.Stop("SIGKILL", True, -signal.SIGKILL, None),
-        soak.Stop("SIGKILL", False, -signal.SIGKILL, "a traceback"),
+        soak.Stop("SIGKILL", "training", -signal.SIGKILL, None),
+        soak.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
     ]
     page = " ".join(soak.summary(stops, ["best.pt: missing"], 3, 61.0).split())
     assert "one run stopped 2 times" in page
     assert "**NOT equal**. 1 faults." in page
-    assert "| SIGKILL | 1 | 1 | 2 x -9 |" in page
+    assert "| SIGKILL | training | -9 | 1 |" in page
     assert "- best.pt: missing - stop 2, SIGKILL: a traceback" in page
-
-
-def test_its_corpora_are_read_as_their_settings_say(tmp_path):
-    hparams = create_hparams(soak.make_corpora(tmp_path, 0, soak.SETTINGS))
-    clips = read_filelist(hparams.training_files, hparams)
-    assert len(clips) == 32
-    assert len(read_filelist(hparams.validation_files, hparams)) == 8
-    assert TextMelDataset(clips, hparams)[0][1].shape == (10, int(clips.num_frames[0]))
