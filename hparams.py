@@ -146,6 +146,20 @@ WORDS = {  # of pydantic's messages
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 
 
+# NVIDIA's names that mean nothing here, and what replaces them.
+NVIDIA_ONLY = {
+    "fp16_run": "use precision=fp16",
+    "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
+    "distributed_run": "use torchrun: torchrun --nproc-per-node 4 train.py ...",
+    "dist_backend": "NCCL on GPUs, gloo on CPUs",
+    "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
+    "cudnn_enabled": "always on",
+    "cudnn_benchmark": "always off: batches vary in length",
+    "max_wav_value": "samples are read in [-1, 1]",
+    "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
+}
+
+
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
 
@@ -164,6 +178,8 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
         name, equals, text = (part.strip() for part in entry.partition("="))
         if not equals:
             problems.append(f"{place}{name!r}: expected name=value, such as batch_size=32")
+        elif name in NVIDIA_ONLY:
+            problems.append(f"{place}{name}: leave it out; {NVIDIA_ONLY[name]}")
         elif name not in _types():
             near = difflib.get_close_matches(name, _types(), n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"

@@ -112,13 +112,14 @@ def test_commas_and_spaces_separate_overrides():
 
 def test_all_problems_are_listed_together():
     message = refusal(
-        "batch_sise=3,zzzzzzzz=1,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
+        "batch_sise=3,zzzzzzzz=1,fp16_run=True,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
         "win_length=1024,precision=fp61,batching_strategy=semisorted,mel_fmax=12000"
     )
     lines = message.splitlines()[1:]
     expected = [
         ("  batch_sise: no hyper-parameter has this name; did you mean batch_size?",),
         ("zzzzzzzz", "all names are in hparams.py"),
+        ("fp16_run", "use precision=fp16"),
         ("epochs=many", "a whole number"),
         ("mask_padding=perhaps", "True or False"),
         ("learning_rate=-1", "must be greater than 0"),
