@@ -264,9 +264,10 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
+    batchings = rows[BATCHING].to_numpy(str)
     names = {
-        table["label"].get(r.folder): batching_name(*(getattr(r.hparams, n) for n in BATCHING))
-        for r in runs
+        k: batching_name(s, d == "True", r == "True")
+        for k, (s, d, r) in zip(rows.index, batchings, strict=True)
     }
     # Of several rows of a name the one that can be compared with most others represents it; of
     # equally many the one with the paper's values, or this recipe's defaults.
