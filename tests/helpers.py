@@ -1,6 +1,5 @@
 """A tiny corpus and model, and training runs that can be killed: what several tests share."""
 
-import contextlib
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -347,19 +346,6 @@ def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None
         return result
 
     setattr(owner, name, wrapped)
-
-
-@contextlib.contextmanager
-def locked(path: Path):
-    """Nobody may read the file; root, whom that does not keep from it, is nobody meanwhile."""
-    path.chmod(0)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 OTHER_THAN_FILES = ("a folder", "a named pipe", "a device")
