@@ -305,8 +305,9 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
             axes.grid(alpha=0.3)
     upper, lower = panels[:, 0]
     if points.repeated.notna().any():
-        upper.set_xscale("log")
+        upper.set_xscale("log", subs=(2, 5))
         upper.xaxis.set_major_formatter("{x:g}")
+        upper.xaxis.set_minor_formatter("{x:g}")
     upper.invert_xaxis()
     lower.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     lower.xaxis.set_major_formatter("{x:g}")

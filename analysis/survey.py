@@ -45,11 +45,7 @@ in_threads = functools.partial(map_in_threads, threads=4)
 
 def value_in_words(strategy: str, value: float) -> str:
     """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
-    return PARAMETER[strategy].value_text.format(number_text(value))
-
-
-def number_text(value: float) -> str:
-    return f"{value:g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return PARAMETER[strategy].value_text.format(f"{value:,.10g}")
 
 
 # ---------------------------------------------------------------------------- one batching

@@ -325,7 +325,6 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
             if plan_key(h, epoch) not in plans:
                 plans[plan_key(h, epoch)] = make_plan(clips, h, epoch)
     trainer = Trainer(base, args.device, processes)
-    trainer.use_decoder(base.decoder)
     found = time_plans(trainer, clips, list(plans.values()), args)
     times = {
         key: estimate(row["sizes"], row["seconds"]) for key, row in zip(plans, found, strict=True)
@@ -409,7 +408,6 @@ def run(args: argparse.Namespace, processes: Processes) -> None:
     for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
         h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
-        trainer.use_decoder(decoder)
         for plan, timed in zip(plans, time_plans(trainer, clips, plans, args), strict=True):
             row = {"batching": plan.name, "capacity": plan.capacity, "precision": precision}
             rows.append(row | {"decoder": decoder} | timed | asdict(plan.stats))

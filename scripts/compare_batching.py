@@ -284,7 +284,8 @@ def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
     """A row for each survey, with the batching's name as its index."""
     names = [batching_name(s.strategy, s.dynamic_batch_size, False) for s in surveys]
     rows = pd.DataFrame([asdict(s) for s in surveys], index=pd.Index(names, name="batching"))
-    settings = list(Survey.__annotations__)[:6]
+    settings = ["strategy", "parameter", "value", "batch_size"]
+    settings += ["dynamic_batch_size", "batch_capacity"]
     return rows[[*settings, *rows.columns.drop([*settings, "standard_errors"])]]
 
 
@@ -309,12 +310,9 @@ def published_table(ours: pd.DataFrame, hparams: HParams, clips: int) -> pd.Data
         return None
     rows = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
     theirs = pd.DataFrame(rows).T
-    ours = ours[ours.index.isin(theirs.index)]
-    cells = {}
-    for title, name, factor in (
-        ("ZPR %", "zero_padding_rate", 100),
-        ("ABL", "average_batch_length", 1),
-    ):
+    ours, cells = ours[ours.index.isin(theirs.index)], {}
+    for title in ("ZPR %", "ABL"):
+        name, factor, _ = COLUMNS[title]
         found, wanted = factor * ours[name], theirs[name].reindex(ours.index)
         cells[f"{title} published"], cells[f"{title} ours"] = numbers(wanted, 2), numbers(found, 2)
         cells[f"{title} difference"] = numbers(found - wanted, 2, "+")
