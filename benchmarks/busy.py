@@ -26,15 +26,13 @@ from pathlib import Path
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
 
-import numpy as np
 import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.lengths import CorpusLengths, synthetic_lengths
+from analysis.lengths import make_corpus, synthetic_lengths
 from analysis.tables import markdown_table
-from audio import mel_fingerprint
-from data_utils import MEL_SETTINGS_FILE, Batch, make_loader, read_filelist
+from data_utils import Batch, make_loader, read_filelist
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
@@ -45,20 +43,6 @@ from training.trainer import MicroBatch, Trainer
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
 SESSION = 100  # steps
 TOP = 15  # kernels
-
-
-def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
-    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`."""
-    lines, shape = [], (hparams.n_mel_channels, int(clips.frames.max()))
-    mel = np.random.default_rng(0).standard_normal(shape, np.float32) - 5
-    for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):
-        path = folder / f"{i:05d}.npy"
-        np.save(path, mel[:, :frames])
-        text = ("aeiou " * symbols)[: symbols - 1] + "n"  # no abbreviation, which would grow
-        lines.append(f"{path}|{text}\n")
-    write_json(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-    (folder / "mels.txt").write_text("".join(lines), encoding="utf-8")
-    return folder / "mels.txt"
 
 
 def run(trainer: Trainer, batches: Iterator[Batch], steps: int) -> None:

@@ -30,10 +30,9 @@ import numpy as np
 import torch
 
 from analysis.arguments import make_parser, whole_number
-from analysis.lengths import CorpusLengths
+from analysis.lengths import CorpusLengths, make_corpus
 from analysis.same_run import compare_runs, read_metrics
 from analysis.tables import markdown_table
-from benchmarks.busy import make_corpus
 from errors import UserError
 from files import METRICS_FILE, write_atomically
 from hparams import create_hparams

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -32,7 +33,7 @@ CASES = [  # clips, symbols, precision
 ]
 # Of graphs.Setting: A, E, H, D, K; dropout of both LSTMs; location gradient, differentiable, early
 # launches; stream.
-FULL = (1024, 512, 1024, 128, 31, 0.1, 0.1, True, True, True, 0)
+FULL: tuple[Any, ...] = (1024, 512, 1024, 128, 31, 0.1, 0.1, True, True, True, 0)
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
@@ -56,8 +57,8 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
     names = [name for name, value in vars(kernels).items() if hasattr(value, "arg_names")]
     stand_ins = {name: Recorder(name) for name in names if not name.startswith("_")}
-    graphs._kernels = lambda: SimpleNamespace(**{**vars(kernels), **stand_ins})
-    graphs._Loop = made_once
+    replaced = SimpleNamespace(**{**vars(kernels), **stand_ins})
+    vars(graphs).update(_kernels=lambda: replaced, _Loop=made_once)
     operands = torch.bfloat16 if precision == "bf16" else torch.float32
     types = torch.device("cuda"), torch.float32, operands, precision == "tf32"
     graphs.Graphs(graphs.Setting(*types, *graphs.bucket(clips, symbols), *FULL))
@@ -87,8 +88,8 @@ def measured(name: str, options: dict) -> dict:
     return {
         "name": name,
         "threads": 32 * kernel.metadata.num_warps,
-        "registers": int(re.search(r"REG:(\d+)", usage)[1]),
-        "spilled_bytes": int(re.search(r"STACK:(\d+)", usage)[1]),
+        "registers": int(re.findall(r"REG:(\d+)", usage)[0]),
+        "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
         # 16 bytes at a time, asynchronously

@@ -1,4 +1,4 @@
-"""benchmarks/busy.py: the union of intervals, its corpus, and a whole run on a CPU."""
+"""benchmarks/busy.py: the union of intervals, and a whole run on a CPU."""
 
 import json
 from types import SimpleNamespace
@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
-from analysis.lengths import CorpusLengths
 from benchmarks import busy
-from data_utils import TextMelDataset, read_filelist
 from fast_decoder import graphs
-from hparams import create_hparams
 
 TINY = (
     "batch_size=2,symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,"
@@ -80,13 +77,3 @@ def test_kernels_and_copies_count_and_nothing_else(end, expected, monkeypatch):
     assert found["busy"] == expected
     if expected:
         assert found["top_kernels"][0] == {"name": "lstm_step", "share": 0.5}
-
-
-def test_its_corpus_is_as_long_as_its_clips(tmp_path):
-    """Its mels in frames, its texts in symbols."""
-    hparams = create_hparams("load_mel_from_disk=True,n_mel_channels=10")
-    lengths = CorpusLengths(["a", "b"], np.array([9, 12]), symbols=np.array([1, 40]))
-    clips = read_filelist(busy.make_corpus(tmp_path, lengths, hparams), hparams)
-    data = TextMelDataset(clips, hparams)
-    assert [len(data[i][0]) for i in range(2)] == [1, 40]
-    assert [data[i][1].shape for i in range(2)] == [(10, 9), (10, 12)]

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken ou
 decoder = importlib.import_module("benchmarks.decoder")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "symbols_embedding_dim": 16,
     "encoder_embedding_dim": 20,
     "attention_rnn_dim": 24,

@@ -21,7 +21,7 @@ from fast_decoder import graphs, self_check
 from fast_decoder.self_check import Answer
 from hparams import HParams, create_hparams
 from model import Decoder, teacher_forced
-from training.distributed import ALONE
+from training.distributed import ALONE, Processes
 from training.trainer import MicroBatch, Trainer, checked_decoder
 
 pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
@@ -339,7 +339,7 @@ def test_training_after_a_fault_uses_plain_operations(monkeypatch):
     assert torch.equal(found, expected)  # right kernels too would differ in the last bits
 
 
-class Several(type(ALONE)):
+class Several(Processes):
     """One of two processes, on machines of their own."""
 
     def all_or_none_however_long(self, action, what):
