@@ -82,16 +82,8 @@ def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
         assert picture.height >= 300
         assert len(picture.encoded_image_string) > 5000  # drawn, not blank
     [sound] = found.Audio("predicted")
-    assert sound.sample_rate == 22050
-    assert sound.length_frames == 4000
-
-
-def test_loud_sound_is_scaled_and_not_clipped(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs")
-    logger.log_validation(VALIDATION, example())
-    logger.close()
-    [sound] = events(tmp_path).Audio("predicted")
-    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))
+    assert (sound.sample_rate, sound.length_frames) == (22050, 4000)
+    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))  # scaled, not clipped
     assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 

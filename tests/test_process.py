@@ -92,26 +92,25 @@ def test_what_cannot_be_printed_is_dropped(hook, corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_closed_terminal_saves_and_stops(corpus, whole, tmp_path):
+def print_into_full_file_until_terminated() -> None:
+    print_into_full_file()
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "hook"),
+    [
+        (signal.SIGHUP, (print_into_terminal, 5)),
+        (signal.SIGTERM, (print_into_full_file_until_terminated,)),
+    ],
+)
+def test_signal_saves_where_nothing_can_be_printed(number, hook, corpus, whole, tmp_path):
     out = tmp_path / "out"
-    ended = Child(flags(out, corpus.hparams(**LONG)), print_into_terminal, 5).end()
-    assert (ended.code, ended.output) == (128 + signal.SIGHUP, "")
+    ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
+    assert (ended.code, ended.output) == (128 + number, "")
     assert (out / "checkpoint_5.pt").exists()  # the very step, though none was due
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
-
-
-def print_into_full_file_until_terminated() -> None:
-    print_into_full_file()
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 4)
-
-
-def test_signal_saves_where_nothing_can_be_printed(corpus, tmp_path):
-    out = tmp_path / "out"
-    hook = print_into_full_file_until_terminated
-    ended = Child(flags(out, corpus.hparams(**LONG)), hook).end()
-    assert ended.code == 128 + signal.SIGTERM
-    assert (out / "checkpoint_4.pt").exists()
 
 
 def speak_into_full_file(arguments: list[str]) -> None:
