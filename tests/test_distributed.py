@@ -26,6 +26,7 @@ from helpers import (
     newest,
     print_into,
 )
+from runs import copied_corpus
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import train
@@ -305,16 +306,12 @@ def stop_answering() -> None:
 
 def test_unreadable_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
     folder, out = tmp_path / "clips", tmp_path / "out"
-    shutil.copytree(corpus.folder, folder)
-    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
-    (folder / "train.txt").write_text(text)
-    clip = folder / "train05.wav"
-    hparams = flags(out, corpus, training_files=folder / "train.txt")
-    both = Together(2, hparams, {0: (delete_after_first_epoch, clip)})
-    ended = both.end()
+    filelist, clip = copied_corpus(corpus, folder), folder / "train05.wav"
+    hparams = flags(out, corpus, training_files=filelist)
+    ended = Together(2, hparams, {0: (delete_after_first_epoch, clip)}).end()
     outputs = "".join(child.output for child in ended)
     assert [child.code for child in ended] == [1, 1], outputs
-    assert f"{folder / 'train.txt'}:6: {clip}: no such file" in outputs
+    assert f"{filelist}:6: {clip}: no such file" in outputs
     assert f"everything until here is in {newest(out)}" in outputs
     assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
     assert "Traceback" not in outputs

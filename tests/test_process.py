@@ -8,12 +8,8 @@ import signal
 import sys
 
 import pytest
-import torch
-from helpers import LONG, Child, act_at, assert_same_run, flags, fork_server
-from matplotlib.figure import Figure
+from helpers import LONG, Child, act_at, assert_same_run, flags
 
-from hparams import create_hparams
-from model import Tacotron2
 from printing import UnfailingFile
 from training.trainer import Trainer
 
@@ -111,30 +107,6 @@ def test_signal_saves_where_nothing_can_be_printed(number, hook, corpus, whole, 
     assert (out / "checkpoint_5.pt").exists()  # the very step, though none was due
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
-
-
-def speak_into_full_file(arguments: list[str]) -> None:
-    print_into_full_file()
-    import speaking
-    import synthesize
-
-    pytest.MonkeyPatch().setattr(speaking, "draw_alignment", lambda _: Figure((1, 1)))
-    synthesize.main(arguments)
-
-
-def test_synthesis_continues_too(corpus, tmp_path):
-    checkpoint, texts, out = tmp_path / "model.pt", tmp_path / "texts.txt", tmp_path / "out"
-    hparams = corpus.hparams(max_decoder_steps=3)
-    torch.save({"state_dict": Tacotron2(create_hparams(hparams)).state_dict()}, checkpoint)
-    texts.write_text("a\nb\n", encoding="utf-8")
-    arguments = ["--checkpoint", checkpoint, "--text-file", texts, "--hparams", hparams, "-o", out]
-    process = fork_server().Process(
-        target=speak_into_full_file, args=([str(argument) for argument in arguments],)
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert [path.name for path in sorted(out.glob("*.wav"))] == ["0001.wav", "0002.wav"]
 
 
 def test_text_around_a_full_disk_is_kept(tmp_path):

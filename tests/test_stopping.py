@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import LONG, ROOT, Child, act_at, assert_same_run, curves, flags, load, metrics, newest
+from helpers import LONG, Child, act_at, assert_same_run, curves, flags, metrics, newest
 from runs import kill_at, stopped_inside_an_epoch
 
 import train
@@ -165,30 +165,3 @@ def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
     assert ("stopped without saving" in stopped.output) == (saved == 6)
     assert "Traceback" not in stopped.output
     assert newest(out).name == f"checkpoint_{saved}.pt"
-
-
-def test_ctrl_c_on_a_piped_command_saves(corpus, tmp_path):
-    """The real program, its reader gone by the same Ctrl-C as with `| tee log`."""
-    out = tmp_path / "out"
-    never = ("epochs", "epochs_per_validation", "iters_per_checkpoint")  # so Ctrl-C alone saves
-    hparams = corpus.hparams(**LONG | dict.fromkeys(never, 10_000))
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *flags(out, hparams)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        start_new_session=True,
-        text=True,
-    )
-    while not (out / "metrics.jsonl").is_file() or not metrics(out, "epoch"):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    assert newest(out).name == "checkpoint_0.pt"
-    process.stdout.close()
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "SIGINT: saving after this step" in errors
-    assert "Traceback" not in errors
-    assert "BrokenPipe" not in errors
-    assert load(newest(out))["loop"]["iteration"] > 3

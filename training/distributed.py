@@ -107,7 +107,9 @@ class Processes:
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
         wrapped = DistributedDataParallel(model, **options)
 
-        def note_and_add_up(clock: ReductionClock, bucket: GradBucket) -> Any:
+        def note_and_add_up(
+            clock: ReductionClock, bucket: GradBucket
+        ) -> torch.futures.Future[torch.Tensor]:  # torch looks at the annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
