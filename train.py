@@ -29,6 +29,7 @@ from data_utils import make_loader
 from errors import UserError
 from files import METRICS_FILE
 from hparams import HParams, describe
+from machine import peak_memory
 from printing import print_nothing, print_without_failing
 from progress import duration, progress_bar
 from training import checkpoint, setup
@@ -44,7 +45,6 @@ from training.epoch import (
     read_pending,
 )
 from training.logging import DEFAULT_LOGS, OutputFolder
-from training.machine import largest_memory
 from training.memory_check import check_memory
 from training.process import StopRequest, messages
 from training.setup import Clips, Start
@@ -230,7 +230,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             progress.update(update.end - before)
         read_pending(run)
         state.seconds += time.perf_counter() - clock
-        state.peak_memory_bytes = max(state.peak_memory_bytes, largest_memory(run.device))
+        state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(run.device))
     finally:
         progress.close()
 

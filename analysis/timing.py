@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from machine import seconds_of
 from progress import progress_bar
-from training.machine import seconds_of
 
 
 def time_in_turns(

@@ -36,7 +36,7 @@ from data_utils import Batch, make_loader, read_filelist
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
-from training.machine import measured_on, seconds_of, synchronize
+from machine import measured_on, seconds_of, synchronize
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 

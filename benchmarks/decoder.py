@@ -35,7 +35,7 @@ from data_utils import synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
-from training.machine import largest_memory, measured_on, reset_peak_memory, seconds_of
+from machine import measured_on, peak_memory, reset_peak_memory, seconds_of
 from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
@@ -134,7 +134,7 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
         reset_peak_memory(args.device)
         workload.step(name)
         torch.cuda.synchronize(args.device)
-    return largest_memory(args.device)
+    return peak_memory(args.device)
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:

@@ -59,16 +59,16 @@ from data_utils import synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, batching_options, create_hparams
-from printing import print_nothing
-from progress import progress_bar
-from training.distributed import Processes, join
-from training.machine import (
+from machine import (
     is_out_of_memory,
     measured_on,
     peak_memory,
     reset_peak_memory,
     seconds_of,
 )
+from printing import print_nothing
+from progress import progress_bar
+from training.distributed import Processes, join
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"

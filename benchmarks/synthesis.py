@@ -31,8 +31,8 @@ from audio import griffin_lim
 from errors import UserError
 from files import write_json
 from hparams import create_hparams
+from machine import measured_on
 from model import Tacotron2
-from training.machine import measured_on
 
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 TITLES = ["texts", "steps", "real-time factor", "same mel"]

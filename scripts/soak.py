@@ -36,9 +36,9 @@ from analysis.tables import markdown_table
 from errors import UserError
 from files import METRICS_FILE, write_atomically
 from hparams import create_hparams
+from machine import measured_on
 from progress import duration, progress_bar
 from training.checkpoint import list_checkpoints
-from training.machine import measured_on
 
 SETTINGS = (
     "epochs_per_validation=2,iters_per_checkpoint=7,keep_checkpoints=2,log_interval=5,batch_size=4,"

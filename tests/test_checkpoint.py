@@ -152,18 +152,6 @@ def test_damage_anywhere_is_noticed_or_harmless(damage, written, tmp_path):
     assert noticed > len(places) / 2
 
 
-def test_damaged_weight_falls_back_to_checkpoint_before(tmp_path, capsys):
-    """torch sees nothing of it; the CRC-32 of the zip does."""
-    for iteration in (1, 2):
-        path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=2)
-    content = bytearray(path.read_bytes())
-    content[content.index(state(2)["state_dict"]["w"].numpy().tobytes())] = 1
-    path.write_bytes(content)
-    torch.load(path, weights_only=True)
-    assert checkpoint.load_newest(tmp_path).state["iteration"] == 1
-    assert f"warning: skipped {path}: damaged" in capsys.readouterr().out
-
-
 def test_oldest_format_without_checksum_is_loaded(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
@@ -181,25 +169,17 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("make", "message"),
     [
-        ("none", "no such checkpoint"),
-        ("folder", "a folder, expected a file"),
-        ("pipe", "a named pipe, expected a file"),
-        ("list", "holds no state_dict"),
-        ("text", "damaged, or no checkpoint"),
+        (lambda path: None, "no such checkpoint"),
+        (os.mkfifo, "a named pipe, expected a file"),
+        (lambda path: torch.save([1, 2], path), "holds no state_dict"),
+        (lambda path: path.write_text("no checkpoint at all"), "damaged, or no checkpoint"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(what, message, tmp_path):
+def test_what_is_no_checkpoint_is_refused(make, message, tmp_path):
     path = tmp_path / "checkpoint_1.pt"
-    if what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif what == "list":
-        torch.save([1, 2], path)
-    elif what == "text":
-        path.write_text("no checkpoint at all")
+    make(path)
     with pytest.raises(UserError, match=f"{path}: {message}"):
         checkpoint.load_checkpoint(path)
 
@@ -234,9 +214,7 @@ def test_weights_that_do_not_fit_are_listed():
     model, theirs = random_model(2), random_model(1).state_dict()
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
-    theirs["postnet.convolutions.0.0.conv.weight"] = theirs[
-        "postnet.convolutions.0.0.conv.weight"
-    ].long()
+    theirs["postnet.convolutions.0.0.conv.weight"] = torch.zeros(8, 80, 5, dtype=torch.int64)
     del theirs["decoder.gate_layer.linear_layer.bias"]
     with pytest.raises(UserError, match=r"some\.pt does not fit") as refusal:
         checkpoint.load_weights(model, {"state_dict": theirs}, "some.pt")
@@ -303,25 +281,21 @@ MOMENTS = "optimizer: exp_avg of parameter 0"
 # (part that the message names, change to a good checkpoint)
 OF_ALL = [  # whoever reads it
     ("hparams", drop("hparams")),
-    ("hparams", put("hparams", [1])),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
     ("hparams: batch_size", put("hparams", "batch_size", "3")),
     ("hparams: prenet_dim", put("hparams", "prenet_dim", -8)),
     ("ema", put("ema", {})),
     ("7", put(7, nested(100))),
     ("version", put("version", 3)),
-    ("iteration", put("iteration", "6")),
     ("iteration", put("iteration", -1)),
     ("iteration", put("iteration", True)),
     ("loop: iteration", put("iteration", 7)),
     ("state_dict", put("state_dict", [1])),
-    (f"state_dict: {WEIGHT}", put("state_dict", WEIGHT, 1.0)),
     (f"state_dict: {WEIGHT}: NaN", fill(np.nan, "state_dict", WEIGHT)),
     (f"state_dict: {WEIGHT}: NaN", fill(np.inf, "state_dict", WEIGHT)),
     (f"state_dict: {WEIGHT}", put("state_dict", WEIGHT, torch.zeros(2, dtype=torch.complex64))),
     ("learning_rate", put("learning_rate", "fast")),
     ("scaler: scale", put("scaler", SCALER | {"scale": 0.0, "growth_interval": 9})),
-    ("scaler: growth_interval", put("scaler", SCALER)),
     ("loop", put("loop", nested(100))),
     ("loop: frames", put("loop", "frames", "161")),
     ("loop: tokens", put("loop", "tokens", 1)),
@@ -329,19 +303,16 @@ OF_ALL = [  # whoever reads it
     ("loop: loss_sum", put("loop", "loss_sum", np.nan)),
     ("loop: epoch", put("loop", "epoch", 0)),
     ("loop: iteration", put("loop", "iteration", 10**400)),
-    ("sampler", put("sampler", [1, 2])),
     ("sampler: plan_checksum", drop("sampler", "plan_checksum")),
     ("sampler: 2 of 1", put("sampler", "num_batches", 1)),
     ("sampler: 0 of 0", put("sampler", None)),
     ("corpus", put("corpus", 5)),
     ("longest_text", put("longest_text", 0)),
-    ("logs", put("logs", None)),
     ("logs: metrics.jsonl", put("logs", "metrics.jsonl", -1)),
     ("metrics_checksum", put("metrics_checksum", "c0ffee")),
 ]
 OF_A_RUN = [  # who resumes it; weights can be taken from it
     *((part, drop(part)) for part in ("optimizer", "loop", "logs", "version")),
-    ("optimizer", put("optimizer", [])),
     ("optimizer", drop("optimizer", "state")),
     ("optimizer", drop("optimizer", "state", 39)),
     ("optimizer", put("optimizer", "state", 40, {"step": torch.zeros(())})),
@@ -352,7 +323,6 @@ OF_A_RUN = [  # who resumes it; weights can be taken from it
     ("optimizer: step of parameter 0", put("optimizer", "state", 0, "step", torch.zeros(148))),
     (f"{MOMENTS}: not contiguous", change_moments(lambda m: m[:1, :1].expand(148, 8))),
     (MOMENTS, change_moments(lambda moments: moments[:3].clone())),
-    (MOMENTS, change_moments(lambda moments: torch.zeros(200, 8))),
     (MOMENTS, change_moments(lambda moments: moments.half())),
 ]
 CASES = [(*case, True) for case in OF_ALL] + [(*case, False) for case in OF_A_RUN]

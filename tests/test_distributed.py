@@ -5,8 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,18 +13,21 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
-    ROOT,
     Child,
     Together,
     act_at,
     assert_same,
     curves,
+    fork_server,
     free_port,
     load,
     make_corpus,
     metrics,
     newest,
+    print_into,
 )
+from runs import copied_corpus
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import train
 from analysis.same_run import without_times
@@ -213,35 +214,39 @@ def test_process_killed_at_random_moments_changes_nothing(corpus, alone, tmp_pat
     assert_same_result(out, alone)
 
 
+def launch(log: Path, port: int, arguments: list[str]) -> None:
+    """What torchrun does on one of two machines, without the seconds that imports take."""
+    print_into(log)
+    torch.set_num_threads(1)
+    config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
+    config.rdzv_endpoint, config.start_method = f"127.0.0.1:{port}", "fork"
+    elastic_launch(config, train.main)(arguments)
+
+
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
     """As on two machines."""
     settings = {"epochs": 12, "epochs_per_validation": 12, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    command += ["--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
-    command += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", str(ROOT / "train.py")]
-    arguments = flags(out, corpus, "--resume", **settings)
-    log = tmp_path / "torchrun.log"
-    with open(log, "w") as file:
-        options = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": tmp_path}
-        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as `undisturbed` has: the same sums
-        machines = [
-            subprocess.Popen([*command, *arguments], env=one_thread, **options) for _ in range(2)
-        ]
+    arguments, port = flags(out, corpus, "--resume", **settings), free_port()
+    logs = [tmp_path / f"machine{number}.log" for number in range(2)]
+    machines = [fork_server().Process(target=launch, args=(log, port, arguments)) for log in logs]
     try:
-        wait_until(lambda: trained(out) >= 2, log)
+        for machine in machines:
+            machine.start()
+        wait_until(lambda: trained(out) >= 2, logs)
         os.kill(started_by(machines[1])[0], signal.SIGKILL)
         reached = trained(out)
-        wait_until(lambda: trained(out) > reached, log)
+        wait_until(lambda: trained(out) > reached, logs)
         machines[0].terminate()
-        machines[0].wait(30)
-        wait_until(lambda: not started_by(machines[1]), log)  # torchrun itself may wait on
+        machines[0].join(30)
+        wait_until(lambda: not started_by(machines[1]), logs)  # torchrun itself may wait on
     finally:
         for machine in machines:
             machine.kill()
     again = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
-    assert f"stopped and saved; resume with: {again} train.py -o {out}" in log.read_text()
+    printed = "".join(log.read_text() for log in logs)
+    assert f"stopped and saved; resume with: {again} train.py -o {out}" in printed
     assert 0 < trained(out) < trained(undisturbed)
     assert Child(on(out)).end().code == 0
     assert_same_result(out, undisturbed)
@@ -266,16 +271,16 @@ def trained(out: Path) -> int:
     return max([int(path.stem.split("_")[1]) for path in out.glob("checkpoint_*.pt")], default=0)
 
 
-def started_by(launcher: subprocess.Popen) -> list[int]:
+def started_by(launcher) -> list[int]:
     """The processes that torchrun started; of one that has ended, none."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
 
-def wait_until(condition, log: Path) -> None:
+def wait_until(condition, logs: list[Path]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, log.read_text()
+        assert time.monotonic() < deadline, [log.read_text() for log in logs]
         time.sleep(0.01)
 
 
@@ -301,16 +306,12 @@ def stop_answering() -> None:
 
 def test_unreadable_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
     folder, out = tmp_path / "clips", tmp_path / "out"
-    shutil.copytree(corpus.folder, folder)
-    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
-    (folder / "train.txt").write_text(text)
-    clip = folder / "train05.wav"
-    hparams = flags(out, corpus, training_files=folder / "train.txt")
-    both = Together(2, hparams, {0: (delete_after_first_epoch, clip)})
-    ended = both.end()
+    filelist, clip = copied_corpus(corpus, folder), folder / "train05.wav"
+    hparams = flags(out, corpus, training_files=filelist)
+    ended = Together(2, hparams, {0: (delete_after_first_epoch, clip)}).end()
     outputs = "".join(child.output for child in ended)
     assert [child.code for child in ended] == [1, 1], outputs
-    assert f"{folder / 'train.txt'}:6: {clip}: no such file" in outputs
+    assert f"{filelist}:6: {clip}: no such file" in outputs
     assert f"everything until here is in {newest(out)}" in outputs
     assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
     assert "Traceback" not in outputs
@@ -339,24 +340,16 @@ def other_code() -> None:
     setup._fingerprint_of_code = lambda: "0123456789abcdef"
 
 
-@pytest.mark.parametrize("what", ["a setting", "the clips", "the code"])
-def test_processes_that_differ_are_refused(what, corpus, tmp_path):
+def test_processes_that_differ_are_refused(corpus, tmp_path):
     """The one that differs from the first is named."""
-    out = tmp_path / "out"
-    arguments, hooks = [flags(out, corpus)] * 2, {}
-    if what == "a setting":
-        arguments = [flags(out, corpus), flags(out, corpus, learning_rate=0.5)]
-        expected = "learning_rate is 0.5, in process 0 "
-    elif what == "the clips":
-        fewer = without_first_clip(corpus, tmp_path)
-        arguments = [flags(out, corpus), flags(out, corpus, training_files=fewer)]
-        expected = "the corpus is "
-    else:
-        hooks, expected = {1: (other_code,)}, "this recipe's code is 0123456789abcdef"
-    message = refused(Together(2, arguments, hooks).end())
+    out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
+    other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
+    message = refused(Together(2, [flags(out, corpus), other], {1: (other_code,)}).end())
     assert "the processes differ; give all the same files, command and version:" in message
     assert "process 1 (" in message
-    assert expected in message
+    assert "learning_rate is 0.5, in process 0 " in message
+    assert "the corpus is " in message
+    assert "this recipe's code is 0123456789abcdef" in message
     assert not out.exists()
 
 
@@ -377,21 +370,18 @@ def test_all_processes_must_allow_new_clips(corpus, alone, tmp_path):
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-def test_what_is_wrong_for_all_is_said_once(corpus, tmp_path):
-    message = refused(Together(2, flags(tmp_path / "out", corpus, training_files="none.txt")).end())
-    assert message.count("none.txt: no such filelist") == 1
-    assert len(message.splitlines()) == 1
-
-
-def test_processes_must_divide_batches_per_update(corpus, tmp_path):
-    message = refused(Together(2, flags(tmp_path / "out", corpus, batches_per_update=3)).end())
-    assert message.startswith("train.py: batches_per_update=3: ")
-    assert "expected a multiple of 2" in message
-
-
-def test_shared_batch_norm_is_refused_on_cpus(corpus, tmp_path):
-    message = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
-    assert "between GPUs alone" in message
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"training_files": "none.txt"}, "none.txt: no such filelist"),
+        ({"batches_per_update": 3}, "expected a multiple of 2"),
+        ({"sync_batch_norm": True}, "between GPUs alone"),
+    ],
+)
+def test_what_is_wrong_for_all_is_said_once(setting, message, corpus, tmp_path):
+    said = refused(Together(2, flags(tmp_path / "out", corpus, **setting)).end())
+    assert said.count(message) == 1
+    assert len(said.splitlines()) == 1
 
 
 def test_shared_batch_norm_alone_waits_for_nobody():
@@ -404,9 +394,3 @@ def test_shared_batch_norm_alone_waits_for_nobody():
     with distributed.batch_norm_alone(shared):
         assert torch.equal(shared(x), expected)
     assert "forward" not in vars(shared[1])
-
-
-def test_n_gpus_is_answered_with_torchrun(capsys):
-    with pytest.raises(SystemExit):
-        train.parse_arguments(["-o", "runs/four", "--n_gpus", "4"])
-    assert "torchrun --nproc-per-node 4 train.py -o runs/four" in capsys.readouterr().err

@@ -82,21 +82,16 @@ def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
         assert picture.height >= 300
         assert len(picture.encoded_image_string) > 5000  # drawn, not blank
     [sound] = found.Audio("predicted")
-    assert sound.sample_rate == 22050
-    assert sound.length_frames == 4000
-
-
-def test_loud_sound_is_scaled_and_not_clipped(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs")
-    logger.log_validation(VALIDATION, example())
-    logger.close()
-    [sound] = events(tmp_path).Audio("predicted")
-    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))
+    assert (sound.sample_rate, sound.length_frames) == (22050, 4000)
+    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))  # scaled, not clipped
     assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
 def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
-    logger = RunLogger(tmp_path, tmp_path / "logs")
+    """The folder may have another name meanwhile."""
+    before, folder = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    logger = RunLogger(before, before / "logs")
     logger.log_run(RUN)
     for step in range(5):
         logger.log_steps(step, {"loss": float(step)})
@@ -105,19 +100,17 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
     for step in range(5, 200):
         logger.log_steps(step, {"loss": math.pi})
     logger.close()
-    (tmp_path / "metrics.jsonl").open("a").write('{"kind": "half of a li')
-    events_before = sorted((tmp_path / "logs").iterdir())
-    with open(events_before[0], "ab") as file:
+    before.rename(folder)
+    (folder / "metrics.jsonl").open("a").write('{"kind": "half of a li')
+    with open(next((folder / "logs").iterdir()), "ab") as file:
         file.write(b"half of an event")
-    again = RunLogger(tmp_path, tmp_path / "logs", state)
+    again = RunLogger(folder, folder / "logs", state)
     again.log_steps(5, {"loss": 5.0})
-    again.log_epoch(EPOCH | {"train_loss": 7.0})
+    changed = EPOCH | {"train_loss": 7.0}
+    again.log_epoch(changed)
     again.close()
-    assert lines(tmp_path) == [
-        {"kind": "run"} | RUN,
-        {"kind": "epoch"} | EPOCH | {"train_loss": 7.0},
-    ]
-    found = scalars(tmp_path)
+    assert lines(folder) == [{"kind": "run"} | RUN, {"kind": "epoch"} | changed]
+    found = scalars(folder)
     assert found["training/loss"] == [(step, float(step)) for step in range(6)]
     assert found["epoch/train_loss"] == [(4, 7.0)]
 
@@ -131,18 +124,6 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     state = logger.state()
     RunLogger(tmp_path, tmp_path / "logs", state).close()  # the first was killed, never closed
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
-
-
-def test_folder_may_move_before_it_is_resumed(tmp_path):
-    (tmp_path / "a").mkdir()
-    logger = RunLogger(tmp_path / "a", tmp_path / "a" / "logs")
-    logger.log_epoch(EPOCH)
-    state = logger.state()
-    logger.log_epoch(EPOCH)
-    logger.close()
-    (tmp_path / "a").rename(tmp_path / "b")
-    RunLogger(tmp_path / "b", tmp_path / "b" / "logs", state).close()
-    assert lines(tmp_path / "b") == [{"kind": "epoch"} | EPOCH]
 
 
 def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, capfd):

@@ -8,12 +8,8 @@ import signal
 import sys
 
 import pytest
-import torch
-from helpers import LONG, Child, act_at, assert_same_run, flags, fork_server
-from matplotlib.figure import Figure
+from helpers import LONG, Child, act_at, assert_same_run, flags
 
-from hparams import create_hparams
-from model import Tacotron2
 from printing import UnfailingFile
 from training.trainer import Trainer
 
@@ -92,50 +88,25 @@ def test_what_cannot_be_printed_is_dropped(hook, corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_closed_terminal_saves_and_stops(corpus, whole, tmp_path):
+def print_into_full_file_until_terminated() -> None:
+    print_into_full_file()
+    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "hook"),
+    [
+        (signal.SIGHUP, (print_into_terminal, 5)),
+        (signal.SIGTERM, (print_into_full_file_until_terminated,)),
+    ],
+)
+def test_signal_saves_where_nothing_can_be_printed(number, hook, corpus, whole, tmp_path):
     out = tmp_path / "out"
-    ended = Child(flags(out, corpus.hparams(**LONG)), print_into_terminal, 5).end()
-    assert (ended.code, ended.output) == (128 + signal.SIGHUP, "")
+    ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
+    assert (ended.code, ended.output) == (128 + number, "")
     assert (out / "checkpoint_5.pt").exists()  # the very step, though none was due
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
-
-
-def print_into_full_file_until_terminated() -> None:
-    print_into_full_file()
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 4)
-
-
-def test_signal_saves_where_nothing_can_be_printed(corpus, tmp_path):
-    out = tmp_path / "out"
-    hook = print_into_full_file_until_terminated
-    ended = Child(flags(out, corpus.hparams(**LONG)), hook).end()
-    assert ended.code == 128 + signal.SIGTERM
-    assert (out / "checkpoint_4.pt").exists()
-
-
-def speak_into_full_file(arguments: list[str]) -> None:
-    print_into_full_file()
-    import speaking
-    import synthesize
-
-    pytest.MonkeyPatch().setattr(speaking, "draw_alignment", lambda _: Figure((1, 1)))
-    synthesize.main(arguments)
-
-
-def test_synthesis_continues_too(corpus, tmp_path):
-    checkpoint, texts, out = tmp_path / "model.pt", tmp_path / "texts.txt", tmp_path / "out"
-    hparams = corpus.hparams(max_decoder_steps=3)
-    torch.save({"state_dict": Tacotron2(create_hparams(hparams)).state_dict()}, checkpoint)
-    texts.write_text("a\nb\n", encoding="utf-8")
-    arguments = ["--checkpoint", checkpoint, "--text-file", texts, "--hparams", hparams, "-o", out]
-    process = fork_server().Process(
-        target=speak_into_full_file, args=([str(argument) for argument in arguments],)
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert [path.name for path in sorted(out.glob("*.wav"))] == ["0001.wav", "0002.wav"]
 
 
 def test_text_around_a_full_disk_is_kept(tmp_path):

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from helpers import LONG, ROOT, Child, act_at, assert_same_run, curves, flags, load, metrics, newest
-from runs import kill_at, run, stopped_inside_an_epoch
+from helpers import LONG, Child, act_at, assert_same_run, curves, flags, metrics, newest
+from runs import kill_at, stopped_inside_an_epoch
 
 import train
 from training import validation
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 @pytest.mark.parametrize(
     ("moment", "workers"),
     [
+        ("before the first checkpoint", (0, 0)),
         ("before the first step", (0, 1)),
         ("inside an epoch", (2, 0)),
         ("with half of a checkpoint written", (0, 1)),
@@ -41,9 +41,9 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 )
 def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
-    first = corpus.hparams(**LONG, num_workers=workers[0])
+    first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    second = Child(flags(out, f"num_workers={workers[1]}", "--resume")).end()
+    second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
     assert_same_run(out, whole)
     assert not list(out.glob(".*.tmp"))
@@ -59,72 +59,31 @@ def test_run_killed_while_resuming_resumes_bitwise(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_fast_decoder_trains_alike_and_resumes_bitwise(corpus, whole, tmp_path):
-    fast, killed = tmp_path / "fast", tmp_path / "killed"
-    hparams = corpus.hparams(**LONG, decoder="fast")
-    assert Child(flags(fast, hparams)).end().code == 0
+def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
+    """A run of these settings; another one, killed and resumed, was bitwise the same."""
+    uninterrupted, killed = folder / "uninterrupted", folder / "killed"
+    assert Child(flags(uninterrupted, hparams)).end().code == 0
     assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
-    assert Child([*flags(killed, ""), "--resume"]).end().code == 0
-    assert_same_run(killed, fast)
-    losses = [
-        [line["train_loss"] for line in metrics(out) if line["kind"] == "epoch"]
-        for out in (fast, whole)
-    ]
+    assert Child(flags(killed, "", "--resume")).end().code == 0
+    assert_same_run(killed, uninterrupted)
+    return uninterrupted
+
+
+def test_fast_decoder_trains_alike_and_resumes_bitwise(corpus, whole, tmp_path):
+    fast = resumed_like_uninterrupted(corpus.hparams(**LONG, decoder="fast"), tmp_path)
+    losses = [[line["train_loss"] for line in metrics(out, "epoch")] for out in (fast, whole)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_guided_attention_is_logged_and_resumes_bitwise(corpus, tmp_path):
-    """It has one for the first 9 of 16 to 20 steps: two epochs and the beginning of the third."""
-    settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9}
-    hparams = corpus.hparams(**settings | {"log_interval": 1})
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert Child(flags(whole, hparams)).end().code == 0
-    assert Child(flags(killed, hparams), kill_at, "inside an epoch").end().code == -signal.SIGKILL
-    assert Child(flags(killed, "", "--resume")).end().code == 0
-    assert_same_run(killed, whole)
-    logged = curves(whole)["training/guided_attention"]
+    """It has a weight for the first 9 of 16 to 20 steps, which end in the third epoch."""
+    settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
+    out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
+    logged, epochs = curves(out)["training/guided_attention"], metrics(out, "epoch")
     assert [step for step, _ in logged] == list(range(1, 10))
-    epochs = metrics(whole, "epoch")
     assert ["train_guided_attention" in record for record in epochs] == [True, True, True, False]
-    assert all(0 < value < 1 for _, value in logged)
     first = [value for step, value in logged if step <= epochs[0]["iteration"]]
-    assert min(first) <= epochs[0]["train_guided_attention"] <= max(first)
-
-
-def slow_checkpoints() -> None:
-    save = torch.save
-
-    def slow(state, path):
-        save(state, path)
-        os.truncate(path, os.path.getsize(path) // 3)
-        time.sleep(60)
-
-    pytest.MonkeyPatch().setattr(torch, "save", slow)  # in this process, to its end
-
-
-def test_kill_while_a_checkpoint_is_written(corpus, whole, tmp_path):
-    out = tmp_path / "out"
-    run(out, corpus, **LONG | {"epochs": 1})  # some checkpoints to lose
-    before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
-    child = Child(flags(out, corpus.hparams(**LONG), "--resume"), slow_checkpoints)
-    deadline = time.monotonic() + 60
-    while not list(out.glob(".*.tmp")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    child.process.kill()
-    assert child.end().code == -9
-    assert {path.name: path.read_bytes() for path in out.glob("*.pt")} == before
-    assert Child(flags(out, "epochs=4", "--resume")).end().code == 0
-    assert_same_run(out, whole)
-
-
-def test_run_killed_before_its_first_checkpoint_starts(corpus, whole, tmp_path):
-    out = tmp_path / "out"
-    killed = Child(flags(out, corpus.hparams(**LONG)), kill_at, "before the first checkpoint")
-    assert killed.end().code == -signal.SIGKILL
-    assert (out / "metrics.jsonl").stat().st_size == 0
-    run(out, corpus, "--resume", **LONG)
-    assert_same_run(out, whole)
+    assert 0 < min(first) <= epochs[0]["train_guided_attention"] <= max(first) < 1
 
 
 # ---------------------------------------------------------------------------- asked to stop
@@ -192,53 +151,17 @@ def test_signal_to_group_leaves_no_orphan(number, corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def ctrl_c_twice() -> None:
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGINT), 7)
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGINT), 7)
+def signal_twice(number: int) -> None:
+    for _ in range(2):
+        signal_at(number, "a step", 7, False)
 
 
-def terminated_twice() -> None:
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
-    act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 7)
-
-
-def test_second_ctrl_c_stops_at_once(corpus, tmp_path):
+@pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
+def test_second_ctrl_c_stops_at_once(number, saved, corpus, tmp_path):
+    """A second SIGTERM, which make sends too, lets the checkpoint be written."""
     out = tmp_path / "out"
-    stopped = Child(flags(out, corpus.hparams(**LONG)), ctrl_c_twice).end()
-    assert stopped.code == 130
-    assert "stopped without saving" in stopped.output
+    stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
+    assert stopped.code == 128 + number
+    assert ("stopped without saving" in stopped.output) == (saved == 6)
     assert "Traceback" not in stopped.output
-    assert newest(out).name == "checkpoint_6.pt"
-
-
-def test_second_sigterm_lets_the_checkpoint_be_written(corpus, tmp_path):
-    out = tmp_path / "out"
-    assert Child(flags(out, corpus.hparams(**LONG)), terminated_twice).end().code == 143
-    assert newest(out).name == "checkpoint_7.pt"
-
-
-def test_ctrl_c_on_a_piped_command_saves(corpus, tmp_path):
-    """The real program, its reader gone by the same Ctrl-C as with `| tee log`."""
-    out = tmp_path / "out"
-    never = ("epochs", "epochs_per_validation", "iters_per_checkpoint")  # so Ctrl-C alone saves
-    hparams = corpus.hparams(**LONG | dict.fromkeys(never, 10_000))
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *flags(out, hparams)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        start_new_session=True,
-        text=True,
-    )
-    while not (out / "metrics.jsonl").is_file() or not metrics(out, "epoch"):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    assert newest(out).name == "checkpoint_0.pt"
-    process.stdout.close()
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "SIGINT: saving after this step" in errors
-    assert "Traceback" not in errors
-    assert "BrokenPipe" not in errors
-    assert load(newest(out))["loop"]["iteration"] > 3
+    assert newest(out).name == f"checkpoint_{saved}.pt"

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import TINY
 from test_model import MELS, tiny_batch
 
@@ -108,6 +109,50 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
     assert share.norm() > 1e-4
     # Differences of gradients in float32. Seen: a quarter of 1e-3 of a value and 1e-5.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
+
+
+def test_unpadded_loss_gives_its_own_gradient():
+    """Against autograd on the loss written out."""
+    trainer, batch = Trainer(tiny(loss="unpadded", n_mel_channels=MELS), CPU), tiny_batch()
+    torch.manual_seed(0)
+    trainer.compute_gradients(batch)
+    torch.manual_seed(0)
+    outputs, frames, loss = trainer.model(batch), int(batch.mel_lengths.sum()), 0.0
+    for b, length in enumerate(batch.mel_lengths.tolist()):
+        for mel in (outputs.mel, outputs.mel_postnet):
+            error = (mel[b, :, :length] - batch.mel[b, :, :length]) ** 2
+            loss = loss + error.sum() / (frames * MELS)
+        gate = F.binary_cross_entropy_with_logits(
+            outputs.gate[b, :length], batch.gate[b, :length], reduction="sum"
+        )
+        loss = loss + gate / frames
+    parameters = list(trainer.model.parameters())
+    for parameter, expected in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4 * scale + 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("threshold", [0.01, 1e6])
+def test_gradients_are_clipped_by_hand(threshold, precision):
+    """Adam's first moment after one step is a tenth of the gradient it was given."""
+    settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
+    trainer, batch = Trainer(tiny(n_mel_channels=MELS, **settings), CPU), tiny_batch()
+    trainer.scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=256.0)
+    torch.manual_seed(0)
+    trainer.compute_gradients(batch)
+    scale, parameters = trainer.scaler.get_scale(), list(trainer.model.parameters())
+    given = [parameter.grad.double() / scale for parameter in parameters]
+    decay = [0.001 * parameter.detach().clone() for parameter in parameters]
+    losses = trainer.step([MicroBatch(batch, seed=0)])
+    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
+    assert 0.01 < norm < 1e6  # the one threshold clips, the other does not
+    assert float(losses.values[2]) == pytest.approx(norm, rel=1e-5)
+    for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
+        expected = gradient * min(1, threshold / norm) + decayed
+        moment = trainer.optimizer.state[parameter]["exp_avg"]
+        least = 1e-5 * float(expected.abs().max())
+        torch.testing.assert_close(10 * moment.double(), expected, rtol=1e-4, atol=least)
 
 
 def test_guided_attention_weight_falls_to_0():

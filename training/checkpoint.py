@@ -24,7 +24,7 @@ from batching import BatchingError, LengthBatchSampler
 from errors import UserError
 from files import open_file, unused_name, write_atomically
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
-from training.machine import is_out_of_memory
+from machine import is_out_of_memory
 from training.trainer import Trainer
 from version import __version__
 
@@ -179,11 +179,10 @@ def _weight_problems(weights: Any) -> list[str]:
 
 
 def _settings_problems(saved: Any) -> list[str]:
-    if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
+    if not isinstance(saved, dict):
         return ["hparams: missing, or not values by name"]  # never the defaults instead
-    known = {field.name for field in fields(HParams)}
-    if unknown := [name for name in saved if name not in known]:
-        return [f"hparams: {', '.join(unknown)}: unknown to version {__version__}"]
+    if unknown := saved.keys() - {field.name for field in fields(HParams)}:
+        return [f"hparams: {', '.join(map(str, unknown))}: unknown to version {__version__}"]
     try:
         hparams_from_dict(saved)
     except UserError as error:
@@ -208,19 +207,15 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
 
 def _contradictions(state: dict[str, Any]) -> list[str]:
     """Between parts that are each well formed."""
-    loop, sampler = state.get("loop"), state.get("sampler")
-    if not isinstance(loop, dict):
+    if not state.keys() >= {"iteration", "loop", "sampler"}:
+        return []  # of a run that cannot resume from it
+    loop, sampler = state["loop"], state["sampler"] or {"batches_trained": 0, "num_batches": 0}
+    if loop["iteration"] != state["iteration"]:
+        return [f"loop: iteration {loop['iteration']}, but iteration {state['iteration']}"]
+    trained, known = sampler["batches_trained"], sampler["num_batches"]
+    if loop["batches_trained"] == trained <= known:
         return []
-    trained, problems = loop["batches_trained"], []
-    if loop["iteration"] != state.get("iteration", loop["iteration"]):
-        problems.append(f"loop: iteration {loop['iteration']}, but iteration {state['iteration']}")
-    known = sampler or {"batches_trained": 0, "num_batches": 0}
-    if "sampler" in state and not trained == known["batches_trained"] <= known["num_batches"]:
-        problems.append(
-            f"sampler: {known['batches_trained']} of {known['num_batches']} batches trained, "
-            f"loop has {trained}"
-        )
-    return problems
+    return [f"sampler: {trained} of {known} batches trained, loop has {loop['batches_trained']}"]
 
 
 def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
@@ -236,13 +231,13 @@ def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
             continue
         for name, tensor in entry.items():
             shape = [] if name == "step" else list(parameters[number].shape)
-            problem = _tensor_problem(tensor)
-            if not problem and (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
-                problem = f"{_brief(tensor)}, expected torch.float32 of shape {shape}"
-            if not problem and not tensor.is_contiguous():
-                problem = "not contiguous in memory"
-            if not problem and name != "exp_avg" and bool((tensor < 0).any()):
-                problem = "negative values"
+            if not (problem := _tensor_problem(tensor)):
+                if (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
+                    problem = f"{_brief(tensor)}, expected torch.float32 of shape {shape}"
+                elif not tensor.is_contiguous():
+                    problem = "not contiguous in memory"
+                elif name != "exp_avg" and bool((tensor < 0).any()):
+                    problem = "negative values"
             if problem:
                 problems.append(f"optimizer: {name} of parameter {number}: {problem}")
     return problems
@@ -444,7 +439,6 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         UserError: if it cannot be read (missing, no permission, a failing disk, too little
             memory), is no checkpoint, or a part of it is not what it has to be.
     """
-    path = Path(path)
     try:
         with open_file(path, "no such checkpoint") as file:
             content = file.read()  # all of it: what fails after this is not the disk
@@ -480,18 +474,18 @@ def _load(content: bytes) -> object:
         raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 
-def check_complete(found: Checkpoint) -> None:
-    """Refuse a checkpoint that lacks a part which a run needs to resume."""
+def complete(found: Checkpoint) -> Checkpoint:
+    """The checkpoint; UserError if it lacks a part which a run needs to resume."""
     missing = sorted(PARTS - found.state.keys())
     if not missing:
-        return
-    advice = "start from its weights with -c and --warm_start, and an output folder of its own"
+        return found
+    problem = ", ".join(f"{part}: missing" for part in missing)
     if not _is_ours(found.state):
-        raise UserError(
-            f"{found.path} holds weights of another recipe, not the state of a run: {advice}"
-        )
-    problems = ", ".join(f"{part}: missing" for part in missing)
-    raise UserError(f"{found.path}: {problems}; a run cannot resume from it: {advice}")
+        problem = "weights of another recipe, not the state of a run"
+    raise UserError(
+        f"{found.path}: {problem}; a run cannot resume from it: start from its weights with -c and "
+        "--warm_start, and an output folder of its own"
+    )
 
 
 def restore(
@@ -542,10 +536,8 @@ def load_weights(
     Raises:
         UserError: listing the tensors that are missing, unknown or of another shape.
     """
-    weights = {
-        name.removeprefix("module."): tensor  # saved from a wrapped, distributed model
-        for name, tensor in state["state_dict"].items()
-    }
+    # Of a model that was wrapped for several GPUs, as NVIDIA's recipe saves it.
+    weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
     own = model.state_dict()
     for name in ignore_layers:
         if name not in own:

@@ -66,14 +66,6 @@ class ReductionClock:
         return lambda: float(done - ready)
 
 
-def _note_and_add_up(
-    clock: ReductionClock, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    clock.note()
-    everybody: Any = dist.group.WORLD
-    return allreduce_hook(everybody, bucket)
-
-
 @dataclass(frozen=True)
 class Processes:
     """This process and those it trains with."""
@@ -82,13 +74,8 @@ class Processes:
     world_size: int = 1
     device: torch.device | None = None  # of this process; None chooses as a lone process does
     clock: ReductionClock | None = None  # of several processes
-    local_rank: int = 0  # among those of this machine
+    local_rank: int = 0  # among those of this machine; the first does what one of each need do
     machines: int = 1
-
-    @property
-    def is_first_of_machine(self) -> bool:
-        """Whether this one does what only one on each machine need do."""
-        return self.local_rank == 0
 
     @property
     def is_first(self) -> bool:
@@ -100,11 +87,9 @@ class Processes:
         """What starts as many processes again: "python", or torchrun with its options."""
         if self.world_size == 1:
             return "python"
-        each = f"--nproc-per-node {self.world_size // self.machines}"
-        if self.machines == 1:
-            return f"torchrun {each}"
-        several = f"--nnodes {self.machines} {each} --rdzv-backend c10d"
-        return f"torchrun {several} --rdzv-endpoint HOST:PORT"
+        nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
+        meeting = " --rdzv-backend c10d --rdzv-endpoint HOST:PORT" if self.machines > 1 else ""
+        return f"torchrun {nodes}--nproc-per-node {self.world_size // self.machines}{meeting}"
 
     def share_batch_norm(self, model: torch.nn.Module) -> None:
         """Let the model's batch norm take its statistics over the batches that all processes train
@@ -121,7 +106,14 @@ class Processes:
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
         wrapped = DistributedDataParallel(model, **options)
-        wrapped.register_comm_hook(self.clock, _note_and_add_up)
+
+        def note_and_add_up(
+            clock: ReductionClock, bucket: GradBucket
+        ) -> torch.futures.Future[torch.Tensor]:  # torch looks at the annotations
+            clock.note()
+            return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
+
+        wrapped.register_comm_hook(self.clock, note_and_add_up)
         return wrapped
 
     def alone(self, model: torch.nn.Module) -> AbstractContextManager[None]:
@@ -199,20 +191,19 @@ class Processes:
             UserError: in every process, naming those that differ from the first, and in what.
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
-        problems = [
+        differences = [
             f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, "
             f"in process 0 ({first['machine']}) {str(first[name])[:60]}"
             for rank, other in enumerate(others, 1)
             for name in facts
             if other[name] != first[name]
         ]
-        if problems and not self.is_first:
+        if not differences:
+            return
+        if not self.is_first:
             raise SaidElsewhere("the first process says how the processes differ")
-        if problems:
-            raise UserError(
-                "the processes differ; give all the same files, command and version:\n"
-                + "\n".join(problems[:10])
-            )
+        advice = "the processes differ; give all the same files, command and version:"
+        raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
         """Whether it is true in one of the processes."""
@@ -297,11 +288,6 @@ def join(seconds: float) -> Processes:
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = meet(rank, world_size, seconds)
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=seconds),
-    )
+    limit = timedelta(seconds=seconds)
+    dist.init_process_group(backend, None, limit, world_size, rank, store)
     return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)

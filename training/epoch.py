@@ -100,9 +100,14 @@ class Run:
         self.output.close()
 
 
+def name_of(clips: ClipTable, index: int) -> str:
+    """Filelist line and path of a clip."""
+    return f"{clips[index].where}: {clips[index].path}"
+
+
 def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
-    """Filelist line and path of the clips with these indices, a line each."""
-    return "\n".join(f"  {clips[int(i)].where}: {clips[int(i)].path}" for i in indices)
+    """The names of several, a line each."""
+    return "\n".join(f"  {name_of(clips, int(index))}" for index in indices)
 
 
 class Update(NamedTuple):
@@ -227,26 +232,22 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
             f"{step.number} on these clips:\n{clip_names(clips, step.update.clips)}\n"
             "Lower learning_rate or use another precision. The last checkpoint is good"
         )
-    if skipped:
-        state.skipped_updates += 1
-    else:
-        state.gradient_norm_sum += norm
-        state.updates += 1
+    state.skipped_updates += int(skipped)
+    state.updates += int(not skipped)
+    state.gradient_norm_sum += 0.0 if skipped else norm
     num_clips, num_frames = len(step.update.clips), step.update.frames
     state.clips += num_clips
     state.frames += num_frames
     state.loss_sum += loss * num_clips
     state.loss_unpadded_sum += unpadded * num_frames
-    is_guided = not math.isnan(guided_attention)
-    if is_guided:
+    shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
+    shown["learning_rate"] = learning_rate_at(step.number - 1, run.hparams)
+    if not math.isnan(guided_attention):
         state.guided_attention_sum += guided_attention * num_frames
         state.guided_attention_frames += num_frames
+        shown["guided_attention"] = guided_attention
     if step.number % run.hparams.log_interval == 0:
-        rate = learning_rate_at(step.number - 1, run.hparams)
-        shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
-        if is_guided:
-            shown["guided_attention"] = guided_attention
-        run.logger.log_steps(step.number, shown | {"learning_rate": rate})
+        run.logger.log_steps(step.number, shown)
 
 
 def log_epoch(run: Run, stats: PaddingStats) -> None:

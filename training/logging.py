@@ -111,8 +111,10 @@ class RunLogger:
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
         self.directory, self.log_directory = directory, log_directory
         saved = saved or {"logs": {}, "metrics_checksum": 0}
-        path = directory / METRICS_FILE
-        self.has_lost_metrics = not _is_metrics_of(saved, path)
+        path, size = directory / METRICS_FILE, saved["logs"].get(METRICS_FILE, 0)
+        content = path.read_bytes()[:size] if path.is_file() else b""
+        is_as_saved = len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
+        self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
             print(f"warning: {path} is not what it was at the checkpoint: a new one is begun")
             if path.exists():
@@ -170,9 +172,7 @@ class RunLogger:
         """One `epoch` line, and a curve for every number in it."""
         with using(self.directory):
             self._write("epoch", record)
-            for name, value in record.items():
-                if name not in ("epoch", "iteration"):
-                    self.writer.add_scalar(f"epoch/{name}", value, record["iteration"])
+            self._draw("epoch", record)
 
     def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
@@ -183,18 +183,13 @@ class RunLogger:
         """
         with using(self.directory):
             self._write("validation", record)
-            iteration = record["iteration"]
-            for name, value in record.items():
-                if name not in ("epoch", "iteration"):
-                    tag = "validation/" + name.removeprefix("validation_")
-                    self.writer.add_scalar(tag, value, iteration)
-            pictures = {
-                "alignment": draw_alignment(example["alignment"]),
-                "mel": draw_mels(example["target_mel"], example["predicted_mel"]),
-                "gate": draw_gate(example["gate_target"], example["gate"]),
-            }
-            for name, figure in pictures.items():
-                self.writer.add_figure(name, figure, iteration, close=False)
+            self._draw("validation", record)
+            alignment, iteration = draw_alignment(example["alignment"]), record["iteration"]
+            mels = draw_mels(example["target_mel"], example["predicted_mel"])
+            gate = draw_gate(example["gate_target"], example["gate"])
+            self.writer.add_figure("alignment", alignment, iteration, close=False)
+            self.writer.add_figure("mel", mels, iteration, close=False)
+            self.writer.add_figure("gate", gate, iteration, close=False)
             audio = example["audio"]
             if audio is not None:
                 audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
@@ -205,6 +200,12 @@ class RunLogger:
         self.metrics.write(line)
         self.metrics.flush()
         self.metrics_checksum = zlib.crc32(line.encode(), self.metrics_checksum)
+
+    def _draw(self, kind: str, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if name not in ("epoch", "iteration"):
+                tag = f"{kind}/{name.removeprefix(kind + '_')}"
+                self.writer.add_scalar(tag, value, record["iteration"])
 
     def close(self) -> None:
         self.writer.close()
@@ -221,13 +222,6 @@ class NoLogger:
 
     def state(self) -> dict[str, Any]:
         return {}
-
-
-def _is_metrics_of(saved: dict[str, Any], path: Path) -> bool:
-    """Whether a metrics.jsonl begins with what was there at a checkpoint."""
-    size = saved["logs"].get(METRICS_FILE, 0)
-    content = path.read_bytes()[:size] if path.is_file() else b""
-    return len(content) == size and bool(zlib.crc32(content) == saved["metrics_checksum"])
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -16,7 +16,7 @@ from clip_table import ClipTable
 from data_utils import Batch, synthetic_batch
 from errors import UserError
 from hparams import HParams
-from training.machine import is_out_of_memory
+from machine import is_out_of_memory
 from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols
@@ -63,12 +63,12 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
     """
     hparams, device = trainer.hparams, trainer.device
     frames, symbols = training_clips.num_frames, training_clips.num_symbols
-    longest = int(frames.max())
+    longest, dynamic = int(frames.max()), hparams.dynamic_batch_size
     capacity = hparams.batch_capacity or hparams.batch_size * longest
 
     def training_shapes(clips: int) -> list[Shape]:
         """With room for so many of the longest clips."""
-        if hparams.dynamic_batch_size:
+        if dynamic:
             return worst_case_shapes(frames, symbols, hparams, capacity=clips * longest)
         return [(clips, longest, int(symbols.max()))]
 
@@ -80,35 +80,44 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         with torch.no_grad(), trainer.autocast():
             trainer.loss(trainer.model(batch), batch)
 
-    def largest(
-        step: Callable[[Batch], object], shapes: Callable[[int], list[Shape]], too_many: int
-    ) -> int:
-        """The most clips that fit; 0 if not even one does."""
-        numbers = range(1, too_many)
-        return bisect.bisect(
-            numbers, False, key=lambda clips: not _fit(trainer, step, shapes(clips))
+    def problem_of(
+        step: Callable[[Batch], object],
+        shapes: Callable[[int], list[Shape]],
+        asked: list[Shape],
+        most: int,
+        setting: str,
+        purpose: str = "",
+        unit: int = 1,
+    ) -> list[str]:
+        """Nothing, or a message with the largest setting that fits: a number of clips in `unit`."""
+        if _fit(trainer, step, asked):
+            return []
+        needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
+        message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
+        fitting = bisect.bisect(
+            range(1, most), False, key=lambda clips: not _fit(trainer, step, shapes(clips))
         )
+        if fitting == 0:
+            return [f"{message}not even one clip of {asked[0][1]} frames does: remove the longest"]
+        return [f"{message}this fits: --hparams {setting}={fitting * unit}"]
 
-    problems = []
+    by_capacity = dynamic and not hparams.random_epochs
     with _without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        asked = worst_case_shapes(frames, symbols, hparams)
-        if not _fit(trainer, trainer.compute_gradients, asked):
-            dynamic = hparams.dynamic_batch_size
-            most = -(-capacity // longest) if dynamic else min(hparams.batch_size, len(frames))
-            fitting = largest(trainer.compute_gradients, training_shapes, most)
-            setting = f"batch_size={fitting}"
-            if dynamic and not hparams.random_epochs:
-                setting = f"batch_capacity={fitting * longest}"
-            problems.append(_problem("", asked, fitting, setting))
+        problems = problem_of(
+            trainer.compute_gradients,
+            training_shapes,
+            worst_case_shapes(frames, symbols, hparams),
+            -(-capacity // longest) if dynamic else min(hparams.batch_size, len(frames)),
+            "batch_capacity" if by_capacity else "batch_size",
+            unit=longest if by_capacity else 1,
+        )
         trainer.model.eval()
         most = min(hparams.validation_batch_size, len(validation_clips))
+        setting, purpose = "validation_batch_size", " for validation"
         asked = validation_shapes(most)
-        if not _fit(trainer, validation_step, asked):
-            fitting = largest(validation_step, validation_shapes, most)
-            setting = f"validation_batch_size={fitting}"
-            problems.append(_problem(" for validation", asked, fitting, setting))
+        problems += problem_of(validation_step, validation_shapes, asked, most, setting, purpose)
         if problems:
             raise UserError("\n".join(problems))
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
@@ -129,14 +138,6 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
     finally:
         trainer.model.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-
-
-def _problem(purpose: str, shapes: list[Shape], fitting: int, setting: str) -> str:
-    needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in shapes)
-    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed})"
-    if fitting == 0:
-        return f"{message}; not even one clip of {shapes[0][1]} frames does: remove the longest"
-    return f"{message}; this fits: --hparams {setting}"
 
 
 @contextlib.contextmanager

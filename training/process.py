@@ -64,7 +64,8 @@ def messages(resume_command: str = "") -> Iterator[None]:
     except UserError as error:
         sys.exit("\n".join(filter(None, [f"train.py: {error}", resume])))
     except RuntimeError as error:
-        if is_dead_process(error):
+        said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
+        if said_by_gloo or isinstance(error, torch.distributed.DistError):
             sys.exit(f"train.py: another process of this run ended or does not answer: {error}")
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
@@ -76,9 +77,3 @@ def messages(resume_command: str = "") -> Iterator[None]:
         stopped = f"stopped without saving; {resume}" if resume else "interrupted before training"
         print(f"train.py: {stopped}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-
-
-def is_dead_process(error: RuntimeError) -> bool:
-    """Whether this is what waiting for another process ends with when that is gone or silent."""
-    said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
-    return isinstance(error, torch.distributed.DistError) or said_by_gloo

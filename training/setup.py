@@ -36,12 +36,12 @@ from hparams import (
     create_hparams,
     hparams_from_dict,
 )
+from machine import describe_environment, versions
 from training import checkpoint
 from training.checkpoint import Checkpoint
-from training.distributed import ALONE, Processes, SaidElsewhere
-from training.epoch import Run
+from training.distributed import ALONE, Processes
+from training.epoch import Run, name_of
 from training.logging import OutputFolder, RunLogger, using
-from training.machine import describe_environment, versions
 from training.trainer import choose_decoder
 from version import __version__
 
@@ -94,9 +94,7 @@ def find_start(
 
     def read() -> Start:
         if found_path is not None:
-            resumed = found or Checkpoint.read(found_path)
-            checkpoint.check_complete(resumed)
-            return Start(resumed=resumed)
+            return Start(resumed=checkpoint.complete(found or Checkpoint.read(found_path)))
         return Start(weights=Checkpoint.read(path)) if path is not None and warm_start else Start()
 
     return processes.all_or_none(read)
@@ -194,11 +192,10 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
     found = start.resumed
     try:
         training, validation = read_clips(hparams, processes, new_run=new_clips or found is None)
-    except SaidElsewhere:
-        raise
     except UserError as error:
-        advice = f"\n{HOW_TO_CHANGE_CLIPS}" if found and "lines refused" in str(error) else ""
-        raise UserError(f"{error}{advice}") from None
+        if found and "lines refused" in str(error):
+            error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
+        raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
     return clips
@@ -257,7 +254,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     where no table could be written.
     """
     lists = processes.all_or_none_however_long(
-        lambda: _read_lists(hparams, new_run) if processes.is_first_of_machine else None,
+        lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check their filelists",
     )
     # A table that could not be written may be there as it was before clips changed.
@@ -267,23 +264,13 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists themselves",
     )
     training, validation = lists
-    warn_of_clips(training, validation, hparams)
-    return lists
-
-
-def warn_of_clips(training: ClipTable, validation: ClipTable, hparams: HParams) -> None:
-    """Warn of validation clips that are trained on, and of very long clips."""
-    shared = set(validation.paths()).intersection(training.paths())
-    if shared:
+    if shared := set(validation.paths()).intersection(training.paths()):
         print(f"warning: {len(shared)} validation clips are trained on too, {min(shared)} for one")
-    for clips in (training, validation):
+    for clips in lists:
         seconds = clips.num_frames * (hparams.hop_length / hparams.sampling_rate)
-        if warning := warn_of_long_clips(seconds, partial(_name_of, clips)):
+        if warning := warn_of_long_clips(seconds, partial(name_of, clips)):
             print(warning)
-
-
-def _name_of(clips: ClipTable, index: int) -> str:
-    return f"{clips[index].where}: {clips[index].path}"
+    return lists
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
@@ -331,15 +318,17 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
     The epoch is the sampler's, or the first that is not meant to be of random batches.
     """
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
-    is_random = sampler.epoch < hparams.random_epochs
-    plan = sampler.plan_of(hparams.random_epochs) if is_random else sampler.plan
+    plan = sampler.plan_of(max(sampler.epoch, hparams.random_epochs))
     ours, rand = (
         padding_stats(sampler.lengths, some, frames_per_step=hparams.n_frames_per_step)
         for some in (plan, random_plan)
     )
+    name = hparams.batching_strategy
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+    name += f", from epoch {hparams.random_epochs + 1} on" if hparams.random_epochs else ""
     lines = [
-        f"batching: {batching_in_words(hparams)}: {ours.num_batches} batches of up to "
-        f"{ours.largest_batch_size} clips",
+        f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
         f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
         f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
         f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
@@ -353,14 +342,6 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
     return "\n".join(lines)
 
 
-def batching_in_words(hparams: HParams) -> str:
-    """The strategy and what is on beside it."""
-    name = hparams.batching_strategy
-    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
-    name += ", batches shuffled" if hparams.batch_randomization else ""
-    return name + (f", from epoch {hparams.random_epochs + 1} on" if hparams.random_epochs else "")
-
-
 # ---------------------------------------------------------------------------- the run
 
 
@@ -369,17 +350,13 @@ def start_from(run: Run, start: Start, clips: Clips) -> None:
     hparams = run.hparams
     if start.resumed is not None:
         has_new_clips = clips.change is not None
-        run.state = checkpoint.restore(
-            start.resumed, run.trainer, run.sampler, new_clips=has_new_clips
-        )
-        print(
-            f"resuming from {start.resumed.path}: epoch {run.state.epoch}, "
-            f"step {run.state.iteration}"
-        )
+        state = checkpoint.restore(start.resumed, run.trainer, run.sampler, new_clips=has_new_clips)
+        run.state = state
+        print(f"resuming from {start.resumed.path}: epoch {state.epoch}, step {state.iteration}")
         if not HAS_PYDANTIC:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
         if clips.change is not None:
-            print(f"new clips: {in_words(clips.change)}; epoch {run.state.epoch} is planned anew")
+            print(f"new clips: {in_words(clips.change)}; epoch {state.epoch} is planned anew")
     if start.weights is not None:
         path, saved = start.weights
         checkpoint.load_weights(run.trainer.model, saved, path, hparams.ignore_layers)

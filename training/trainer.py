@@ -315,7 +315,7 @@ def checked_decoder(
         return decoder, description
 
     def look() -> self_check.Answer | None:
-        if processes.is_first_of_machine:
+        if processes.local_rank == 0:
             return self_check.check(hparams, device, AUTOCAST_DTYPES[hparams.precision])
         return None
 

@@ -13,11 +13,11 @@ from clip_table import ClipTable
 from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
+from machine import is_out_of_memory
 from model import Outputs
 from progress import progress_bar
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
-from training.machine import is_out_of_memory
 from training.process import StopRequest
 from training.trainer import hashed_seed
 
@@ -173,23 +173,20 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
         and record["alignment_sharpness"] < FORMED
     ):
         run.state.alignment_warned = 1
-        print(advice_on_alignment(record, run.hparams), flush=True)
+        print(advice_on_alignment(record), flush=True)
     if record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
 
 
-def advice_on_alignment(record: dict[str, Any], hparams: HParams) -> str:
+def advice_on_alignment(record: dict[str, Any]) -> str:
     """What to do about an alignment that has not formed, which training longer seldom mends."""
-    tries = ["cut silence off the clips' ends (prepare_ljspeech.py --trim-silence)"]
-    if hparams.n_frames_per_step == 1:
-        tries.append("start a new run with n_frames_per_step=2 (or 3): alignments are shorter")
-    if hparams.guided_attention_weight == 0:
-        tries.append("start a new run with guided_attention_weight=5")
-    tries.append("train on, if sharpness has been rising: smaller batches take more updates")
     return (
         f"warning: the alignment has not formed after {record['iteration']:,} updates: "
         f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
-        f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:"
-        + "".join(f"\n  {number}. {text}" for number, text in enumerate(tries, 1))
+        f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:\n"
+        "  1. cut silence off the clips' ends (prepare_ljspeech.py --trim-silence)\n"
+        "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
+        "  3. start a new run with guided_attention_weight=5\n"
+        "  4. train on, if sharpness has been rising: smaller batches take more updates"
     )

@@ -6,7 +6,6 @@ import os
 import platform
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,24 +49,14 @@ def reset_peak_memory(device: torch.device) -> bool:
     return True
 
 
-def peak_memory(device: torch.device) -> int | None:
-    """Most bytes since `reset_peak_memory`: of the GPU, else resident ones of this process.
-
-    None on a CPU where the system has no /proc.
-    """
+def peak_memory(device: torch.device) -> int:
+    """Most bytes since `reset_peak_memory`: of the GPU, else resident ones of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
-
-
-def largest_memory(device: torch.device) -> int:
-    """Most bytes in use: of the GPU since its mark was reset, else of this process ever."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest if sys.platform == "darwin" else largest * 1024  # macOS counts bytes, not kB
+    kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return kilobytes[0] * 1024 if kilobytes else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -109,22 +98,20 @@ def measured_on(device: torch.device) -> dict[str, Any]:
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Machine, versions and commit of this recipe, for the `run` line of metrics.jsonl."""
-    here = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve().parent
     git = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = None  # a copy without its history
-    cuda = device.type == "cuda"
     return {
         "machine": {
-            "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+            "device": machine(device) if device.type == "cuda" else "cpu",
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "system": platform.platform(),
         },
-        "versions": versions()
-        | {"numpy": np.__version__, "cuda": torch.version.cuda if cuda else None},
+        "versions": versions() | {"numpy": np.__version__},
         "commit": commit,
     }
