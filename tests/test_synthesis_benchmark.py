@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+import machine
 import model
 from hparams import create_hparams
-from training import machine
 
 synthesis = importlib.import_module("benchmarks.synthesis")
 pytestmark = pytest.mark.usefixtures("one_thread")
