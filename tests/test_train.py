@@ -30,6 +30,7 @@ from analysis.same_run import without_times
 from batching import STRATEGIES, LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
+from model import Tacotron2Loss
 from training import epoch
 from training.trainer import StepLosses, Trainer, learning_rate_at
 
@@ -189,6 +190,27 @@ def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
     assert first != second != third != first
     assert plans[False] == [first, first, first]
     assert len({tuple(mask) for mask in masks[-len(first) * 3 :]}) == len(first) * 3
+
+
+def test_update_weighs_batches_by_their_frames(corpus, tmp_path, monkeypatch):
+    """Updates of 2, 2 and 1 batches; the padded loss weighs them by padded frames."""
+    forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
+
+    def record(self, outputs, batch):
+        losses = forward(self, outputs, batch)
+        padded = batch.mel.shape[0] * batch.mel.shape[2]
+        frames = int(batch.mel_lengths.sum())
+        seen.append((losses.total.item(), padded, losses.total_unpadded.item(), frames))
+        return losses
+
+    monkeypatch.setattr(Tacotron2Loss, "forward", record)
+    settings = {"batches_per_update": 2, "dynamic_batch_size": False, "log_interval": 1}
+    run(out, corpus, epochs=1, epochs_per_validation=9, **settings)
+    updates = [np.array(seen[i : i + 2]).T for i in (0, 2, 4)]
+    for name, at in (("loss", 0), ("loss_unpadded", 2)):
+        expected = [np.average(rows[at], weights=rows[at + 1]) for rows in updates]
+        drawn = [value for _, value in curves(out)[f"training/{name}"]]
+        assert drawn == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
