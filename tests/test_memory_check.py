@@ -192,7 +192,7 @@ def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> 
 
     trainer = WatchedTrainer(text, act=run_out)
     vars(trainer.model)["forward"] = lambda batch: None
-    vars(trainer) |= {"loss": lambda outputs, batch: None, "compute_gradients": trainer.model}
+    vars(trainer).update(loss=lambda outputs, batch: None, compute_gradients=trainer.model)
     of_kind = clips(frames, [5] * len(frames))
     lists = (of_kind, VALIDATION) if kind == "training" else (VALIDATION, of_kind)
     with pytest.raises(UserError) as refusal:
