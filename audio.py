@@ -87,7 +87,7 @@ def _read_samples(sound, dtype: str) -> np.ndarray:
         return sound.read(dtype=dtype)
     except soundfile.SoundFileError as error:
         raise UserError(
-            f"not readable as sound to its end ({error}), so cut off or damaged inside; copy or "
+            f"not readable as sound to its end ({error}), so truncated or damaged inside; copy or "
             "convert it again"
         ) from None
 
@@ -133,7 +133,7 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
         dtype = "int16" if sound.subtype == "PCM_16" else "float32"
         samples = _read_samples(sound, dtype)
     if len(samples) < num_samples or _is_cut_off_wav(path):
-        raise UserError("cut off, its header promises more; copy it again")
+        raise UserError("truncated, shorter than its header says; copy it again")
     full_scale = 1 if dtype == "float32" else 32768
     low, high = float(samples.min()) / full_scale, float(samples.max()) / full_scale
     if not (math.isfinite(low) and math.isfinite(high)):  # the least of nan and others is nan

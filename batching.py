@@ -183,7 +183,7 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
 
 @_strategy("bucket", "BKT", "Ge21", BUCKET_SIZE)
 def _bucket(clips: ShuffledClips) -> Order:
-    """sorted, longest first, cut into buckets of so many clips, and shuffled inside each; a batch
+    """sorted, longest first, cut into buckets of fixed size, and shuffled inside each; a batch
     may cross a bucket's edge"""
     order = _sort_by(-clips.lengths, clips.order)
     bucket = np.arange(len(order)) // clips.value
@@ -751,7 +751,7 @@ class LengthBatchSampler(Sampler[list[int]]):
             raise BatchingError(
                 f"epoch {state['epoch']} was left after {state['batches_trained']} of "
                 f"{state['num_batches']} batches, but these clips and batching options plan other "
-                "batches: resume with the same ones, or begin an epoch anew"
+                "batches: resume with the same ones, or start the epoch over"
             )
         self._loaded_epoch, self._iterated = state["epoch"], False
 

@@ -162,7 +162,7 @@ def _mel_length(path: str, seconds: float | None, hparams: HParams, read_content
         samples = round(seconds * hparams.sampling_rate) if 0 <= seconds < 1e9 else -1
         if mel.shape[1] != frame_count(samples, hparams):
             raise UserError(
-                f"{mel.shape[1]} frames, which are not the {seconds:.6f} seconds in the list; "
+                f"{mel.shape[1]} frames, not the {seconds:.6f} seconds in the list; "
                 "cache the mels and make the list again"
             )
     if read_contents and not np.isfinite(mel).all():
@@ -335,7 +335,7 @@ def checked_clips(
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
         return keep_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
-        print(f"{filelist}: no {table_path(filelist).name} of this list: reading every clip once")
+        print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")
     return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)
 
 

@@ -68,7 +68,7 @@ def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
     """The ids of a text's symbols; UserError if they leave nothing to speak."""
     sequence = text_to_sequence(text, hparams.text_cleaners)
     if not can_be_spoken(sequence):
-        raise UserError(f"{text!r} leaves nothing to speak after cleaning")
+        raise UserError(f"{text!r} leaves nothing to synthesize after cleaning")
     return sequence
 
 
@@ -145,14 +145,14 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
     if sharpness < LEAST_SHARPNESS:
         warnings.append(
             f"alignment is blurred: sharpness {sharpness:.2f} is below {LEAST_SHARPNESS}; "
-            "the model has not learnt to read yet, train longer"
+            "the model has not learnt to align yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
     words = word_spans(sequence)
     reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
     if len(reached) < len(words):
         warnings.append(
-            f"words are missing at the end: attention got to word {len(reached)} of {len(words)} "
+            f"words are missing at the end: attention reached word {len(reached)} of {len(words)} "
             f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
         )
     jumps = focus[:-1] - focus[1:]

@@ -1,4 +1,4 @@
-"""Speak texts with a trained checkpoint, this recipe's or NVIDIA's.
+"""Synthesize speech with a trained checkpoint, this recipe's or NVIDIA's.
 
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text "Printing, in the only sense."
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
@@ -7,7 +7,7 @@ Writes a wav by Griffin-Lim and a picture of the alignment for each text; with -
 log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. Each text has bitwise the
 sound that it has alone, on the same machine with the same number of threads.
 
-A text longer than the longest training text is spoken in parts, which end after sentences where
+A text longer than the longest training text is split into parts, which end after sentences where
 possible, and joined with pauses. --max-symbols sets another limit, and is needed for NVIDIA's
 checkpoints, which do not say how long that text was.
 """
@@ -43,7 +43,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
         numbered = numbered_lines(args.text_file, "no such file; check its path")
         lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
     if not lines:
-        raise UserError(f"{args.text_file}: no text in it; write one a line")
+        raise UserError(f"{args.text_file}: no text in it; write one per line")
     texts, problems = [], []
     for where, text in lines:
         try:
@@ -63,10 +63,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, required=True)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="one text")
-    source.add_argument("--text-file", type=Path, help="a text a line, UTF-8")
+    source.add_argument("--text-file", type=Path, help="one text per line, UTF-8")
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
     parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
-    limit = "speak longer texts in parts; default: the longest training text"
+    limit = "split longer texts into parts; default: the longest training text"
     parser.add_argument("--max-symbols", type=int, metavar="N", help=limit)
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)

@@ -69,8 +69,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
     add("--version", action="version", version=__version__)
-    add("--n_gpus", type=int, default=1, help="torchrun starts several processes")
-    add("--rank", type=int, default=0, help="torchrun says it")
+    add("--n_gpus", type=int, default=1, help="use torchrun for several processes")
+    add("--rank", type=int, default=0, help="set by torchrun")
     add("--group_name", default="", help="accepted for compatibility, not used")
     args = parser.parse_args(arguments)
     if args.n_gpus != 1 or args.rank != 0:
@@ -84,7 +84,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
     if args.new_clips and not args.resume:
-        parser.error("--new-clips is for a run that is resumed: add --resume, or leave it out")
+        parser.error("--new-clips works only with --resume: add --resume, or leave it out")
     output = args.output_directory.resolve()
     if not (output / args.log_directory).resolve().is_relative_to(output):
         parser.error(
@@ -255,10 +255,10 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     """Save after reading failed, here or in another process. Returns what is to be raised."""
     read_pending(run)
     path = run.save()
-    print(f"everything until here is in {path}", flush=True)
+    print(f"all training so far is saved in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return SaidElsewhere("another process could not read its next batch, and says why")
+        return SaidElsewhere("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
     # A loader's process sends its traceback before the message, and the class's name with it.
@@ -292,7 +292,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
-    print(f"speak: python synthesize.py --checkpoint {shlex.quote(str(newest))} --text ...")
+    print(f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))} --text ...")
 
 
 if __name__ == "__main__":

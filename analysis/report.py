@@ -206,7 +206,7 @@ class Measured:
         notes = before["note"].where(before["note"] != "", after["note"]).tolist()
         for place, (first, second) in enumerate(pairs):
             if not notes[place] and (unlike := self.runs.differing(first, second)):
-                notes[place] = f"{first} and {second} cannot be compared: other {', '.join(unlike)}"
+                notes[place] = f"{first} and {second} differ in {', '.join(unlike)}"
         known = (pd.Series(notes) == "") & (before["ours"] != 0)
         (a, b), (error_a, error_b) = (
             [frame[name].where(known) for frame in (before, after)]

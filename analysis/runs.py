@@ -339,7 +339,7 @@ def comparison_warnings(runs: Runs) -> list[str]:
     ]
     counts = runs.rows["name"].value_counts(sort=False)
     for name, count in counts[counts > 1].items():
-        warnings.append(f"{name} has {count} rows: the first stands for it in Tables 1, 3 and 4")
+        warnings.append(f"{name} has {count} rows: the first is used in Tables 1, 3 and 4")
     return warnings + [change for run in runs.found.values() for change in run.changes]
 
 

@@ -82,7 +82,7 @@ def _silences(clips: Sequence[Clip], rate: int) -> Fault:
     longest = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     return Fault(
         f"silence over {LONGEST_SILENCE:g} s before or after speech",
-        "Cut it off with --trim-silence DIR",
+        "Trim it with --trim-silence DIR",
         [
             f"{clip.id} ({clip.sound.silence_before / rate:.2f} s before, "
             f"{clip.sound.silence_after / rate:.2f} s after)"

@@ -3,7 +3,7 @@
     python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
     python scripts/compare_batching.py lengths.csv --clips 10480          # as Ge et al. count
     python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
-    python scripts/compare_batching.py --strategies                       # what there is to compare
+    python scripts/compare_batching.py --strategies                       # list all strategies
 
 Reads a filelist (path|text|seconds), a CSV of lengths (header id,samples or id,frames), or the
 table NAME.clips beside a filelist (fastest). Compares every strategy with fixed and dynamic batch
@@ -107,18 +107,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     shown = "a filelist, its NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", type=Path, help=shown)
-    add("--strategies", action=PrintStrategies, nargs=0, help="print all strategies, and end")
+    add("--strategies", action=PrintStrategies, nargs=0, help="print all strategies and exit")
     add("-o", "--out", type=Path, default=Path("compare_batching"), help="default: %(default)s")
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
-    add("--clips", type=at_least_one, help="take so many clips at random")
+    add("--clips", type=at_least_one, help="use this many, drawn at random")
     add("--draws", type=at_least_one, default=5, help="with --clips: draws averaged (default: 5)")
     add("--epochs", type=at_least_one, help="plans averaged (default: 5; more for small corpora)")
-    add("--seconds", type=positive_list, default=[], help="16,32: dynamic sizes that hold so many")
+    add("--seconds", type=positive_list, default=[], help="dynamic batches of, say, 16,32 seconds")
     add("--match-zpr", choices=STRATEGIES, help="find BKT and ATS with the nearest ZPR below")
     add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
-    add("--min-novelty", type=share, help="--recommend: at least so much, from 0 to 1")
-    shown = "--recommend: at most so many GB (10^9 bytes)"
+    add("--min-novelty", type=share, help="--recommend: the least allowed, 0 to 1")
+    shown = "--recommend: the most allowed, in 10^9 bytes"
     add("--max-memory", type=positive, default=math.inf, help=shown)
     args = parser.parse_args(arguments)
     if args.max_memory < math.inf and args.cost is None:
@@ -195,7 +195,7 @@ class Corpus:
         if self.costs is not None:
             lines.append(f"Costs: {self.costs.description}")
             if differing := self.costs.differing(h):
-                lines.append("Warning: they are of other training steps: " + "; ".join(differing))
+                lines.append("warning: measured with other settings: " + "; ".join(differing))
         if self.refused:
             longest = int(frames.argmax())
             lines.append(
@@ -347,7 +347,7 @@ def make_sections(rows: dict[str, pd.DataFrame], corpus: Corpus) -> dict[str, st
         default = corpus.hparams.batch_size * corpus.surveyors[0].longest
         sizes = rows["capacity"].batch_capacity.fillna(default).map(corpus.capacities)
         table = padding_by_size(rows["capacity"], sizes)
-        sections[f"Dynamic sizes of so many seconds: {unit}"] = as_markdown(table)
+        sections[f"Dynamic sizes, capacity in seconds: {unit}"] = as_markdown(table)
     return sections
 
 
@@ -395,7 +395,7 @@ def recommended(args: argparse.Namespace, corpus: Corpus, surveys: Sequence[Surv
     if best.num_batches < 0.5 * usual.num_batches:
         lines.append(
             f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
-            f"{usual.num_batches:,.0f}: an epoch is shorter, but may teach less"
+            f"{usual.num_batches:,.0f}: an epoch is shorter but may teach less"
         )
     compared = overrides(f"{PAPER_SETTING},{args.hparams}", h, best)
     return [

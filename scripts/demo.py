@@ -1,10 +1,10 @@
-"""From nothing to a model that speaks, in about eight minutes on two CPU cores.
+"""From nothing to a trained model, in about ten minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR), with what an epoch of either
-takes. Then the model speaks numbers that it has never seen, and a recogniser transcribes them. Run
+takes. Then the model synthesizes unseen numbers, and a recogniser transcribes them. Run
 again, the demo resumes where it stopped; finished, it only shows the results.
 """
 
@@ -155,7 +155,7 @@ TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex
 checkpoints    {folder / BEST} and beside it
 took           {(time.monotonic() - began) / 60:.1f} minutes
 
-Next, let it speak:
+Next, listen to it:
   make say TEXT="4,072"
   make page
 or train on LJSpeech, on a GPU:

@@ -1,9 +1,9 @@
-"""How well a recogniser understands a checkpoint that was trained on spoken numbers.
+"""The word error rate of a checkpoint that was trained on spoken numbers.
 
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/listen.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
-The checkpoint speaks the texts of the recordings, which it must not have been trained on, and
+The checkpoint synthesizes the texts of the recordings, which it must not have been trained on, and
 pocketsphinx transcribes them. The file holds the word error rate, the reference rates of the
 recordings and of the recordings after mel and Griffin-Lim, and the transcripts.
 """

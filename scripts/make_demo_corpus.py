@@ -13,7 +13,7 @@ long: random batches of 16 pad 31 %, as LJSpeech's do.
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
     OUT/demo_corpus.json  what the corpus was made from
 
-The corpus follows from --clips, --skip and --seed alone and appears whole or not at all. --skip N
+The corpus depends only on --clips, --skip and --seed and appears whole or not at all. --skip N
 leaves out the first N numbers of the seed, which are those of its corpus of N clips.
 """
 
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
     shown = "numbers (1000: 40 minutes)"
     parser.add_argument("--clips", type=at_least_one, default=1000, help=shown)
-    shown = "leave out so many numbers before (0)"
+    shown = "skip this many numbers first (0)"
     parser.add_argument("--skip", type=whole_number(0), default=0, help=shown)
     shown = "another seed, another corpus (0)"
     parser.add_argument("--seed", type=whole_number(0), default=0, help=shown)

@@ -1,4 +1,4 @@
-"""A page to listen on: type a text, hear and see what one or several checkpoints make of it.
+"""A page to listen on: type a text, hear and see the speech of one or more checkpoints.
 
     python scripts/page.py --checkpoint runs/ljspeech/best.pt
     python scripts/page.py --checkpoint runs/table2              every run of it, by name and seed
@@ -150,7 +150,7 @@ class Reader:
         warnings = list(speech.warnings)
         if dropped := dropped_symbols(text, tuple(hparams.text_cleaners)):
             shown = ", ".join(map(repr, dropped))
-            warnings.insert(0, f"left out, for the model has no symbol for it: {shown}")
+            warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
         files = {"sound": f"{address}.wav", "alignment": f"{address}.png"}
         return {"notes": notes, "warnings": warnings, **files, "mel": f"{address}-mel.png"}
 
@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
             host, port = listening.getsockname()[:2]
             app = make_app(reader, host)
             if not ipaddress.ip_address(host).is_loopback:
-                print(f"--host {args.host}: whoever can reach this machine can use the page")
+                print(f"--host {args.host}: anyone who can reach this machine can use the page")
             host = f"[{host}]" if ":" in host else host
             print(f"listen at http://{host}:{port} (Ctrl-C ends it)", flush=True)
             config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)

@@ -35,7 +35,7 @@ def take_part(corpus: Path, out: Path) -> str:
         source = out / SOURCE
         name = source.read_text(encoding="utf-8") if source.exists() else "another corpus"
         if name != str(corpus):
-            raise UserError(f"{out} holds clips of {name}, and CORPUS is {corpus}: another OUT")
+            raise UserError(f"{out} holds clips of {name}, and CORPUS is {corpus}: change OUT")
         return f"{out} holds clips of {corpus} already"
     entries, problems = read_metadata(corpus)
     if problems:

@@ -2,9 +2,9 @@
 
     python scripts/report.py RUN_DIR... -o report/
 
-Each RUN_DIR is the output folder of train.py, or a folder in which such folders lie at any depth.
+Each RUN_DIR is the output folder of train.py, or a folder that has such folders at any depth.
 Writes report.md, report.html (one file that links to nothing), report.csv (every number of the
-tables) and the figures. Runs that differ in nothing but their seed become one row, mean ± standard
+tables) and the figures. Runs that differ only in their seed become one row, mean ± standard
 error. What is broken or unfinished is named and left out.
 """
 
@@ -48,7 +48,7 @@ def compose(runs: Runs, command: str) -> dict:
     notices = [
         ("This is not a reproduction of the paper:", unlike),
         ("Left out or missing:", left_out),
-        ("The runs are not all alike, so compare their rows with care:", comparison_warnings(runs)),
+        ("The runs differ, so compare their rows with care:", comparison_warnings(runs)),
     ]
     return {
         "is_study": is_study,

@@ -1,4 +1,4 @@
-"""Stop one training run 150 times at random, and compare it with a run never stopped.
+"""Stop one training run 150 times at random, and compare it with an uninterrupted one.
 
     python scripts/soak.py                        # about 25 minutes on two CPU cores
     python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
@@ -182,8 +182,8 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> 
     found = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return f"""# Soak: one run stopped {len(stops)} times
 
-{epochs} epochs; weights, optimizer, random states, loop and metrics against a run never stopped:
-**{"NOT equal" if lost else "equal bit by bit"}**. {len(faults)} faults.
+{epochs} epochs; weights, optimizer, random states, loop and metrics against an uninterrupted run:
+**{"NOT equal" if lost else "bitwise equal"}**. {len(faults)} faults.
 
 {table}
 
@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--hparams", default="", metavar="name=value,...", help="change the tiny model")
     args = parser.parse_args(arguments)
     if args.out.exists():
-        parser.error(f"--out {args.out}: is there already; delete it or name another folder")
+        parser.error(f"--out {args.out}: already exists; delete it or name another folder")
     out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
     run, undisturbed = out / "stopped", out / "undisturbed"
     stops: list[Stop] = []

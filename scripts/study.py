@@ -227,7 +227,7 @@ def record_unseen(out: Path, corpus: Path, texts: int) -> None:
         UserError: if the corpus is no demo corpus, or a program is missing.
     """
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-    lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset, and one is made")
+    lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset to have one made")
     made_from = json.loads("".join(line for _, line in lines))
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]

@@ -314,7 +314,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
     content[int(place * len(content))] ^= 16
     path.write_bytes(content)
     assert read_header(path, REFERENCE) == 22050  # does not tell
-    with pytest.raises(ValueError, match=r"cut off or damaged inside; copy or convert it again"):
+    with pytest.raises(ValueError, match=r"truncated or damaged inside; copy or convert it again"):
         read_checked(path, REFERENCE)
 
 

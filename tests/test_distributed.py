@@ -313,7 +313,7 @@ def test_unreadable_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
     outputs = "".join(child.output for child in ended)
     assert [child.code for child in ended] == [1, 1], outputs
     assert f"{filelist}:6: {clip}: no such file" in outputs
-    assert f"everything until here is in {newest(out)}" in outputs
+    assert f"all training so far is saved in {newest(out)}" in outputs
     assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
     assert "Traceback" not in outputs
     shutil.copy(corpus.folder / clip.name, clip)
@@ -376,7 +376,7 @@ def test_all_processes_must_allow_new_clips(corpus, alone, tmp_path):
     [
         ({"training_files": "none.txt"}, "none.txt: no such filelist"),
         ({"batches_per_update": 3}, "expected a multiple of 2"),
-        ({"sync_batch_norm": True}, "between GPUs alone"),
+        ({"sync_batch_norm": True}, "only between GPUs"),
     ],
 )
 def test_what_is_wrong_for_all_is_said_once(setting, message, corpus, tmp_path):

@@ -96,7 +96,7 @@ def test_symbols_unknown_to_the_model_are_named(client):
     ("inputs", "message"),
     [
         (asked(" \n"), "There is no text yet: type one first."),
-        (asked("..."), "'...' leaves nothing to speak after cleaning"),
+        (asked("..."), "'...' leaves nothing to synthesize after cleaning"),
         (asked("seven " * 167), "too long: 1,001 symbols after cleaning, and this page accepts"),
         (asked("a", "/etc/passwd"), "No such checkpoint on this page"),
     ],

@@ -182,7 +182,7 @@ def make_bad_corpus(folder):
     add_line(corpus, "both|raw|...")
     return corpus, {
         f"{wavs}/rate.wav": "16000 Hz, expected 22050; resample",
-        f"{wavs}/cut.flac": "so cut off or damaged inside; copy",
+        f"{wavs}/cut.flac": "so truncated or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
         f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
         f"{metadata}:15": "'...' of mute has no letter left after cleaning; write the words",

@@ -153,7 +153,7 @@ def test_rows_of_other_settings_have_no_falls(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]
-    assert saved["note"] == "RAND and SSB-DBS-BR cannot be compared: other prenet_dim"
+    assert saved["note"] == "RAND and SSB-DBS-BR differ in prenet_dim"
     assert pd.isna(saved["ours"])
 
 

@@ -102,7 +102,7 @@ def test_metrics_of_another_run_are_kept_aside(how, copied, capsys, monkeypatch)
     for first in (True, False):
         with pytest.raises(StopHere):
             train.main(flags(copied, "epochs=5", "--resume"))
-        assert (f"warning: {path} is not what it was" in capsys.readouterr().out) == first
+        assert (f"warning: {path} has changed since" in capsys.readouterr().out) == first
         assert [line["kind"] for line in metrics(copied)] == ["run"]
     aside = copied / "metrics.jsonl.damaged"
     assert (aside.read_bytes() if aside.exists() else None) == other
@@ -281,7 +281,7 @@ def test_new_clips_keep_weights_and_counts(half_way, corpus, copied, tmp_path, m
         with pytest.raises(StopHere):
             train.main(flags(out, change, "--resume", "--new-clips"))
     epoch = saved["loop"]["epoch"]
-    assert f"new clips: {NEW_CLIPS}; epoch {epoch} is planned anew" in capsys.readouterr().out
+    assert f"new clips: {NEW_CLIPS}; epoch {epoch} is replanned" in capsys.readouterr().out
     begun = load(newest(out))
     for part in ("iteration", "state_dict", "optimizer", "learning_rate"):
         assert_same(begun[part], saved[part], part)
@@ -356,5 +356,5 @@ def test_run_begun_during_set_up_is_refused(more, corpus, whole, tmp_path, monke
     out = tmp_path / "out"
     arguments = flags(out, corpus.hparams(**LONG))
     act_at_patched(monkeypatch, setup, "settle_clips", lambda: Child(arguments).end(), 1)
-    assert "begun a run in this folder meanwhile" in refused([*arguments, *more], capsys)
+    assert "started a run in this folder meanwhile" in refused([*arguments, *more], capsys)
     assert_same_run(out, whole)

@@ -155,7 +155,7 @@ def kill_a_worker() -> None:
     [
         ("No space left on device", (full_disk, "metrics.jsonl")),
         ("No space left on device", (full_disk, "TensorBoard")),
-        ("a process that reads clips died", (kill_a_worker,)),
+        ("a data loader process died", (kill_a_worker,)),
     ],
 )
 def test_failure_of_the_machine_loses_nothing(message, hook, corpus, whole, tmp_path):
@@ -259,4 +259,4 @@ def test_fault_in_reading_keeps_what_was_trained(workers, corpus, tmp_path, monk
         run(out, corpus, num_workers=workers, batch_size=1, dynamic_batch_size=False)
     trained = load(newest(out))["loop"]["batches_trained"]
     assert trained > 0
-    assert f"everything until here is in {newest(out)}" in capsys.readouterr().out
+    assert f"all training so far is saved in {newest(out)}" in capsys.readouterr().out

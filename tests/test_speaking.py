@@ -77,7 +77,7 @@ def test_blurred_cut_and_repeated_speech_is_warned_of():
     blurred = speaking.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(speaking.LEAST_SHARPNESS) in w for w in blurred)
     assert speaking.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
-        "words are missing at the end: attention got to word 4 of 5 (symbol 16 of 20)"
+        "words are missing at the end: attention reached word 4 of 5 (symbol 16 of 20)"
     ]
     alignment = diagonal(60, 20)
     alignment[30] = 0

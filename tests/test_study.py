@@ -156,7 +156,7 @@ def test_stop_saves_and_starts_nothing_more(make_study):
 
 
 def test_another_corpus_than_the_demos_is_refused(tmp_path):
-    with pytest.raises(study.UserError, match="leave CORPUS unset, and one is made"):
+    with pytest.raises(study.UserError, match="leave CORPUS unset to have one made"):
         study.record_unseen(tmp_path, tmp_path, 3)
 
 

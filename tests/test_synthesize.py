@@ -152,7 +152,7 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        (["--text", "..."], ["'...' leaves nothing to speak"]),
+        (["--text", "..."], ["'...' leaves nothing to synthesize"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (["--text-file", "texts.txt"], ["texts.txt:2: '[]' leaves nothing", "texts.txt:4"]),
         (["--text", "a", "--hparams", "gate_treshold=0.1"], ["gate_threshold"]),

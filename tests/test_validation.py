@@ -167,7 +167,7 @@ def test_too_little_memory_costs_the_sound_alone(
     out = tmp_path / "out"
     monkeypatch.setattr(validation, "griffin_lim", lambda *_, **__: allocate(2**50))
     run(out, corpus, **LONG)
-    assert capsys.readouterr().out.count("warning: too little memory to make sound") == 2
+    assert capsys.readouterr().out.count("warning: too little memory to synthesize") == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])
     assert without_times(metrics(out)) == without_times(metrics(whole))

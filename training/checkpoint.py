@@ -248,7 +248,7 @@ def _tensor_problem(value: Any) -> str | None:
     if not isinstance(value, torch.Tensor):
         return f"{_brief(value)}, expected a tensor"
     if value.dtype not in DTYPES:
-        return f"{value.dtype}, expected numbers that a model is made of"
+        return f"{value.dtype}, expected a dtype that weights have"
     if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
         return "a sparse, nested or empty tensor, expected a plain one"
     # A finite sum has finite terms; adding up takes a fraction of looking at each.
@@ -452,7 +452,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             "was touched; make it readable and try again"
         ) from None
     if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path}: holds no state_dict, so it is no Tacotron 2 checkpoint")
+        raise UserError(f"{path}: holds no state_dict, so it is not a Tacotron 2 checkpoint")
     if problems := problems_of(state):
         raise refused(path, problems)
     return state
@@ -516,7 +516,7 @@ def restore(
         if saved["sampler"]["epoch"] != loop.plan_number(trainer.hparams):
             raise UserError(
                 f"{path}: prepare_trainset_per_epoch cannot change inside epoch {loop.epoch}, "
-                "which was left half-way: set it as it was, until the epoch ends"
+                "which was interrupted: keep its value until the epoch ends"
             )
         try:
             sampler.load_state_dict(saved["sampler"])

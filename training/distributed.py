@@ -258,7 +258,7 @@ def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
         if time.monotonic() > deadline:
             raise UserError(
                 f"process {rank}: the first process did not answer within {seconds:g} s; give "
-                "more with --process-timeout, or look why it did not start"
+                "more with --process-timeout, or find out why it did not start"
             )
 
 

@@ -70,7 +70,7 @@ class OutputFolder:
             self._lock = lock(self.path)
         if self.holds_run():
             raise UserError(
-                f"{self.path}: another process has begun a run in this folder meanwhile: add "
+                f"{self.path}: another process has started a run in this folder meanwhile: add "
                 "--resume to resume it, or choose another -o"
             )
 
@@ -116,7 +116,7 @@ class RunLogger:
         is_as_saved = len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
-            print(f"warning: {path} is not what it was at the checkpoint: a new one is begun")
+            print(f"warning: {path} has changed since the checkpoint: starting a new one")
             if path.exists():
                 aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old one is kept as {aside.name}")

@@ -98,7 +98,7 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
             range(1, most), False, key=lambda clips: not _fit(trainer, step, shapes(clips))
         )
         if fitting == 0:
-            return [f"{message}not even one clip of {asked[0][1]} frames does: remove the longest"]
+            return [f"{message}not even one clip of {asked[0][1]} frames fits: remove the longest"]
         return [f"{message}this fits: --hparams {setting}={fitting * unit}"]
 
     by_capacity = dynamic and not hparams.random_epochs

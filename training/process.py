@@ -70,8 +70,8 @@ def messages(resume_command: str = "") -> Iterator[None]:
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         sys.exit(
-            f"train.py: a process that reads clips died, often of too little memory: {error}\n"
-            f"Fewer num_workers need less; {resume}"
+            f"train.py: a data loader process died, often because memory ran out: {error}\n"
+            f"A lower num_workers needs less; {resume}"
         )
     except KeyboardInterrupt:
         stopped = f"stopped without saving; {resume}" if resume else "interrupted before training"

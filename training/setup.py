@@ -123,7 +123,7 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(
-                "sync_batch_norm=True: torch shares batch norm's statistics between GPUs alone, "
+                "sync_batch_norm=True: torch shares batch norm's statistics only between GPUs, "
                 "and these processes train on CPUs; leave it out"
             )
         return hparams
@@ -356,7 +356,7 @@ def start_from(run: Run, start: Start, clips: Clips) -> None:
         if not HAS_PYDANTIC:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
         if clips.change is not None:
-            print(f"new clips: {in_words(clips.change)}; epoch {state.epoch} is planned anew")
+            print(f"new clips: {in_words(clips.change)}; epoch {state.epoch} is replanned")
     if start.weights is not None:
         path, saved = start.weights
         checkpoint.load_weights(run.trainer.model, saved, path, hparams.ignore_layers)

@@ -293,7 +293,7 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any],
         return teacher_forced, "reference, step by step"
     found = importlib.util.find_spec("fast_decoder")
     if found is None or found.origin is None:  # gone, or nothing but compiled files left over
-        return teacher_forced, "reference, step by step: no fast decoder, its files are not here"
+        return teacher_forced, "reference, step by step: the folder fast_decoder/ is missing"
     import fast_decoder
 
     return fast_decoder.teacher_forced, f"fast ({fast_decoder.describe(device)})"

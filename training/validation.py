@@ -151,7 +151,7 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        problem = f"too little memory to make sound of a validation clip of {mel.shape[1]} frames"
+        problem = f"too little memory to synthesize a validation clip of {mel.shape[1]} frames"
     print(f"warning: {problem}: training continues without it", flush=True)
     return None
 
@@ -184,9 +184,9 @@ def advice_on_alignment(record: dict[str, Any]) -> str:
     return (
         f"warning: the alignment has not formed after {record['iteration']:,} updates: "
         f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
-        f"step and 64 clips a batch, others' took some {STEPS_TO_ALIGN:,}. What usually helps:\n"
-        "  1. cut silence off the clips' ends (prepare_ljspeech.py --trim-silence)\n"
+        f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually helps:\n"
+        "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
         "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
         "  3. start a new run with guided_attention_weight=5\n"
-        "  4. train on, if sharpness has been rising: smaller batches take more updates"
+        "  4. keep training, if sharpness has been rising; smaller batches give more updates"
     )
