@@ -18,7 +18,7 @@ from errors import UserError
 # Any characters of a filelist's line, and names that are not UTF-8, as Python shows them.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)
 names = texts | st.binary(max_size=8).map(
-    lambda name: name.decode("utf-8", "surrogateescape").translate({124: None, 10: None})
+    lambda name: name.translate(None, b"|\n").decode("utf-8", "surrogateescape")
 )
 clips = st.builds(Clip, names, texts, st.binary(max_size=5), st.integers(1, 2**40), st.just(""))
 KEY = {"filelist": "abc", "text_cleaners": ["english_cleaners"]}
