@@ -51,7 +51,7 @@ def test_flop_of_a_step_match_torchs_count(changes):
     assert decoder.step_flop(hparams, clips, frames, symbols) == counted
 
 
-def test_the_json_holds_ratios_of_medians_limit_and_memory(tmp_path, monkeypatch, capsys):
+def test_json_holds_ratios_limit_and_memory(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(decoder.PRODUCT, "cpu", 256)
     peaks = {"reference": 400, "fast": 100}
     monkeypatch.setattr(decoder, "in_a_process", lambda measure, args, name: peaks[name])

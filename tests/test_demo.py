@@ -57,7 +57,7 @@ class ForkedProgram:
         self.returncode = ended.code
 
 
-def test_the_demo_runs_in_a_path_with_spaces_and_again_over_itself(tmp_path, monkeypatch, capsys):
+def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "where I work"
     folder.mkdir()
     monkeypatch.chdir(folder)

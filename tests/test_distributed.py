@@ -112,7 +112,7 @@ def test_one_and_two_processes_agree_bitwise(decoder, corpus, alone, tmp_path):
 
 
 @pytest.mark.parametrize(("decoder", "numbers"), [("reference", (2, 4)), ("fast", (4,))])
-def test_four_batches_an_update_agree_in_1_2_and_4_processes(decoder, numbers, corpus, tmp_path):
+def test_one_two_and_four_processes_agree(decoder, numbers, corpus, tmp_path):
     """Sums are made in another order, so the last digits differ: 20 updates, of 4, 4, 4 and 2
     batches an epoch. Seen: 4e-7 of training's losses and gradient norms, 1e-4 of validation's
     losses. A convolution's bias before batch norm has no gradient but rounding errors, which Adam

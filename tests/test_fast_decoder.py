@@ -200,7 +200,7 @@ def refused(*_):
 
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
-def test_onednn_is_used_only_where_its_products_are_right(multiply, monkeypatch):
+def test_onednn_is_used_only_where_right(multiply, monkeypatch):
     """Its operators are private: they may go, or change what they do."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
@@ -268,7 +268,7 @@ def test_a_second_derivative_is_refused():
         torch.autograd.grad(loss, parameters, create_graph=True)
 
 
-def test_an_output_changed_before_the_backward_pass_is_refused():
+def test_output_changed_before_backward_is_refused():
     mel, _, alignments = problem().outputs()
     with torch.no_grad():
         alignments.mul_(2)
@@ -295,7 +295,7 @@ def test_frozen_parameters_get_no_gradient():
         assert parameter.grad is None or errors[f"grad {name}"] <= TOLERANCE[torch.float32]
 
 
-def test_a_mel_of_no_whole_number_of_steps_is_refused():
+def test_mel_of_partial_steps_is_refused():
     case = problem(((4, 8),), n_frames_per_step=2)
     case.mel = case.mel[:, :, :7]
     with pytest.raises(ValueError, match="mel of 7 frames: expected a multiple of n_frames_per"):

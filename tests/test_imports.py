@@ -75,7 +75,7 @@ def test_a_module_imports_only_from_lower_layers(name):
     assert {other for other in project if layer[other] >= layer[top(name)]} == set()
 
 
-def test_there_is_no_circle_and_nobody_imports_a_program():
+def test_no_circles_and_no_imported_programs():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names a circle
     programs = {path.stem for path in PATHS if top(name_of(path)) in PROGRAMS}
@@ -123,7 +123,7 @@ def test_importing_stays_light(statement, unwanted):
     assert loaded_by(statement).isdisjoint(unwanted)
 
 
-def test_no_two_classes_of_the_recipe_share_a_name():
+def test_no_two_classes_share_a_name():
     places = defaultdict(set)
     for name in FILES:
         if top(name) not in NOT_THE_RECIPE:

@@ -156,7 +156,7 @@ def test_requests_are_refused_but_for_texts_and_results(
     assert str(reader.folder.parent) not in answer.text
 
 
-def test_a_page_for_other_machines_accepts_any_host_name(reader):
+def test_public_page_accepts_any_host_name(reader):
     client = TestClient(page.make_app(reader, "0.0.0.0"), "http://studio.lan:7860")
     assert client.get("/").status_code == 200
 

@@ -246,7 +246,7 @@ def test_timed_minutes_carry_one_error_for_all_seeds(tmp_path):
     assert change["standard_error"] == pytest.approx(expected)
 
 
-def test_a_word_error_rate_of_0_still_has_a_ratio(tmp_path):
+def test_word_error_rate_of_0_has_ratio(tmp_path):
     """As that of half a wrong word: here of one."""
     for seed, rate in ((0, 0.0), (1, 0.5)):
         write_rate(write_run(tmp_path / f"a{seed}", seed=seed), rate)

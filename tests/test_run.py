@@ -212,7 +212,7 @@ def test_deleted_clip_stops_with_a_checkpoint(workers, corpus, whole, tmp_path):
         ([], {"batching_strategy": "alternated_sort", "num_bins": 99}, "num_bins=99"),
     ],
 )
-def test_wrong_settings_are_refused_and_no_folder_is_made(
+def test_wrong_settings_make_no_folder(
     more, hparams, message, corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

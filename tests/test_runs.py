@@ -186,7 +186,7 @@ def test_the_papers_rows_come_first_in_its_order(tmp_path):
     assert labels(tmp_path) == [*published.TABLE_2, "BKT-width", "RAND-DBS"]
 
 
-def test_a_bare_name_can_be_compared_with_most_others(tmp_path):
+def test_bare_name_compares_with_most_others(tmp_path):
     for name in ("SB", "SSB"):
         write_run(tmp_path / name, name, overrides="batch_size=8")
     for size in (4, 8, 16):
@@ -195,7 +195,7 @@ def test_a_bare_name_can_be_compared_with_most_others(tmp_path):
     assert "RAND has 3 rows" in "\n".join(comparison_warnings(read_runs([tmp_path])))
 
 
-def test_of_equals_the_papers_setting_has_the_bare_name(tmp_path):
+def test_papers_setting_has_the_bare_name(tmp_path):
     """And rows that are alike give no warning."""
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)

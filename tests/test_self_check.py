@@ -202,7 +202,7 @@ def test_the_sizes_are_all_that_a_decoder_reads():
         ("print('a library\\n[true, \"mel: 0\"]')", (True, "mel: 0")),
     ],
 )
-def test_a_process_that_crashes_or_hangs_is_a_finding(program, expected, monkeypatch):
+def test_crashed_or_hanging_process_is_a_finding(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
     assert IN_A_PROCESS({}, "cpu", "early") == expected
@@ -210,7 +210,7 @@ def test_a_process_that_crashes_or_hangs_is_a_finding(program, expected, monkeyp
 
 @gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_on_a_gpu_the_full_size_is_found_right(autocast, monkeypatch, tmp_path):
+def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
@@ -228,7 +228,7 @@ self_check.main()
 
 
 @gpu_only
-def test_on_a_gpu_an_illegal_access_leaves_this_process_alone(monkeypatch, tmp_path):
+def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
@@ -255,7 +255,7 @@ def test_late_launches_are_tried_after_early_ones(second, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
-def test_a_gpu_without_a_second_process_leaves_it_unknown(text, monkeypatch):
+def test_gpu_without_second_process_stays_unknown(text, monkeypatch):
     """None: no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
@@ -349,7 +349,7 @@ class Several(Processes):
         return [value, Answer("plain", ["early launches: WRONG", "late launches: WRONG"], {})]
 
 
-def test_the_worst_answer_of_several_machines_holds_for_all(monkeypatch):
+def test_worst_answer_of_machines_holds(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, phrase = checked_decoder("fast", HPARAMS, CPU, Several(0, 2))
@@ -361,7 +361,7 @@ def test_the_worst_answer_of_several_machines_holds_for_all(monkeypatch):
     assert tried == ["late"]
 
 
-def test_the_reference_decoder_and_a_cpu_need_no_check(monkeypatch):
+def test_reference_decoder_and_cpu_need_no_check(monkeypatch):
     tried = answers_in_turn(monkeypatch)
     assert checked_decoder("reference", HPARAMS, CPU, ALONE)[0] is teacher_forced
     monkeypatch.setattr(graphs, "problem", lambda *_: "no CUDA device")

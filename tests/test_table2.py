@@ -212,7 +212,7 @@ def test_all_refuses_unknown_options(run, options):
     assert not run.calls.exists()
 
 
-def test_a_failing_row_is_named_and_stops_no_other(run):
+def test_failing_row_stops_no_other(run):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.sb").write_text("1")
     status, output = run("all.sh")

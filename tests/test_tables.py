@@ -6,7 +6,7 @@ TITLES = ["batching", "ZPR\n(%)", "minutes"]
 ROWS = [["SSB-DBS", "6.62", "19.39"], ["SB", "0.16", "–"]]
 
 
-def test_text_has_labels_on_the_left_and_numbers_under_each_other():
+def test_text_table_aligns_labels_and_numbers():
     assert text_table(TITLES, ROWS).splitlines() == [
         "           ZPR",
         "batching   (%)  minutes",
