@@ -32,8 +32,6 @@ import numpy as np
 from torch.utils.data import Sampler
 
 MOST_COUNTED = 10**15  # of any count or length: sums of them stay exact in float64
-LARGEST_FACTOR = 10**6  # the order is random long before
-LARGEST_SEED = 2**64 - 1  # as torch's
 
 
 class BatchingError(ValueError):
@@ -58,11 +56,12 @@ class Parameter:
     at_most_clips: bool = False  # no more than there are clips
     at_most: int = MOST_COUNTED  # whatever the clips
     larger_mixes_more: bool = True
+    larger_values: str = "Larger values mix clips more and pad more."
 
     def limits(self, num_clips: int = MOST_COUNTED, batch_size: int = 1) -> tuple[int, int]:
         """The smallest and the largest value allowed."""
         if self.is_factor:
-            return 0, LARGEST_FACTOR
+            return 0, 10**6  # the order is random long before
         most = num_clips if self.at_most_clips else self.at_most
         return batch_size if self.holds_batches else 1, most
 
@@ -73,7 +72,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64
     order: np.ndarray  # [clips] their indices in random order
-    value: float  # of the strategy's parameter; 0 without one
+    value: float  # of the strategy's parameter: a factor is above 0, for 0 is `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -94,15 +93,6 @@ class Strategy:
     source: str
     parameter: Parameter | None = None
 
-    @property
-    def larger_values(self) -> str:
-        """What larger values of the parameter do; empty without one."""
-        if self.parameter is None:
-            return ""
-        if self.parameter.larger_mixes_more:
-            return "Larger values mix clips more and pad more."
-        return "Larger values mix clips less, and more batches are short."
-
 
 FACTOR = Parameter(
     "local_randomization_factor", "local randomization factor", "factor {}", is_factor=True
@@ -115,13 +105,14 @@ NUM_BUCKETS = Parameter(
     "{} classes",
     at_most=10**6,  # an array of their edges is made
     larger_mixes_more=False,
+    larger_values="Larger values mix clips less, and more batches are short.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
 
 
 def _strategy(name: str, *values: Any, **options: Any) -> Callable[[OrderFunction], OrderFunction]:
-    """Enters the decorated function into REGISTRY; its docstring is the strategy's meaning."""
+    """Enters a function into REGISTRY; its docstring is the strategy's meaning."""
 
     def enter(order: OrderFunction) -> OrderFunction:
         meaning = " ".join((order.__doc__ or "").split())
@@ -147,8 +138,6 @@ def _sorted(clips: ShuffledClips) -> Order:
 def _semi_sorted(clips: ShuffledClips) -> Order:
     """sorted by length + U(-a/2, a/2), a = (longest - shortest) * factor"""
     x, order = clips.lengths, clips.order
-    if clips.value == 0:
-        return _sorted(clips)
     noise_range = (x.max() - x.min()) * clips.value  # a
     return order[np.argsort(x[order] + noise_range * (clips.rng.random(len(x)) - 0.5))], [0]
 
@@ -158,11 +147,9 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     """sorted by place + U(-a/2, a/2), a = number of clips * factor, where a place is that in the
     sorted order; so clips of rare lengths mix as widely as those of common ones"""
     order, starts = _sorted(clips)
-    if clips.value:
-        noise_range = len(order) * clips.value  # a
-        noise = noise_range * (clips.rng.random(len(order)) - 0.5)
-        order = order[np.argsort(np.arange(len(order)) + noise)]
-    return order, starts
+    noise_range = len(order) * clips.value  # a
+    noise = noise_range * (clips.rng.random(len(order)) - 0.5)
+    return order[np.argsort(np.arange(len(order)) + noise)], starts
 
 
 @_strategy("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
@@ -173,12 +160,10 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     # so noise that only moves clips up mixes most at equal padding. With places in frames, batches
     # of many short clips get the same share of new company as those of few long ones.
     order, starts = _sorted(clips)
-    if clips.value:
-        dynamic = clips.dynamic_batch_size
-        place = np.cumsum(clips.lengths[order]) if dynamic else np.arange(1, len(order) + 1)
-        mean_noise = place[-1] * clips.value / 2
-        order = order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))]
-    return order, starts
+    dynamic = clips.dynamic_batch_size
+    place = np.cumsum(clips.lengths[order]) if dynamic else np.arange(1, len(order) + 1)
+    mean_noise = place[-1] * clips.value / 2
+    return order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))], starts
 
 
 @_strategy("bucket", "BKT", "Ge21", BUCKET_SIZE)
@@ -318,8 +303,6 @@ def plan_epoch(
 ) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
 
-    Every strategy begins with a shuffle, so clips of equal length change places between epochs.
-
     Args:
         lengths: one positive length per clip, in any unit (frames, say).
         batch_size: clips a batch (B0). The last batch may be smaller; it is kept.
@@ -336,26 +319,17 @@ def plan_epoch(
     Raises:
         BatchingError: naming the parameter, its value and what is allowed.
     """
+    options = dict(locals())  # the arguments, by name
     x = check_lengths(lengths)
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "strategy": strategy,
-        "seed": seed,
-        "epoch": epoch,
-        "local_randomization_factor": local_randomization_factor,
-        "bucket_size": bucket_size,
-        "num_bins": num_bins,
-        "num_buckets": num_buckets,
-        "dynamic_batch_size": dynamic_batch_size,
-        "batch_capacity": batch_capacity,
-    }
     check_options(options, x)
     chosen = REGISTRY[strategy]
     value = options[chosen.parameter.name] if chosen.parameter else 0
 
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
+    # The shuffle lets clips of equal length change places between epochs, whatever the strategy.
     shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-    order, class_starts = chosen.order(shuffled)
+    without_noise = chosen.parameter is FACTOR and value == 0
+    order, class_starts = _sorted(shuffled) if without_noise else chosen.order(shuffled)
     most, capacity = batch_size, math.inf
     if dynamic_batch_size:
         most, capacity = len(x), batch_capacity or batch_size * float(x.max())
@@ -369,7 +343,7 @@ def check_options(options: Mapping[str, Any], lengths: np.ndarray | None = None)
     strategy, batch_size = options["strategy"], options["batch_size"]
     problems = [
         *_count_problems("batch_size", batch_size),
-        *_count_problems("seed", options["seed"], 0, LARGEST_SEED),
+        *_count_problems("seed", options["seed"], 0, 2**64 - 1),  # torch's limit
         *_count_problems("epoch", options.get("epoch", 0), 0),
     ]
     if strategy not in REGISTRY:
@@ -390,14 +364,11 @@ def check_options(options: Mapping[str, Any], lengths: np.ndarray | None = None)
             problems.append(f"{parameter.name}={value}: expected 0 <= factor <= {limits[1]:g}")
     capacity, longest = options["batch_capacity"], 0.0 if lengths is None else float(lengths.max())
     if capacity is not None and not options["dynamic_batch_size"]:
-        problems.append(
-            f"batch_capacity={capacity}: limits dynamic batches only; set dynamic_batch_size=True"
-        )
+        problem = "limits dynamic batches only; set dynamic_batch_size=True"
+        problems.append(f"batch_capacity={capacity}: {problem}")
     elif capacity is not None and not longest <= capacity <= MOST_COUNTED:
-        problems.append(
-            f"batch_capacity={capacity}: expected {longest:.15g}, so that the longest clip fits "
-            f"into a batch, to {MOST_COUNTED:.0e}"
-        )
+        allowed = f"{longest:.15g}, so that the longest clip fits, to {MOST_COUNTED:.0e}"
+        problems.append(f"batch_capacity={capacity}: expected {allowed}")
     if problems:
         raise BatchingError("\n".join(problems))
 
@@ -410,10 +381,9 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     bad = np.flatnonzero(~((x > 0) & (x <= MOST_COUNTED)))
     if bad.size:
-        raise BatchingError(
-            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length of at most "
-            f"{MOST_COUNTED:.0e} ({bad.size} of {x.size} are not)"
-        )
+        allowed = f"a positive, finite length of at most {MOST_COUNTED:.0e}"
+        value, count = f"{x[bad[0]]:g}", f"{bad.size} of {x.size}"
+        raise BatchingError(f"lengths[{bad[0]}]={value}: expected {allowed} ({count} are not)")
     return x
 
 
@@ -520,11 +490,9 @@ def padding_stats(
 def pair_spread(
     lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
 ) -> float:
-    """How far apart in length the clips of a batch are: the mean over pairs that share a batch.
-
-    The distance of two clips is that of their ranks by length (equal lengths share their mean
-    rank), in units of the mean distance of any two clips: 1 is what random batches have on
-    average. 0 where no batch holds two clips, or all clips are of one length.
+    """How far apart in length the clips of a batch are: the mean over pairs that share a batch of
+    the distance of their ranks by length (equal lengths share their mean rank), in units of that of
+    any two clips. Random batches have 1 on average; clips that are alone or all of one length, 0.
     """
     x = check_lengths(lengths)
     _, label, count = np.unique(x, return_inverse=True, return_counts=True)
@@ -551,8 +519,8 @@ def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
 def pair_novelty(
     batches: Sequence[Sequence[int] | np.ndarray], before: Sequence[Sequence[int] | np.ndarray]
 ) -> float:
-    """Of the pairs of clips that share one of `batches`, the share that shared none `before`, in
-    another plan of the same clips. 1 where no batch holds two clips."""
+    """Of the pairs of clips that share a batch, the share that shared none `before`, in another
+    plan of the same clips. 1 where no batch holds two clips."""
     now, earlier = EpochPlan.from_batches(batches), EpochPlan.from_batches(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
         raise ValueError("batches, before: expected two plans of the same clips")
@@ -598,10 +566,9 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     An update of the weights takes `batches_per_update` batches, K. The finished batches are ranked
     by length and cut into groups of K, so processes that share an update do not wait for each
-    other. The last group, the shortest, may have fewer than K; its clips are then cut anew, into up
-    to K smaller batches of similar padded size. Of W processes each takes every W-th batch of an
-    update, from its rank on, and W divides K: the number of processes does not change what an
-    update is made of. A rank may have no batch of the last group.
+    other. Where the last group, the shortest, has fewer than K, its clips are cut anew into up to K
+    batches of similar padded size. Of W processes, where W divides K, each takes every W-th batch
+    of an update, so their number does not change what an update is made of.
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
@@ -626,8 +593,6 @@ class LengthBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
         **options: Any,
     ):
-        if "epoch" in options:
-            raise TypeError("epoch: call set_epoch instead")
         _check_count("world_size", world_size)
         _check_count("rank", rank, 0, world_size - 1)
         _check_count("random_epochs", random_epochs, 0)
@@ -649,11 +614,10 @@ class LengthBatchSampler(Sampler[list[int]]):
         position inside it; any other call starts at the first batch."""
         if epoch != self._loaded_epoch:
             self._plan(epoch, start=0)
-        self._loaded_epoch = None
-        self._iterated = False
+        self._loaded_epoch, self._iterated = None, False
 
     def _plan(self, epoch: int, start: int) -> None:
-        self.epoch, self.start = epoch, start
+        self.epoch, self.start, self._iterated = epoch, start, False
         self.plan, self.update_starts = self._in_updates(self.plan_of(epoch))
 
     def plan_of(self, epoch: int) -> EpochPlan:
@@ -753,7 +717,7 @@ class LengthBatchSampler(Sampler[list[int]]):
                 f"{state['num_batches']} batches, but these clips and batching options plan other "
                 "batches: resume with the same ones, or start the epoch over"
             )
-        self._loaded_epoch, self._iterated = state["epoch"], False
+        self._loaded_epoch = state["epoch"]
 
     def _checksum(self) -> int:
         checksum = zlib.crc32(self.lengths.tobytes(), self.batches_per_update)

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from audio import (
 )
 from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path, write_table
 from errors import UserError
-from files import map_in_threads, numbered_lines, open_file, write_atomically
+from files import map_in_threads, numbered_lines, open_file, write_bytes
 from hparams import HParams
 from progress import progress_bar
 from text import can_be_spoken, text_to_sequence
@@ -39,13 +39,18 @@ LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that i
 MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
-Numbered = tuple[int, str]  # a line with its number
 
 
 # ---------------------------------------------------------------------------- filelists
 
 
-def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
+def read_filelist(
+    filelist: str | Path,
+    hparams: HParams,
+    *,
+    new_run: bool = False,
+    only: Collection[int] | None = None,
+) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
@@ -54,14 +59,39 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
     Args:
         new_run: check all samples or mel values too, and refuse texts without a letter.
+        only: the numbers of the lines to read; None: all.
 
     Raises:
         UserError: one message with every bad line, its number, the problem and how to fix it.
     """
-    numbered, problems = _lines(filelist), []
+    numbered = numbered_lines(
+        filelist,
+        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+        "--hparams training_files=...,validation_files=...",
+    )
+    if only is not None:
+        numbered = [line for line in numbered if line[0] in only]
+    problems, problem_of = [], lru_cache(lambda folder: mel_settings_problem(folder, hparams))
+
+    def length_or_problem(numbered_line: tuple[int, str]) -> int | UserError:
+        path = ""
+        try:
+            path, _, seconds = split_filelist_line(numbered_line[1])
+            if not hparams.load_mel_from_disk:
+                return _sound_length(path, seconds, hparams, new_run)
+            if problem := problem_of(Path(path).parent):
+                raise UserError(
+                    f"mels {problem}; set those, or cache the mels again: "
+                    "prepare_ljspeech.py --cache-mels"
+                )
+            return _mel_length(path, seconds, hparams, new_run)
+        except UserError as error:
+            return UserError(f"{path}: {error}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
-        for (number, line), frames in _read_lengths(numbered, hparams, new_run):
+        progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
+        lengths = map_in_threads(length_or_problem, numbered)
+        for (number, line), frames in zip(progress, lengths, strict=True):
             where = f"{filelist}:{number}"
             try:
                 path, text, _ = split_filelist_line(line)
@@ -82,14 +112,6 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
-
-
-def _lines(filelist: str | Path) -> list[Numbered]:
-    return numbered_lines(
-        filelist,
-        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
-        "--hparams training_files=...,validation_files=...",
-    )
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
@@ -113,31 +135,6 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
         return parts[0], parts[1], float(parts[2])
     except ValueError:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
-
-
-def _read_lengths(
-    numbered: list[Numbered], hparams: HParams, read_contents: bool
-) -> Iterator[tuple[Numbered, int | UserError]]:
-    """Each line of a filelist, and its clip's frames or what is wrong with the clip."""
-    problem_of = lru_cache(lambda folder: mel_settings_problem(folder, hparams))
-
-    def length_or_problem(numbered_line: Numbered) -> int | UserError:
-        path = ""
-        try:
-            path, _, seconds = split_filelist_line(numbered_line[1])
-            if not hparams.load_mel_from_disk:
-                return _sound_length(path, seconds, hparams, read_contents)
-            if problem := problem_of(Path(path).parent):
-                raise UserError(
-                    f"mels {problem}; set those, or cache the mels again: "
-                    "prepare_ljspeech.py --cache-mels"
-                )
-            return _mel_length(path, seconds, hparams, read_contents)
-        except UserError as error:
-            return UserError(f"{path}: {error}" if path else str(error))
-
-    progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-    return zip(progress, map_in_threads(length_or_problem, numbered), strict=True)
 
 
 def _sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
@@ -188,19 +185,23 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
     return mel
 
 
-def mel_settings_problem(folder: Path, hparams: HParams) -> str | None:
+def mel_settings_problem(folder: Path, hparams: HParams) -> str:
     """How the audio settings that the mels in `folder` were made with differ from `hparams`."""
-    wanted = mel_fingerprint(hparams)
+    return settings_problem(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
+
+
+def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
+    """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
-        made = json.loads((folder / MEL_SETTINGS_FILE).read_text(encoding="utf-8"))
-        differing = [
-            f"{name}={made.get(name)}, this run has {wanted[name]}"
-            for name in wanted
-            if made.get(name) != wanted[name]
-        ]
-    except (OSError, ValueError, AttributeError):
-        return f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
-    return "made with " + "; ".join(differing) if differing else None
+        made = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return f"made with unknown settings, no readable {path.name} beside them"
+    differing = [
+        f"{name}={made.get(name)}, this run has {value}"
+        for name, value in wanted.items()
+        if made.get(name) != value
+    ]
+    return "made with " + "; ".join(differing) if differing else ""
 
 
 def warn_of_long_clips(
@@ -231,7 +232,7 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
-    write_atomically(path, lambda temporary: temporary.write_text(content.getvalue(), "utf-8"))
+    write_bytes(path, content.getvalue().encode())
 
 
 # ---------------------------------------------------------------------------- kept tables
@@ -256,17 +257,14 @@ def table_key(filelist: str | Path, hparams: HParams) -> dict[str, Any]:
 
 
 def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """The table beside a filelist, if it is whole and made from this very list and settings, as
-    are the mels in it."""
+    """The table beside a filelist, if it, and the mels in it, were made with these settings."""
     try:
         table = read_table_file(table_path(filelist), table_key(filelist, hparams))
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
-    if hparams.load_mel_from_disk:
-        folders = {os.path.dirname(path) for path in table.paths()}
-        if any(mel_settings_problem(Path(folder), hparams) for folder in folders):
-            return None
-    return table
+    mels = table.paths() if hparams.load_mel_from_disk else ()
+    folders = {os.path.dirname(path) for path in mels}
+    return None if any(mel_settings_problem(Path(f), hparams) for f in folders) else table
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
@@ -303,17 +301,9 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
     """The table after checking these clips as a new run does; errors as `read_filelist`."""
-    lines = dict(_lines(table.filelist))
-    chosen = [(int(i), lines[int(table.lines[i])]) for i in changed]
-    frames, problems = {}, []
-    for (index, _), found in _read_lengths(chosen, hparams, read_contents=True):
-        if isinstance(found, UserError):
-            problems.append(f"{table[index].where}: {found}")
-        else:
-            frames[index] = found
-    if problems:
-        raise lines_refused(table.filelist, problems, len(table))
-    return table.with_frames(frames)
+    lines = set(table.lines[changed].tolist())
+    read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
+    return table.with_frames(dict(zip(changed.tolist(), read.num_frames.tolist(), strict=True)))
 
 
 def checked_clips(

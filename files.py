@@ -117,10 +117,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | Path, content: bytes | memoryview) -> None:
+    write_atomically(path, lambda file: file.write_bytes(content))
+
+
 def write_json(path: str | Path, value: object) -> None:
     """`value` as indented JSON, in one step."""
-    text = json.dumps(value, indent=2) + "\n"
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 @contextlib.contextmanager

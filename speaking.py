@@ -7,6 +7,7 @@ write_speech(Path("out/evening"), speech, speaker.hparams)
 """
 
 import math
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
-from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
@@ -84,7 +85,6 @@ def speak_text(
 
     Args:
         sequence: ids of its symbols, as sequence_to_speak gives them.
-        seed: of the prenet's dropout.
         max_symbols: by default the longest training text, and no limit where it is not known.
         pause: seconds after a part that ends a sentence; PAUSES has the share after other endings.
     """
@@ -119,9 +119,8 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     otherwise, so a text's mel would depend in its last bits on the texts beside it, and Griffin-Lim
     may amplify that.
     """
-    masks = model.decoder.draw_masks(
-        model.max_decoder_steps, 1, torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
     text = torch.tensor([sequence], device=model.embedding.weight.device)
     outputs = model.infer(text, torch.tensor([len(sequence)]), masks)
     alignment = outputs.alignments[0].float().cpu().numpy()
@@ -165,16 +164,9 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
 
 
 def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, apostrophes and phones that begin with no "'"."""
-    spans, start = [], None
-    for i, symbol in enumerate([*(symbols[number] for number in sequence), " "]):
-        spoken = symbol[0] == "@" or symbol.isalpha()  # a phone of the ARPAbet, or a letter
-        if spoken and start is None:
-            start = i
-        elif not spoken and symbol != "'" and start is not None:
-            spans.append((start, i))
-            start = None
-    return spans
+    """(first, last + 1) of every word: letters, phones and apostrophes, none of these at first."""
+    line = one_character_each(sequence)
+    return [match.span() for match in re.finditer("[a-z@][a-z@']*", line)]
 
 
 def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
@@ -183,7 +175,7 @@ def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool
     samples, rate = griffin_lim(speech.mel, hparams), hparams.sampling_rate
     picture = draw_alignment(*speech.alignments)
     try:
-        write_atomically(base.with_suffix(".wav"), lambda file: write_wav(file, samples, rate))
+        write_wav(base.with_suffix(".wav"), samples, rate)
         write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
         if save_mel:
             write_mel(base.with_suffix(".npy"), speech.mel.numpy())

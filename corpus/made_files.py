@@ -1,7 +1,6 @@
 """Files made from a corpus's clips, each kept in a folder: trimmed copies, and log-mels."""
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import torch
 import audio
 from clip_table import Clip
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
-from data_utils import MEL_SETTINGS_FILE
+from data_utils import MEL_SETTINGS_FILE, settings_problem
 from errors import UserError
 from files import READING_THREADS, map_in_threads, open_file, remove_leftovers, write_json
 from hparams import HParams
@@ -39,19 +38,10 @@ class Folder:
         """Raise UserError where the folder holds files made with other, or unknown, settings."""
         if not any(path.suffix in SUFFIXES for path in self.path.glob("*")):
             return
-        try:
-            made = dict(json.loads((self.path / self.settings_file).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            made = {}
-        differing = [
-            f"{name}={made.get(name, 'unknown')}, this run has {value}"
-            for name, value in self.settings.items()
-            if made.get(name) != value
-        ]
-        if differing:
+        if problem := settings_problem(self.path / self.settings_file, self.settings):
             raise UserError(
-                f"{self.option} {self.path}: holds files made with {'; '.join(differing)}; name "
-                "another folder, delete this one, or give those settings"
+                f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
+                "this one, or give those settings"
             )
 
     def fill(
@@ -174,8 +164,9 @@ def trim_clips(
     def write(clip: Clip) -> str | None:
         copy = copies[clip.where]
         start = clip.sound.silence_before - copy.sound.silence_before
+        stop = start + copy.sound.num_samples
         try:
-            audio.copy_part(clip.path, Path(copy.path), start, start + copy.sound.num_samples)
+            audio.copy_part(clip.path, Path(copy.path), start, stop, hparams)
         except UserError as error:
             return str(error)
         return None

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from text import one_character_each
 from text.cleaners import ABBREVIATIONS
-from text.symbols import symbols
 
 
 class Ending(IntEnum):
@@ -32,8 +32,7 @@ class TextPart:
     ending: Ending
 
 
-_PHONE = "@"  # stands for a phone in a line of one character a symbol
-_SPOKEN = re.compile(rf"[a-z{_PHONE}]")
+_SPOKEN = re.compile("[a-z@]")  # a letter or a phone, in a line of one character a symbol
 _UNITS = re.compile(r"\S+?(?:--+(?=[^-\s])|(?=\s|$))")  # up to a space, or a dash between words
 # Cleaners that leave abbreviations alone leave all of these, and every cleaner leaves the second
 # line's. A sentence that ends with one of them is only less likely to be split there.
@@ -55,15 +54,12 @@ _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
 
-    Between two parts nothing is left out but spaces. A text within the limit is one part, whole.
-    `sequence` holds ids of symbols, something to speak among them.
+    Nothing is left out but spaces between two parts. `sequence` holds ids of symbols, something to
+    speak among them.
     """
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
-    line = "".join(
-        _PHONE if symbol[0] == "@" else symbol.lower() for symbol in (symbols[i] for i in sequence)
-    )
-    return _join_evenly(_smallest_parts(line), limit)
+    return _join_evenly(_smallest_parts(one_character_each(sequence)), limit)
 
 
 def _smallest_parts(line: str) -> list[TextPart]:
@@ -81,23 +77,18 @@ def _smallest_parts(line: str) -> list[TextPart]:
 
 def _ending(unit: str, following: str) -> Ending:
     """What a unit ends with, if `following` comes next."""
-    words = unit.rstrip("')")
-    last = words.split(" ")[-1]
+    last = unit.rstrip("')").split(" ")[-1]
     if last.endswith(("!", "?")):
         return Ending.SENTENCE
     if last.endswith(".") and not last.endswith(".."):
-        return Ending.INSIDE if _is_abbreviation(last) else Ending.SENTENCE
+        bare = last[:-1].lstrip("('-")
+        initials = re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare)  # "j.", "u.s."
+        return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
     if _is_inside_number(last, following):
         return Ending.INSIDE
     if last.endswith(("..", ";", ":", ",", "--")) or last == "-":
         return Ending.CLAUSE
     return Ending.WORD
-
-
-def _is_abbreviation(word: str) -> bool:
-    """Whether its last dot ends no sentence: initials ("j.", "u.s.") and words of the list."""
-    bare = word[:-1].lstrip("('-")
-    return bare in _DOTTED or re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare) is not None
 
 
 def _is_inside_number(word: str, following: str) -> bool:
@@ -109,9 +100,8 @@ def _is_inside_number(word: str, following: str) -> bool:
 
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
-    cheapest: list[tuple[int, ...]] = [
-        (0,) * (len(Ending) + 1)
-    ]  # endings of each kind, worst first; squared lengths
+    # Costs: the endings of each kind, worst first, and the sum of squared lengths.
+    cheapest: list[tuple[int, ...]] = [(0,) * (len(Ending) + 1)]
     origins = [0]  # where the last part begins, among the first so many units
     for end in range(1, len(units) + 1):
         found = []
