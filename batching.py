@@ -203,22 +203,12 @@ def _alternated_sort(clips: ShuffledClips) -> Order:
     x, order = clips.lengths[clips.order], clips.order
     # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
     bin_index = np.arange(len(x)) * int(clips.value) // len(x)
-    by_length = _stable_argsort(np.where(bin_index % 2 == 0, x, -x))
-    return order[by_length[_stable_argsort(bin_index[by_length])]], [0]
+    return order[np.lexsort((np.where(bin_index % 2 == 0, x, -x), bin_index))], [0]
 
 
 def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
-    return np.take(order, _stable_argsort(keys[order]))
-
-
-def _stable_argsort(keys: np.ndarray) -> np.ndarray:
-    """np.argsort(keys, kind="stable"), several times as fast for frames and other small counts."""
-    above = keys - keys.min()
-    if above.max() < 1 << 16:  # numpy sorts 16-bit numbers by radix
-        small = above.astype(np.uint16)
-        keys = small if np.array_equal(small, above) else keys
-    return np.argsort(keys, kind="stable")
+    return order[np.argsort(keys[order], kind="stable")]
 
 
 STRATEGIES = tuple(REGISTRY)
@@ -277,6 +267,10 @@ class EpochPlan(Sequence[np.ndarray]):
             return [self[i] for i in range(*index.indices(len(self)))]
         start = self.starts[index]
         return self.order[start : start + self.sizes[index]]
+
+    def longest(self, lengths: np.ndarray) -> np.ndarray:
+        """[batches] the longest length in each."""
+        return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def rearranged(self, chosen: np.ndarray) -> "EpochPlan":
         """The batches with these numbers, in this order."""
@@ -463,9 +457,8 @@ def padding_stats(
     x = check_lengths(lengths)
     _check_count("frames_per_step", frames_per_step, 1)
     plan = EpochPlan.from_batches(batches)
-    sizes, laid_out = plan.sizes, x[plan.order]
-    longest = np.maximum.reduceat(laid_out, plan.starts)
-    real = np.add.reduceat(laid_out, plan.starts)
+    sizes, longest = plan.sizes, plan.longest(x)
+    real = np.add.reduceat(x[plan.order], plan.starts)
     steps = longest if frames_per_step == 1 else np.ceil(longest / frames_per_step)
     padded = steps * frames_per_step
     clips, real_total = int(sizes.sum()), float(real.sum())
@@ -546,7 +539,7 @@ def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
     small = float(x.max())
     starts = _batch_starts(x, most, small)
     if len(starts) > count:
-        large = float((plan.sizes * np.maximum.reduceat(x, plan.starts)).max())
+        large = float((plan.sizes * plan.longest(lengths)).max())
         starts = _batch_starts(x, most, large)
         while large - small > 1e-4 * large:
             middle = (small + large) / 2
@@ -633,8 +626,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         size = self.batches_per_update
         if size == 1:
             return plan, np.arange(len(plan))
-        longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
-        ranked = np.argsort(-longest, kind="stable")
+        ranked = np.argsort(-plan.longest(self.lengths), kind="stable")
         in_whole_groups = len(ranked) // size * size
         by_length = plan.rearranged(ranked[:in_whole_groups])
         if in_whole_groups < len(ranked):

@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -134,9 +134,10 @@ class HParams:
     postnet_n_convolutions: Annotated[int, limits(ge=2, le=100)] = 5  # postnet convolutions
 
     def __post_init__(self) -> None:
-        _refuse([*_field_problems(vars(self)).values()] or _rule_problems(self))
+        _refuse([*_field_problems(vars(self)).values()] or [*_rule_problems(self)])
 
 
+TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 WORDS = {  # of pydantic's messages
     "Input should": "must",
@@ -144,7 +145,6 @@ WORDS = {  # of pydantic's messages
     "less than or equal to": "at most",
 }
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-
 
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
@@ -175,21 +175,11 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     places: dict[str, str] = {}
     entries, problems = _split_overrides(overrides or "")
     for place, entry in entries:
-        name, equals, text = (part.strip() for part in entry.partition("="))
-        if not equals:
-            problems.append(f"{place}{name!r}: expected name=value, such as batch_size=32")
-        elif name in NVIDIA_ONLY:
-            problems.append(f"{place}{name}: leave it out; {NVIDIA_ONLY[name]}")
-        elif name not in _types():
-            near = difflib.get_close_matches(name, _types(), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
-            problems.append(f"{place}{name}: no hyper-parameter has this name{hint}")
-        else:
-            places[name] = place
-            try:
-                given[name] = _convert(text, _types()[name])
-            except ValueError as error:
-                problems.append(f"{place}{name}={text}: {error}")
+        try:
+            name, value = _parse(entry)
+            given[name], places[name] = value, place
+        except ValueError as error:
+            problems.append(f"{place}{error}")
     wrong = [
         f"{time} and {length} are both given; keep one"
         for time, length in TIMES
@@ -217,7 +207,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     Defaults stand in for what is missing (NVIDIA's checkpoints have no settings), and unknown names
     are left out. Raises UserError if a value is of a wrong type or out of range.
     """
-    known = {name: value for name, value in values.items() if name in _types()}
+    known = {name: value for name, value in values.items() if name in TYPES}
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
     return HParams(**known | tuples)
 
@@ -279,10 +269,21 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
     return entries, problems
 
 
-@functools.cache
-def _types() -> dict[str, Any]:
-    """The type of every hyper-parameter by its name, without the limits."""
-    return get_type_hints(HParams)
+def _parse(override: str) -> tuple[str, Any]:
+    """(name, value) of a `name=value`, converted to the setting's type."""
+    name, equals, text = (part.strip() for part in override.partition("="))
+    if not equals:
+        raise ValueError(f"{name!r}: expected name=value, such as batch_size=32")
+    if name in NVIDIA_ONLY:
+        raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
+    if name not in TYPES:
+        near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
+        raise ValueError(f"{name}: no hyper-parameter has this name{hint}")
+    try:
+        return name, _convert(text, TYPES[name])
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: {error}") from None
 
 
 def _convert(text: str, kind: Any) -> Any:
@@ -361,42 +362,33 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _rule_problems(h: HParams | types.SimpleNamespace) -> list[str]:
+def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     """What is wrong between several settings."""
     from batching import BatchingError, check_options
 
-    rules = [  # (whether it is broken, the message)
-        (
-            h.win_length > h.filter_length,
-            f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}",
-        ),
-        (
-            not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2,
-            f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected "
-            f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate",
-        ),
-        (
-            h.random_epochs and not h.prepare_trainset_per_epoch,
-            f"random_epochs={h.random_epochs}: prepare_trainset_per_epoch=False repeats the first "
-            "epoch for ever; change one",
-        ),
-        (
-            h.random_epochs and h.batch_capacity is not None,
+    if h.win_length > h.filter_length:
+        yield f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"
+    if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:
+        allowed = f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate"
+        yield f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected {allowed}"
+    if h.random_epochs and not h.prepare_trainset_per_epoch:
+        conflict = "prepare_trainset_per_epoch=False repeats the first epoch for ever; change one"
+        yield f"random_epochs={h.random_epochs}: {conflict}"
+    if h.random_epochs and h.batch_capacity is not None:
+        yield (
             f"random_epochs={h.random_epochs}: random batches hold batch_size clips, whatever "
-            "batch_capacity allows; leave one of them out",
-        ),
-        (not h.text_cleaners, "text_cleaners=[]: name at least one, such as [english_cleaners]"),
-    ]
+            "batch_capacity allows; leave one of them out"
+        )
+    if not h.text_cleaners:
+        yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
-        size = getattr(h, name)
-        rules.append((size % 2 == 0, f"{name}={size}: must be odd, so that it has a centre"))
+        if getattr(h, name) % 2 == 0:
+            yield f"{name}={getattr(h, name)}: must be odd, so that it has a centre"
     for name, length in TIMES:
         time, samples = getattr(h, name), getattr(h, length)
-        given = time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples
-        rules.append((given, f"{name}={time}: not {length}={samples}; use create_hparams"))
-    problems = [message for broken, message in rules if broken]
+        if time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples:
+            yield f"{name}={time}: not {length}={samples}; use create_hparams"
     try:
         check_options(batching_options(h))
     except BatchingError as error:
-        problems += re.sub("(?m)^strategy=", "batching_strategy=", str(error)).splitlines()
-    return problems
+        yield from re.sub("(?m)^strategy=", "batching_strategy=", str(error)).splitlines()

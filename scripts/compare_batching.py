@@ -356,7 +356,8 @@ def strategy_table() -> str:
     rows = []
     for s in REGISTRY.values():
         parameter = f"`{s.parameter.name}={DEFAULTS[s.parameter.name]}`" if s.parameter else ""
-        rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, s.larger_values])
+        larger = s.parameter.larger_values if s.parameter else ""
+        rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, larger])
     titles = ["`batching_strategy`", "short", "source", "the clips' order", "parameter"]
     return markdown_table([*titles, "larger values"], rows, labels=6)
 
