@@ -78,13 +78,13 @@ def read_filelist(
         try:
             path, _, seconds = split_filelist_line(numbered_line[1])
             if not hparams.load_mel_from_disk:
-                return _sound_length(path, seconds, hparams, new_run)
+                return sound_length(path, seconds, hparams, new_run)
             if problem := problem_of(Path(path).parent):
                 raise UserError(
                     f"mels {problem}; set those, or cache the mels again: "
                     "prepare_ljspeech.py --cache-mels"
                 )
-            return _mel_length(path, seconds, hparams, new_run)
+            return mel_length(path, seconds, hparams, new_run)
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
@@ -137,7 +137,7 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
 
-def _sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
     if read_contents:
@@ -153,7 +153,7 @@ def _sound_length(path: str, seconds: float | None, hparams: HParams, read_conte
     return frame_count(num_samples, hparams)
 
 
-def _mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
     if seconds is not None:
         samples = round(seconds * hparams.sampling_rate) if 0 <= seconds < 1e9 else -1

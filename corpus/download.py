@@ -35,17 +35,14 @@ def download_corpus(
     sha256: str = SHA256,
     unpacked_bytes: int = UNPACKED_BYTES,
 ) -> None:
-    """Fetch the archive at `url` into the parent of `corpus` and unpack it as `corpus`.
-
-    A folder that holds a metadata.csv is left as it is. What arrives is kept in a `.part` file,
-    from which a later call resumes; the archive must have the given size and hash; its one folder,
-    named as the archive, is unpacked elsewhere and moved, so `corpus` appears whole or not at all.
+    """Fetch the archive at `url` into the parent of `corpus` and unpack it as `corpus`, which
+    appears whole or not at all. A folder that holds a metadata.csv is left as it is. What arrives
+    is kept in a `.part` file, from which a later call resumes.
 
     Raises:
         UserError: where `corpus` holds something else, the disk is too full, the server has no
             such file or another one, or the archive is broken or names files outside its folder.
         ConnectionError: after `TRIES` connections in a row without a new byte.
-        OSError: when the disk fails.
     """
     corpus = Path(corpus).absolute()
     if (corpus / "metadata.csv").is_file():
@@ -69,10 +66,10 @@ def download_corpus(
         )
     if archive.exists():
         print(f"{archive} already exists: nothing to download")
-        _verify(archive, archive_bytes, sha256)
+        _verify(archive, sha256)
     else:
         _fetch(url, part, archive_bytes)
-        _verify(part, archive_bytes, sha256)
+        _verify(part, sha256)
         os.replace(part, archive)
     _unpack(archive, corpus)
     print(f"Unpacked {corpus}; {archive} can be deleted")
@@ -91,19 +88,17 @@ def _fetch(url: str, part: Path, size: int) -> None:
         while _size(part) < size:
             try:
                 _receive(url, part, size, bar)
-                continue
             except ConnectionError as error:
-                reason = str(error)
-            failures = 0 if _size(part) > furthest else failures + 1
-            furthest = max(furthest, _size(part))
-            if failures == TRIES:
-                raise ConnectionError(
-                    f"{url}: {reason}, {TRIES} times in a row; {furthest:,} of {size:,} bytes are "
-                    f"in {part}. Check the network and run the same command to resume"
-                )
-            wait = FIRST_WAIT * 2 ** max(0, failures - 1)
-            print(f"{reason}; trying again in {wait:g} s", file=sys.stderr, flush=True)
-            time.sleep(wait)
+                failures = 0 if _size(part) > furthest else failures + 1
+                furthest = max(furthest, _size(part))
+                if failures == TRIES:
+                    raise ConnectionError(
+                        f"{url}: {error}, {TRIES} times in a row; {furthest:,} of {size:,} bytes "
+                        f"are in {part}. Check the network and run the same command to resume"
+                    ) from None
+                wait = FIRST_WAIT * 2 ** max(0, failures - 1)
+                print(f"{error}; trying again in {wait:g} s", file=sys.stderr, flush=True)
+                time.sleep(wait)
 
 
 def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
@@ -145,21 +140,18 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
         raise ConnectionError("the connection ended early")
 
 
-def _verify(path: Path, size: int, sha256: str) -> None:
-    """Raise UserError, and rename the file to `.broken`, unless it has this size and hash."""
+def _verify(path: Path, sha256: str) -> None:
+    """Raise UserError, and rename the file to `.broken`, unless it has this hash."""
     print(f"Verifying {path}", flush=True)
-    found, expected = f"{_size(path):,} bytes", f"{size:,}"
-    if _size(path) == size:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == sha256:
-            return
-        found, expected = f"SHA-256 {digest}", sha256
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest == sha256:
+        return
     broken = path.with_name(path.name.removesuffix(".part") + ".broken")
     os.replace(path, broken)
     raise UserError(
-        f"{path}: {found}, expected {expected}; the file is broken and now named {broken.name}: "
-        "delete it and run the same command to download it again"
+        f"{path}: SHA-256 {digest}, expected {sha256}; the file is broken and now named "
+        f"{broken.name}: delete it and run the same command to download it again"
     )
 
 

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import audio
 from clip_table import Clip
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
-from data_utils import MEL_SETTINGS_FILE, settings_problem
+from data_utils import MEL_SETTINGS_FILE, mel_length, settings_problem
 from errors import UserError
-from files import READING_THREADS, map_in_threads, open_file, remove_leftovers, write_json
+from files import READING_THREADS, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
@@ -48,29 +47,45 @@ class Folder:
         self,
         clips: list[Clip],
         is_made: Callable[[Clip], bool],
-        make: Callable[[Clip], str | None],
+        make: Callable[[Clip], object],
         threads: int = READING_THREADS,
     ) -> dict[str, str]:
         """Make the file of every clip that lacks it, several at a time.
 
+        A UserError of `is_made` means that the file is bad, one of `make` that the clip is.
+
         Returns:
-            What is wrong with the clips of which `make` returned a problem, by `Clip.where`.
+            What is wrong with the clips of which no file could be made, by `Clip.where`.
         """
+
+        def is_good(clip: Clip) -> bool:
+            try:
+                return is_made(clip)
+            except (OSError, UserError):
+                return False
+
+        def problem_of(clip: Clip) -> str | None:
+            try:
+                make(clip)
+            except UserError as error:
+                return f"{clip.path}: {error}"
+            return None
+
         self.path.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path)
         write_json(self.path / self.settings_file, self.settings)
-        made = map_in_threads(is_made, clips)
-        todo = [clip for clip, is_there in zip(clips, made, strict=True) if not is_there]
+        good = map_in_threads(is_good, clips)
+        todo = [clip for clip, is_there in zip(clips, good, strict=True) if not is_there]
         if len(todo) < len(clips):
             done = len(clips) - len(todo)
             print(f"{self.option}: {done:,} of {len(clips):,} files are already in {self.path}")
-        problems, results = {}, map_in_threads(make, todo, threads)
+        problems, results = {}, map_in_threads(problem_of, todo, threads)
         # Closed when interrupted: the files begun are then finished.
         with progress_bar(self.option, len(todo), " clips") as bar, contextlib.closing(results):
             for clip, problem in zip(todo, results, strict=True):
                 bar.update()
                 if problem:
-                    problems[clip.where] = f"{clip.path}: {problem}"
+                    problems[clip.where] = problem
         return problems
 
 
@@ -90,19 +105,13 @@ def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
 def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str, str]:
     """Write ID.npy, float32 [n_mel_channels, frames], of every clip that lacks it; as `fill`.
 
-    On all processors, each clip on one, as in a data loader's worker, so that the mels are bitwise
-    those that training would compute.
+    Each clip on one processor, so that the mels are bitwise those that training would compute.
     """
 
     def is_cached(clip: Clip) -> bool:
-        path = folder.path / f"{clip.id}.npy"
-        try:
-            open_file(path).close()  # np.load would wait for a named pipe
-            mel = np.load(path, mmap_mode="r", allow_pickle=False)
-            good = mel.shape == (hparams.n_mel_channels, clip.num_frames) and is_newer(path, clip)
-        except (OSError, ValueError, EOFError):
-            return False
-        return bool(good and mel.dtype == np.float32 and np.isfinite(mel).all())
+        path = str(folder.path / f"{clip.id}.npy")
+        num_frames = mel_length(path, None, hparams, read_contents=True)
+        return num_frames == clip.num_frames and is_newer(path, clip)
 
     audio.mel_filters(hparams)  # computed here once, and not in every thread
     threads_before = torch.get_num_threads()
@@ -114,16 +123,13 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
         torch.set_num_threads(threads_before)
 
 
-def cache_mel(clip: Clip, folder: Path, hparams: HParams) -> str | None:
-    """Compute and write one mel. Returns what is wrong with the clip, if anything."""
-    try:
-        mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
-    except UserError as error:
-        return str(error)
+def cache_mel(clip: Clip, folder: Path, hparams: HParams) -> None:
+    """Compute and write one mel; UserError where the clip has changed since it was checked."""
+    mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
     if mel.shape[1] != clip.num_frames:
-        return f"{mel.shape[1]} frames, but {clip.num_frames} when it was checked; run again"
+        counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
+        raise UserError(f"{counts} when it was checked; run again")
     audio.write_mel(folder / f"{clip.id}.npy", mel)
-    return None
 
 
 # ---------------------------------------------------------------------------- trimmed copies
@@ -148,28 +154,20 @@ def trim_clips(
     Silence beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same.
 
     Returns:
-        The clips as they are in the folder, and what is wrong with those that changed since they
-        were checked, by `Clip.where`.
+        The clips as they are in the folder, and what `fill` returns.
     """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
     def is_trimmed(clip: Clip) -> bool:
         copy = copies[clip.where]
-        try:
-            size = len(audio.read_checked(copy.path, hparams))
-            return is_newer(copy.path, clip) and size == copy.sound.num_samples
-        except (OSError, UserError):
-            return False
+        size = len(audio.read_checked(copy.path, hparams))
+        return size == copy.sound.num_samples and is_newer(copy.path, clip)
 
-    def write(clip: Clip) -> str | None:
+    def write(clip: Clip) -> None:
         copy = copies[clip.where]
         start = clip.sound.silence_before - copy.sound.silence_before
         stop = start + copy.sound.num_samples
-        try:
-            audio.copy_part(clip.path, Path(copy.path), start, stop, hparams)
-        except UserError as error:
-            return str(error)
-        return None
+        audio.copy_part(clip.path, Path(copy.path), start, stop, hparams)
 
     problems = folder.fill(clips, is_trimmed, write)
     good = [clip for clip in clips if clip.where not in problems]

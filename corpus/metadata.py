@@ -49,16 +49,6 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
     return clips, problems
 
 
-def split_by_hash(ids: list[str], val_fraction: float, seed: int) -> set[str]:
-    """The ids of the validation set: the first ones in the order of SHA-256("seed|id").
-
-    Independent of the order of `ids`, and almost unchanged when some are added or removed. With a
-    fraction of 0.2 and seed 0, LJSpeech-1.1 gives filelists/ljspeech_split.csv.
-    """
-    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
-    return set(ranked[: round(len(ids) * val_fraction)])
-
-
 def read_split(path: Path) -> dict[str, str]:
     """The set, `train` or `val`, of every id in a CSV of id,set."""
     with open(path, encoding="utf-8", newline="") as file:
@@ -66,11 +56,14 @@ def read_split(path: Path) -> dict[str, str]:
 
 
 def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[str], str]:
-    """The ids of the validation set and, in words, where they come from."""
+    """The ids of the validation set and, in words, where they come from: filelists/
+    ljspeech_split.csv for LJSpeech-1.1 with the defaults, else the first in the order of
+    SHA-256("seed|id"), which hardly change when some ids are added or removed."""
     if (val_fraction, seed) == (VAL_FRACTION, SEED):
         pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
+    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
     origin = f"{val_fraction:g} of the ids for validation, ordered by their hash with seed {seed}"
-    return split_by_hash(ids, val_fraction, seed), origin
+    return set(ranked[: round(len(ids) * val_fraction)]), origin

@@ -43,9 +43,9 @@ def check_recordings(
 
     def sound_of(clip: Clip) -> Path | None:
         names = [f"{clip.id}{suffix}" for suffix in (".wav", ".flac")]
-        found = [sounds.get(name) for name in names]
-        found += [composed.get(unicodedata.normalize("NFC", name)) for name in names]
-        return next((path for path in found if path), None)
+        normal = [unicodedata.normalize("NFC", name) for name in names]
+        found = [*map(sounds.get, names), *map(composed.get, normal)]
+        return next(filter(None, found), None)
 
     def sound_or_problem(clip: Clip) -> Sound | str:
         path = paths[clip.where]
@@ -62,12 +62,12 @@ def check_recordings(
     for clip, sound in zip(progress, map_in_threads(sound_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
         symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-        faults = [sound] if isinstance(sound, str) else []
-        if not can_be_spoken(symbols):
-            text = f"the normalised text {clip.text!r} of {clip.id}"
-            faults.append(f"{clip.where}: {text} {NOTHING_TO_SPEAK}")
-        if faults or isinstance(sound, str):
-            problems.append("; and ".join(faults))
+        text = f"the normalised text {clip.text!r} of {clip.id} {NOTHING_TO_SPEAK}"
+        silent = "" if can_be_spoken(symbols) else f"{clip.where}: {text}"
+        if isinstance(sound, str):
+            problems.append(f"{sound}; and {silent}" if silent else sound)
+        elif silent:
+            problems.append(silent)
         else:
             num_frames, path = frame_count(sound.num_samples, hparams), str(paths[clip.where])
             good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
@@ -95,8 +95,7 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     A window of 20 ms is silent where the range of its samples, highest minus lowest, is more than
     40 dB below that of the clip's loudest window. That is the convention of
     `librosa.effects.trim(top_db=40)`, with ranges in place of root mean squares: they take a tenth
-    of the time and ignore a constant offset. Where the noise between words is louder than this,
-    no silence is found.
+    of the time and ignore a constant offset.
 
     Args:
         samples: int16 or float32 [N], not all equal.
@@ -111,13 +110,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Samples at full scale that lie in runs of at least SHORTEST_CLIPPED_RUN.
-
-    Full scale is 32767 of 32768, the largest positive value of 16 bits.
-
-    Args:
-        samples: int16 or float32 [N].
-    """
+    """Of int16 or float32 samples [N] those at full scale in runs of SHORTEST_CLIPPED_RUN or more.
+    Full scale is 32767 of 32768, the largest positive value of 16 bits."""
     limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
     if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster
         return 0

@@ -42,11 +42,7 @@ def as_sentence(words: str) -> str:
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Different numbers, most of them long, in random order.
-
-    Raises:
-        UserError: if there are not so many.
-    """
+    """Different numbers, most of them long, in random order; UserError if there are too few."""
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # in order
     for _ in range(100 * count):
@@ -58,11 +54,8 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 
 
 def sentence_of(text: str) -> str:
-    """The sentence of what a user types: "4,072", "4072" or the words of a number.
-
-    Raises:
-        UserError: on anything else, which a model of this language cannot speak.
-    """
+    """The sentence of what a user types: "4,072", "4072" or the words of a number; UserError on
+    anything else."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
         if not 1 <= int(digits[:20]) < 10**MOST_DIGITS:

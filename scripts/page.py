@@ -38,7 +38,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from analysis.arguments import at_least_one, make_parser, whole_number
-from corpus.dropped_symbols import dropped_symbols
+from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from pictures import draw_mel

@@ -39,7 +39,7 @@ from analysis.arguments import make_parser, positive, share
 from analysis.tables import text_table
 from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
-from corpus.faults import find_faults
+from corpus.faults import fault_warnings
 from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
@@ -166,7 +166,7 @@ def prepare(
         )
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
-    warnings += [fault.warning(len(clips)) for fault in find_faults(clips, hparams)]
+    warnings += fault_warnings(clips, hparams)
     for warning in filter(None, warnings):
         print(warning)
     return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))

@@ -11,8 +11,7 @@ import soundfile
 from corpora import RATE, contents, kill_while_preparing, refusal
 
 from audio import log_mel_spectrogram, read_audio
-from corpus.dropped_symbols import dropped_symbols
-from corpus.faults import usual_rates
+from corpus.faults import dropped_symbols, usual_rates
 from corpus.made_files import KEPT_SECONDS
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from data_utils import read_filelist
