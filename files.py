@@ -28,11 +28,8 @@ OTHER_KINDS = {
 
 
 def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
-    """A file, opened to read bytes. It never waits, as opening a named pipe would.
-
-    Raises:
-        UserError: without the path: `if_missing`, or why the file cannot be opened.
-    """
+    """A file, opened to read bytes. It never waits, as opening a named pipe would. UserError,
+    without the path: `if_missing`, or why it cannot be opened."""
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind == stat.S_IFREG:
@@ -48,22 +45,21 @@ def open_file(path: str | Path, if_missing: str = "no such file; check its path"
 
 def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
-
-    Raises:
-        UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it.
-    """
+    UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it."""
     try:
         with open_file(path, if_missing) as file:
             content = file.read()
+        encoding, note = "LATIN1", " (if it is Latin-1)"
         if b"\0" in content[:4]:  # the other half of an ASCII character
-            wide = "UTF-32" if b"\0\0" in content[:4] else "UTF-16"
-            raise UserError(f"{wide} text, expected UTF-8; {_conversion(path, wide)}")
+            encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
+            raise UnicodeDecodeError("utf-8", content, 0, 1, f"{encoding} text")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
+        source, target = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
         raise UserError(
-            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); "
-            f"{_conversion(path, 'LATIN1')} (if it is Latin-1)"
+            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it: "
+            f"iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
@@ -74,18 +70,11 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _conversion(path: str | Path, encoding: str) -> str:
-    file = shlex.quote(str(path))
-    return f"convert it: iconv -f {encoding} -t UTF-8 {file} > {shlex.quote(f'{path}.utf8')}"
-
-
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """`function` of every item, in order, computed several at a time, few of them ahead.
-
-    A caller that stops early waits only for those, and a long list takes no more memory.
-    """
+    """`function` of every item, in order, computed several at a time, few of them ahead: a caller
+    that stops early waits only for those, and a long list takes no more memory."""
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
         try:
@@ -101,10 +90,8 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place.
-
-    Whatever happens meanwhile, `path` is the old file or the whole new one.
-    """
+    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
+    `path` is the old file or the whole new one, whatever happens."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -159,11 +146,8 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def lock(directory: Path) -> TextIO:
-    """Keep other processes from `lock`ing `directory` while the returned file is open.
-
-    The lock ends with the process, and forked workers do not inherit it. BlockingIOError if another
-    process holds it.
-    """
+    """Keep other processes from `lock`ing `directory` while the returned file is open; forked
+    workers do not inherit the lock. BlockingIOError if another process holds it."""
     file = open(directory / ".lock", "w")  # noqa: SIM115
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

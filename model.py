@@ -50,6 +50,12 @@ class DropoutMasks(NamedTuple):
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
+    def at(self, t: int) -> "DropoutMasks":
+        """Those of step t, without the dimension T."""
+        masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
+        first, second, *others = (None if mask is None else mask[t] for mask in masks)
+        return DropoutMasks((first, second), *others)
+
 
 def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequential:
     return nn.Sequential(Conv1d(in_dim, dim, kernel_size, init_gain=gain), BatchNorm(dim))
@@ -152,10 +158,7 @@ class Decoder(nn.Module):
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
     ) -> DropoutMasks:
-        """Fresh dropout masks for `num_steps` steps: the prenet's always, the LSTMs' in training.
-
-        From `generator` if given, else from the global generator of the parameters' device.
-        """
+        """Fresh masks for `num_steps` steps: the prenet's always, the LSTMs' in training."""
         device = self.linear_projection.linear_layer.weight.device
 
         def mask(dim: int, p: float) -> torch.Tensor | None:
@@ -181,15 +184,14 @@ class Decoder(nn.Module):
         memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
-        attention_keep: torch.Tensor | None,  # [B, attention_rnn_dim]
-        decoder_keep: torch.Tensor | None,  # [B, decoder_rnn_dim]
+        keep: DropoutMasks,  # of this step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
         """Returns the frames [B, n_mels * r], the gate logit [B] and the next state."""
         attention_hidden, attention_cell = self.attention_rnn(
             torch.cat([prenet_output, state.attention_context], dim=1),
             (state.attention_hidden, state.attention_cell),
         )
-        attention_hidden = drop(attention_hidden, attention_keep, self.p_attention_dropout)
+        attention_hidden = drop(attention_hidden, keep.attention_hidden, self.p_attention_dropout)
         attention_context, alignment = self.attention_layer(
             attention_hidden,
             memory,
@@ -201,7 +203,7 @@ class Decoder(nn.Module):
             torch.cat([attention_hidden, attention_context], dim=1),
             (state.decoder_hidden, state.decoder_cell),
         )
-        decoder_hidden = drop(decoder_hidden, decoder_keep, self.p_decoder_dropout)
+        decoder_hidden = drop(decoder_hidden, keep.decoder_hidden, self.p_decoder_dropout)
         output = torch.cat([decoder_hidden, attention_context], dim=1)
         next_state = DecoderState(
             attention_hidden,
@@ -248,13 +250,7 @@ def teacher_forced(
     made = []
     for t, prenet_output in enumerate(prenet_outputs):
         frame, gate, state = decoder.step(
-            prenet_output,
-            state,
-            memory,
-            processed_memory,
-            mask,
-            None if dropout_masks.attention_hidden is None else dropout_masks.attention_hidden[t],
-            None if dropout_masks.decoder_hidden is None else dropout_masks.decoder_hidden[t],
+            prenet_output, state, memory, processed_memory, mask, dropout_masks.at(t)
         )
         made.append((frame, gate, state.alignment))
     frames, gates, alignments = zip(*made, strict=True)
@@ -286,10 +282,10 @@ def free_running(
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
     for t in range(max_steps):
-        keep = tuple(None if kept is None else kept[t] for kept in dropout_masks.prenet)
-        prenet_output = decoder.prenet(frames, keep)
+        keep = dropout_masks.at(t)
+        prenet_output = decoder.prenet(frames, keep.prenet)
         frames, gate, state = decoder.step(
-            prenet_output, state, memory, processed_memory, mask, None, None
+            prenet_output, state, memory, processed_memory, mask, keep
         )
         yield SpokenSteps(frames[None], gate[None], state.alignment[None])
 
@@ -316,11 +312,10 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Teacher-forced outputs for a `data_utils.Batch`.
+        """Teacher-forced outputs for a `data_utils.Batch`; dropout masks are drawn unless given.
 
-        The decoder's dropout masks are drawn here, once, unless given. As in the reference,
-        encoder convolutions, postnet and batch norm see padding; with `mask_padding` the outputs
-        beyond each clip's end become mel 0 and gate 1e3 (a new tensor: autograd sees it).
+        As in the reference, encoder convolutions, postnet and batch norm see padding; with
+        `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
         text_mask = padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         embedded = self.embedding(batch.text).transpose(1, 2)
@@ -355,8 +350,7 @@ class Tacotron2(nn.Module):
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
         after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
-        text alone with the same prenet masks, but for rounding: matrix products of other shapes
-        add in another order (some 1e-6 of an untrained model's mel).
+        text alone with the same prenet masks, but for rounding.
 
         Args:
             text: int64 [B, T_in], padded with anything. text_lengths: [B].
