@@ -1,8 +1,7 @@
 """One clip, from metadata.csv to training, and the table of all clips of a filelist.
 
-Checking a filelist opens every clip. The results are kept beside it in `NAME.clips`, arrays in a
-file of torch.save. Each process maps that file into its memory, so a million clips load within a
-second and all processes of a machine share them.
+Checking a filelist opens every clip, so the results are kept beside it in `NAME.clips`. Processes
+map that file into their memory: a million clips load within a second, and all share them.
 """
 
 import hashlib
@@ -187,13 +186,10 @@ def write_table(table: ClipTable, key: dict[str, Any]) -> None:
 
 
 def read_table_file(path: str | Path, key: dict[str, Any] | None = None) -> ClipTable:
-    """The table in a file, mapped into memory.
-
-    Raises:
-        UserError: if the file holds none, or it was made from something other than `key`.
-    """
+    """The table in a file, mapped into memory; UserError if the file holds none, or one made from
+    something other than `key`."""
     try:
-        # Checked by reading, not mapping: pages that were mapped count as this process's memory.
+        # By reading, not mapping: pages that were mapped count as this process's memory.
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             time = os.fstat(file.fileno()).st_mtime_ns
             if archive.testzip() is not None:  # compares the checksum of every array

@@ -129,10 +129,8 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
         raise UserError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
-    if len(parts) == 2:
-        return parts[0], parts[1], None
     try:
-        return parts[0], parts[1], float(parts[2])
+        return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
     except ValueError:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
@@ -140,34 +138,30 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
 def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
-    if read_contents:
-        num_samples = len(read_checked(path, hparams))
-    else:
-        num_samples = read_header(path, hparams)
+    whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
-    if seconds is not None and not abs(seconds - num_samples / rate) <= 0.5 / rate + 1e-6:
+    if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         raise UserError(
-            f"{seconds:.6f} seconds in the list, {num_samples / rate:.6f} in the file; the "
-            "clip changed after the list was made: make the list again"
+            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; the clip changed "
+            "after the list was made: make the list again"
         )
-    return frame_count(num_samples, hparams)
+    return frame_count(whole, hparams)
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
-    if seconds is not None:
-        samples = round(seconds * hparams.sampling_rate) if 0 <= seconds < 1e9 else -1
-        if mel.shape[1] != frame_count(samples, hparams):
-            raise UserError(
-                f"{mel.shape[1]} frames, not the {seconds:.6f} seconds in the list; "
-                "cache the mels and make the list again"
-            )
+    rate, num_frames = hparams.sampling_rate, mel.shape[1]
+    samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
+    if seconds is not None and num_frames != frame_count(samples, hparams):
+        listed = f"{seconds:.6f} seconds in the list"
+        fix = "cache the mels and make the list again"
+        raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
         raise UserError(
             f"frame {frame} holds nan or infinity, expected finite numbers; cache the mels again"
         )
-    return mel.shape[1]
+    return num_frames
 
 
 def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
@@ -209,11 +203,10 @@ def warn_of_long_clips(
 ) -> str | None:
     """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
     lengths = np.asarray(seconds)
-    median = float(np.median(lengths)) if len(lengths) else 0.0
-    long = int((lengths > LONG * median).sum())
+    median = float(np.median(lengths))
+    long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
     if not long:
         return None
-    longest = int(lengths.argmax())
     return (
         f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
         f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
@@ -311,11 +304,8 @@ def checked_clips(
 ) -> ClipTable:
     """The clips of a list, from its table where that is current; errors as `read_filelist`.
 
-    With a table no clip is opened but those whose files have changed since, by their times. Without
-    one every clip is looked at, of a new run to its end, and the table is made.
-
-    Args:
-        looked_at: another process has just looked for changed files.
+    With a table no clip is opened but those whose files have changed since, by their times, unless
+    another process has just `looked_at` them. Without one every clip is, and the table is made.
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):
@@ -383,10 +373,8 @@ class Batch:
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Text, mel and gate on `device`; packing and messages need the rest on the CPU.
-
-        From pinned memory nothing waits here: the copy runs beside the kernels queued so far, and
-        those queued later wait for it."""
+        """Text, mel and gate on `device`; packing and messages need the rest on the CPU. From
+        pinned memory the copy runs beside the kernels queued so far, and later ones wait for it."""
         device = torch.device(device)
         if device.type != "cuda":
             return self._with(lambda tensor: tensor.to(device))
@@ -398,8 +386,7 @@ class Batch:
             tensor.record_stream(using)  # once freed, not overwritten before it has been used
         return moved
 
-    def pin_memory(self) -> "Batch":
-        """Called by a DataLoader with pin_memory=True."""
+    def pin_memory(self) -> "Batch":  # which a DataLoader with pin_memory=True calls
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":

@@ -51,26 +51,16 @@ def draw_alignment(*alignments: np.ndarray) -> Figure:
     return figure
 
 
-def draw_mels(target: np.ndarray, predicted: np.ndarray) -> Figure:
-    """Two log-mels [n_mels, frames], one over the other, in the same colours."""
-    figure = _figure(5)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    low, high = np.percentile(target, [1, 99.9])
-    for axes, mel, title in ((upper, target, "target"), (lower, predicted, "predicted")):
+def draw_mels(**mels: np.ndarray) -> Figure:
+    """Log-mels [n_mels, frames], one over the other by their names, in the colours of the first."""
+    figure = _figure(1 + 2 * len(mels))
+    panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
+    low, high = np.percentile(next(iter(mels.values())), [1, 99.9])
+    for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    lower.set_xlabel("frame")
-    figure.colorbar(image, ax=[upper, lower], label="log magnitude")
-    return figure
-
-
-def draw_mel(mel: np.ndarray) -> Figure:
-    """A log-mel [n_mels, frames]."""
-    figure = _figure(3)
-    axes = figure.add_subplot()
-    image = axes.imshow(mel, cmap="magma", **IMAGE)
-    axes.set(xlabel="frame", ylabel="mel band", title="mel")
-    figure.colorbar(image, label="log magnitude")
+    axes.set_xlabel("frame")
+    figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure
 
 

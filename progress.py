@@ -33,13 +33,4 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
     return ProgressLines(desc=title, total=total, unit=unit, leave=False, **options)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 10 s, 5 h 07 min, 2 d 3 h."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
+duration = tqdm.format_interval  # seconds as 05:12 or 26:05:12

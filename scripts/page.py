@@ -41,7 +41,7 @@ from analysis.arguments import at_least_one, make_parser, whole_number
 from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
-from pictures import draw_mel
+from pictures import draw_mels
 from speaking import (
     Speaker,
     load_speaker,
@@ -146,7 +146,7 @@ class Reader:
         notes = [f"{write_speech(base, speech, hparams):.2f} s of sound"]
         if speech.parts:
             notes.append(speech.parts)
-        draw_mel(speech.mel.numpy()).savefig(base.with_name(f"{name}-mel.png"))
+        draw_mels(mel=speech.mel.numpy()).savefig(base.with_name(f"{name}-mel.png"))
         warnings = list(speech.warnings)
         if dropped := dropped_symbols(text, tuple(hparams.text_cleaners)):
             shown = ", ".join(map(repr, dropped))

@@ -324,7 +324,7 @@ def draw_quickly(set_attribute) -> None:
     from training import logging
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
-        set_attribute(logging, name, lambda *_: Figure(figsize=(1, 1)))
+        set_attribute(logging, name, lambda *_, **__: Figure(figsize=(1, 1)))
 
 
 def kill_self() -> None:

@@ -27,7 +27,7 @@ def reader(checkpoint_path, tmp_path, monkeypatch):
     sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
     monkeypatch.setattr(speaking, "griffin_lim", sound)
     monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
-    monkeypatch.setattr(page, "draw_mel", lambda _: Figure((1, 1)))
+    monkeypatch.setattr(page, "draw_mels", lambda **_: Figure((1, 1)))
     (tmp_path / "results").mkdir()
     speakers = {name: load_speaker(checkpoint_path, QUICK) for name in ("rand, seed 0", "<b>")}
     return page.Reader(speakers, tmp_path / "results")

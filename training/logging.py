@@ -185,7 +185,7 @@ class RunLogger:
             self._write("validation", record)
             self._draw("validation", record)
             alignment, iteration = draw_alignment(example["alignment"]), record["iteration"]
-            mels = draw_mels(example["target_mel"], example["predicted_mel"])
+            mels = draw_mels(target=example["target_mel"], predicted=example["predicted_mel"])
             gate = draw_gate(example["gate_target"], example["gate"])
             self.writer.add_figure("alignment", alignment, iteration, close=False)
             self.writer.add_figure("mel", mels, iteration, close=False)
