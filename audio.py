@@ -97,34 +97,23 @@ def _read_samples(sound: Any, dtype: str) -> np.ndarray:
 
 
 def read_header(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a mono WAV or FLAC file, read from its header.
-
-    Raises:
-        UserError: without the path: what is wrong with the file and how to fix it.
-    """
+    """Number of samples of a mono WAV or FLAC file, read from its header. UserError, without the
+    path: what is wrong with the file and how to fix it."""
     with _open_sound(path, hparams) as sound:
         return sound.frames
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
-    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
-
-    Raises:
-        UserError: as `read_header`, and for a FLAC that is cut off or damaged inside.
-    """
+    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; UserError as `read_header`, and
+    for a FLAC that is cut off or damaged inside."""
     with _open_sound(path, hparams) as sound:
         return torch.from_numpy(_read_samples(sound, "float32"))
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Samples [N] of a clip that is fit for training; every one of them is read.
-
-    They are int16 where the file has 16 bits, else float32 in [-1, 1].
-
-    Raises:
-        UserError: as `read_audio`, and for a file that is cut off, samples that are not finite or
-            outside [-1, 1], and silence throughout.
-    """
+    """Samples [N] of a clip that is fit for training, each of them read: int16 where the file has 16
+    bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a file that is cut off,
+    samples that are not finite or outside [-1, 1], and silence throughout."""
     with _open_sound(path, hparams) as sound:
         num_samples = sound.frames
         # 16-bit samples as they are: a third of the time, and a corpus has hours of them.
@@ -177,11 +166,8 @@ def _write_sound(
 
 
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
-    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step.
-
-    Format and samples stay bitwise the same; what a WAV holds compressed becomes 16-bit samples.
-    UserError where the source cannot be read or has fewer than `stop` samples.
-    """
+    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step. They
+    and the format stay bitwise the same; what a WAV holds compressed becomes 16-bit samples."""
     with _open_sound(source, hparams) as sound:
         subtype = sound.subtype if sound.subtype in EXACT_SUBTYPES else "PCM_16"
         # Whole numbers of 32 bits hold any of fewer bits; float64 any float.
@@ -220,19 +206,11 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
     scale and norm, floor 1e-5.
 
     Args:
-        samples: float [N] in [-1, 1].
+        samples: float [N] in [-1, 1], at least `minimum_samples`; UserError if outside [-1, 1].
 
     Returns:
         float32 [n_mel_channels, 1 + N // hop_length].
-
-    Raises:
-        UserError: on another shape, too few samples to mirror, and samples not in [-1, 1].
     """
-    if samples.ndim != 1 or len(samples) < minimum_samples(hparams):
-        raise UserError(
-            f"samples of shape {list(samples.shape)}: expected one dimension with at least "
-            f"{minimum_samples(hparams)} samples, half the filter and one"
-        )
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well
         raise UserError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")

@@ -35,10 +35,7 @@ MOST_COUNTED = 10**15  # of any count or length: sums of them stay exact in floa
 
 
 class BatchingError(ValueError):
-    """Lengths or options that cannot be batched, or a saved position inside another plan.
-
-    The message names each value and what is allowed. Any other exception is a bug.
-    """
+    """Lengths or options that cannot be batched, or a saved position inside another plan."""
 
 
 # ---------------------------------------------------------------------------- the strategies
@@ -111,12 +108,12 @@ PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
 
 
-def _strategy(name: str, *values: Any, **options: Any) -> Callable[[OrderFunction], OrderFunction]:
+def _strategy(name: str, *values: Any) -> Callable[[OrderFunction], OrderFunction]:
     """Enters a function into REGISTRY; its docstring is the strategy's meaning."""
 
     def enter(order: OrderFunction) -> OrderFunction:
         meaning = " ".join((order.__doc__ or "").split())
-        REGISTRY[name] = Strategy(name, order, meaning, *values, **options)
+        REGISTRY[name] = Strategy(name, order, meaning, *values)
         return order
 
     return enter
@@ -228,12 +225,8 @@ def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: 
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number.
-
-    Args:
-        order: [clips] the clips, batch after batch.
-        starts: [batches] the places in `order` where the batches begin, 0 first.
-    """
+    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number:
+    `order` [clips], batch after batch, and `starts` [batches], the places where they begin."""
 
     def __init__(self, order: np.ndarray, starts: np.ndarray):
         self.order, self.starts = order, starts
@@ -451,8 +444,7 @@ def padding_stats(
         lengths: one positive length per clip; frames, where frames_per_step is above 1.
         batches: arrays of indices into `lengths`; an index may occur several times.
         frames_per_step: frames that a decoder makes at each step, so batches are padded to
-            multiples of it. The papers' three rates and lengths leave this out, as their
-            definitions do; time and memory do not.
+            multiples of it, which the papers' three rates and lengths leave out.
     """
     x = check_lengths(lengths)
     _check_count("frames_per_step", frames_per_step, 1)
@@ -530,9 +522,8 @@ def pair_novelty(
 
 
 def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
-    """The plan's clips cut anew, in their order, into at most `count` batches, of which the largest
-    (clips x longest) is as small as that allows, and no batch has more clips than the plan's. For
-    a plan of at most `count` batches."""
+    """The clips of a plan of at most `count` batches, cut anew in their order into up to `count`. The
+    largest (clips x longest) is as small as possible; none has more clips than the largest had."""
     x, most = lengths[plan.order], int(plan.sizes.max())
     # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
     # so no more than these are cut with it.
@@ -684,8 +675,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
         """Where to resume: after `batches_trained` of this epoch's batches, of all ranks, as the
-        *trainer* counts them, for a loader takes batches ahead of time. Whole updates; the number
-        of ranks may change."""
+        *trainer* counts them, for a loader takes batches ahead of time."""
         if batches_trained != len(self.plan):
             self.update_at(batches_trained)
         return {
@@ -696,12 +686,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume inside the saved epoch.
-
-        Raises:
-            BatchingError: if some of its batches were trained and the plan is not the one saved:
-                the rest of another plan would repeat some clips and leave out others.
-        """
+        """Resume inside the saved epoch. BatchingError if the plan is another and batches were
+        trained: the rest of it would repeat some clips and leave out others."""
         self._plan(state["epoch"], start=state["batches_trained"])
         if state["batches_trained"] > 0 and self._checksum() != state["plan_checksum"]:
             raise BatchingError(

@@ -7,10 +7,8 @@ import torch
 
 
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
-    """A graph of what `function()` launches, and what it returned: a replay writes those tensors.
-
-    The function must draw no random numbers and not wait for the GPU. It is captured on `stream`,
-    and nothing of it is run.
+    """A graph of what `function()` launches on `stream`, and its result, which a replay rewrites.
+    The function must draw no random numbers and not wait for the GPU.
 
     Where CUDA breaks a capture off, torch's capture_end raises before it has cleaned up (seen in
     torch 2.11 and 2.13): `stream` would stay the current one, the generator would never draw again

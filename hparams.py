@@ -162,7 +162,6 @@ NVIDIA_ONLY = {
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
-
     `@path` stands for the overrides in that file, one a line; `#` at the beginning of a line or
     after a blank begins a comment.
 
@@ -202,11 +201,8 @@ def override_lines(overrides: str) -> list[str]:
 
 
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
-    """The settings saved with a run (a checkpoint, `metrics.jsonl`), whose lists become tuples.
-
-    Defaults stand in for what is missing (NVIDIA's checkpoints have no settings), and unknown names
-    are left out. Raises UserError if a value is of a wrong type or out of range.
-    """
+    """The settings saved with a run; UserError if one is of a wrong type or out of range. Defaults
+    stand in for missing ones (NVIDIA's checkpoints have none); unknown names are left out."""
     known = {name: value for name, value in values.items() if name in TYPES}
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
     return HParams(**known | tuples)

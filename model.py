@@ -58,7 +58,7 @@ class DropoutMasks(NamedTuple):
 
 
 def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequential:
-    return nn.Sequential(Conv1d(in_dim, dim, kernel_size, init_gain=gain), BatchNorm(dim))
+    return nn.Sequential(Conv1d(in_dim, dim, kernel_size, gain=gain), BatchNorm(dim))
 
 
 class Encoder(nn.Module):
@@ -153,7 +153,7 @@ class Decoder(nn.Module):
         self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
         out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)
-        self.gate_layer = Linear(out_dim, 1, init_gain="sigmoid")
+        self.gate_layer = Linear(out_dim, 1, gain="sigmoid")
 
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
@@ -223,13 +223,11 @@ class Decoder(nn.Module):
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """The inverse of `to_frames`; T_out must be a multiple of r."""
-        batch_size, _, num_frames = mel.shape
-        if num_frames % self.n_frames_per_step:
+        if mel.shape[2] % self.n_frames_per_step:
             raise ValueError(
-                f"mel of {num_frames} frames: expected a multiple of "
-                f"n_frames_per_step={self.n_frames_per_step}, as TextMelCollate pads it"
+                f"mel of {mel.shape[2]} frames: expected a multiple of n_frames_per_step"
             )
-        return mel.transpose(1, 2).reshape(batch_size, -1, self.frame_dim).transpose(0, 1)
+        return mel.transpose(1, 2).reshape(len(mel), -1, self.frame_dim).transpose(0, 1)
 
 
 def teacher_forced(
@@ -291,7 +289,7 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """Text to mel. Padding and masking follow the reference; see `forward` and `infer`."""
+    """Text to mel."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Speech:
     mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: str = ""  # into how many parts the text was split, and by which limit; empty for one
+    parts: str = ""  # into how many parts the text was split, and why; empty for one
 
 
 def load_speaker(
@@ -89,7 +89,8 @@ def speak_text(
         pause: seconds after a part that ends a sentence; PAUSES has the share after other endings.
     """
     hparams = speaker.hparams
-    parts = split_sequence(sequence, max_symbols or speaker.longest_text or math.inf)
+    limit = max_symbols or speaker.longest_text or math.inf
+    parts = split_sequence(sequence, limit)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
     mels, alignments, warnings = [], [], []
     for number, part in enumerate(parts, 1):
@@ -103,22 +104,14 @@ def speak_text(
         if number < len(parts):
             frames = round(pause_frames * PAUSES[part.ending])
             mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
-    split = ""
-    if len(parts) > 1:
-        limit = f"longest in training: {speaker.longest_text}"
-        limit = f"--max-symbols {max_symbols}" if max_symbols else limit
-        sizes = [part.end - part.start for part in parts]
-        split = f"in {len(parts)} parts of {min(sizes)} to {max(sizes)} symbols ({limit})"
+    split = f"in {len(parts)} parts, to keep to {limit} symbols each" if len(parts) > 1 else ""
     return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
 
 
 def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
-    """Speak a sequence of symbol ids, with prenet dropout from `seed`.
-
-    One text at a time, though a batch takes half the time: in a batch, matrix products round
-    otherwise, so a text's mel would depend in its last bits on the texts beside it, and Griffin-Lim
-    may amplify that.
-    """
+    """Speak a sequence of symbol ids, with prenet dropout from `seed`. One text at a time, though a
+    batch takes half the time: its matrix products round otherwise, so a text's mel would depend in
+    its last bits on the texts beside it."""
     generator = torch.Generator().manual_seed(seed)
     masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
     text = torch.tensor([sequence], device=model.embedding.weight.device)
@@ -134,11 +127,9 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
 
 
 def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
-    """What is broken in attention weights [steps, symbols]: words blurred, missing or repeated.
-
-    `sequence` has the ids of the symbols. A word counts as reached from its middle on, for
-    attention often skips silent letters at its end and the punctuation after it.
-    """
+    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
+    missing or repeated. A word counts as reached from its middle on, for attention often skips
+    silent letters at its end and the punctuation after it."""
     warnings = []
     sharpness = alignment.max(axis=1).mean()
     if sharpness < LEAST_SHARPNESS:

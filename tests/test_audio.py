@@ -122,8 +122,6 @@ def test_shortest_clip_allowed_has_a_mel(h):
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
-        (torch.zeros(512), r"\[512\].* 513 samples"),
-        (torch.zeros(1, 4000), r"\[1, 4000\]"),
         (torch.full((4000,), -1.5), "reach 1.5"),
         (torch.full((4000,), float("nan")), "reach nan"),
         (torch.full((4000,), 12345.0), "32768"),

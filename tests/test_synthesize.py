@@ -59,12 +59,12 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
         mel = speak_text(checkpoint_path, tmp_path, "--pause", "0")
         assert mel.shape == (80, 12 * parts)
         assert np.array_equal(mel, whole) == (parts == 1)
-    assert "in 2 parts of 11 to 24 symbols (longest in training: 35)" in capsys.readouterr().out
+    assert f"in 2 parts, to keep to {len(LONG_TEXT) - 1} symbols each" in capsys.readouterr().out
     assert np.array_equal(speak_text(checkpoint_path, tmp_path, "--max-symbols", "99"), whole)
-    assert " parts of" not in capsys.readouterr().out
+    assert " parts, " not in capsys.readouterr().out
     speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")
     printed = capsys.readouterr().out
-    assert "  in 3 parts of 11 to 12 symbols (--max-symbols 16)\n" in printed
+    assert "  in 3 parts, to keep to 16 symbols each\n" in printed
     assert "  warning: part 2 of 3 ('it sat down,'): no stop within 12 steps" in printed
 
 

@@ -1,7 +1,6 @@
 """Numbers to English words, as rules that `cleaners` applies in order to lower-case ASCII text.
 
-`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, mistakes included, because its checkpoints
-were trained on that. `CORRECTED_NUMBER_RULES` reads them as a person would.
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, `CORRECTED_NUMBER_RULES` as a person would.
 """
 
 import re

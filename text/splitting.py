@@ -1,10 +1,9 @@
 """A text that is too long to speak at once, split where a reader would take a breath.
 
-Symbols are split, after cleaning: "Mr. Smith" and "$3.50" are words by then, and the model's limit
-is a number of symbols. `Ending` lists where a part may end; never inside a word or a run of ARPAbet
-phones. A part is longer than the limit only where one word is. Of all ways to split, the one is
-taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has the
-most even parts.
+Symbols are split, after cleaning: the model's limit is a number of symbols. `Ending` lists where a
+part may end; a part is longer than the limit only where one word is. Of all ways to split, the one
+is taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has
+the most even parts.
 """
 
 import re
