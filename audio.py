@@ -25,15 +25,12 @@ SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of
 FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
-_MEL_SETTINGS = (
-    *("sampling_rate", "filter_length", "hop_length", "win_length"),
-    *("n_mel_channels", "mel_fmin", "mel_fmax"),
-)
-
 
 def mel_fingerprint(hparams: HParams) -> dict[str, float]:
     """The settings that a log-mel depends on."""
-    return {name: getattr(hparams, name) for name in _MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
+    names = ["sampling_rate", "filter_length", "hop_length", "win_length", "n_mel_channels"]
+    names += ["mel_fmin", "mel_fmax"]
+    return {name: getattr(hparams, name) for name in names} | {"log_floor": LOG_FLOOR}
 
 
 def frame_count(num_samples: int, hparams: HParams) -> int:
@@ -111,7 +108,7 @@ def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Samples [N] of a clip that is fit for training, each of them read: int16 where the file has 16
+    """Samples [N] of a clip that is fit for training, all of them read: int16 where the file has 16
     bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a file that is cut off,
     samples that are not finite or outside [-1, 1], and silence throughout."""
     with _open_sound(path, hparams) as sound:

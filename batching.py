@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+Lengths = Sequence[float] | np.ndarray  # one of each clip
+Batches = Sequence[Sequence[int] | np.ndarray]  # indices of the clips in each
 MOST_COUNTED = 10**15  # of any count or length: sums of them stay exact in float64
 
 
@@ -232,7 +234,7 @@ class EpochPlan(Sequence[np.ndarray]):
         self.order, self.starts = order, starts
 
     @classmethod
-    def from_batches(cls, batches: Sequence[Sequence[int] | np.ndarray]) -> "EpochPlan":
+    def from_batches(cls, batches: Batches) -> "EpochPlan":
         """The plan of these batches; ValueError if there is no batch, or an empty one."""
         if isinstance(batches, EpochPlan):
             return batches
@@ -274,7 +276,7 @@ class EpochPlan(Sequence[np.ndarray]):
 
 
 def plan_epoch(
-    lengths: Sequence[float] | np.ndarray,
+    lengths: Lengths,
     batch_size: int,
     strategy: str,
     *,
@@ -360,7 +362,7 @@ def check_options(options: Mapping[str, Any], lengths: np.ndarray | None = None)
         raise BatchingError("\n".join(problems))
 
 
-def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
+def check_lengths(lengths: Lengths) -> np.ndarray:
     """`lengths` as a one-dimensional float64 array; BatchingError if one cannot be a length."""
     x = np.asarray(lengths)
     if x.ndim != 1 or x.size == 0 or x.dtype.kind not in "iuf":
@@ -433,11 +435,7 @@ class PaddingStats:
     largest_batch_frames: float  # max B_j P_j, what memory must hold
 
 
-def padding_stats(
-    lengths: Sequence[float] | np.ndarray,
-    batches: Sequence[Sequence[int] | np.ndarray],
-    frames_per_step: int = 1,
-) -> PaddingStats:
+def padding_stats(lengths: Lengths, batches: Batches, frames_per_step: int = 1) -> PaddingStats:
     """Padding of `batches`; ValueError if there is no batch, or an empty one.
 
     Args:
@@ -472,9 +470,7 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
-def pair_spread(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
-) -> float:
+def pair_spread(lengths: Lengths, batches: Batches) -> float:
     """How far apart in length the clips of a batch are: the mean over pairs that share a batch of
     the distance of their ranks by length (equal lengths share their mean rank), in units of that of
     any two clips. Random batches have 1 on average; clips that are alone or all of one length, 0.
@@ -501,9 +497,7 @@ def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
     return total / pairs if pairs else 0.0
 
 
-def pair_novelty(
-    batches: Sequence[Sequence[int] | np.ndarray], before: Sequence[Sequence[int] | np.ndarray]
-) -> float:
+def pair_novelty(batches: Batches, before: Batches) -> float:
     """Of the pairs of clips that share a batch, the share that shared none `before`, in another
     plan of the same clips. 1 where no batch holds two clips."""
     now, earlier = EpochPlan.from_batches(batches), EpochPlan.from_batches(before)
@@ -522,8 +516,8 @@ def pair_novelty(
 
 
 def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
-    """The clips of a plan of at most `count` batches, cut anew in their order into up to `count`. The
-    largest (clips x longest) is as small as possible; none has more clips than the largest had."""
+    """The clips of a plan of at most `count` batches, cut anew in their order into up to `count`.
+    The largest (clips x longest) is as small as possible; none has more clips than one had."""
     x, most = lengths[plan.order], int(plan.sizes.max())
     # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
     # so no more than these are cut with it.
@@ -567,7 +561,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[float] | np.ndarray,
+        lengths: Lengths,
         batch_size: int,
         strategy: str,
         *,

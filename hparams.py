@@ -26,10 +26,8 @@ if HAS_PYDANTIC:
     import pydantic
 
 
-def limits(**bounds: Any) -> Any:
-    """Bounds of a setting's values, which pydantic checks where it is installed."""
-    return pydantic.Field(**bounds) if HAS_PYDANTIC else None
-
+# Bounds of a setting's values, which pydantic checks where it is installed.
+limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
 # The upper bounds are far above what anyone uses, and below what breaks arrays or the machine.
 Count = Annotated[int, limits(ge=1, le=10**12)]
@@ -139,11 +137,6 @@ class HParams:
 
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-WORDS = {  # of pydantic's messages
-    "Input should": "must",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 
 # NVIDIA's names that mean nothing here, and what replaces them.
@@ -328,15 +321,18 @@ def _refuse(problems: list[str]) -> None:
 def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
     """By name, what is wrong with values of a wrong type or out of range."""
     schema = _schema()
+    problems: dict[str, str] = {}
     try:
         if schema is not None:
             schema.model_validate(values)
     except pydantic.ValidationError as error:
-        messages = {str(e["loc"][0]): e["msg"] for e in error.errors()}
-        for theirs, ours in WORDS.items():
-            messages = {name: text.replace(theirs, ours) for name, text in messages.items()}
-        return {name: f"{name}={_shown(values[name])}: {text}" for name, text in messages.items()}
-    return {}
+        for each in error.errors():
+            name = str(each["loc"][0])
+            value = shown = values[name]
+            if isinstance(value, int) and abs(value) >= 10**30:
+                shown = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
+            problems[name] = f"{name}={shown}: {each['msg']}"
+    return problems
 
 
 @functools.cache
@@ -349,13 +345,6 @@ def _schema() -> "type[pydantic.BaseModel] | None":
     annotated: dict[str, Any] = {name: (hint, ...) for name, hint in hints.items()}
     config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
     return pydantic.create_model("HParams", __config__=config, **annotated)
-
-
-def _shown(value: object) -> str:
-    """A value as it is, or how long it is."""
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
-    return str(value)
 
 
 def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:

@@ -24,11 +24,8 @@ class UnfailingFile(io.FileIO):
 
 
 def print_without_failing() -> None:
-    """Let nothing that this process, or one forked from it, prints raise an error from here on.
-
-    For the whole process and its end, when Python prints a last message and flushes. Streams that
-    something else has put in their place are left alone.
-    """
+    """Let nothing that this process, or one forked from it, prints raise an error from here on, the
+    flush at its end included. Streams that something else has put in place are left alone."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import os
 import shutil
+import ssl
 import sys
 import tarfile
 import time
@@ -25,7 +26,10 @@ CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
 TRIES = 5  # connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
-LOST = (OSError, http.client.HTTPException)  # what a lost connection raises
+LOST = (  # what a lost connection raises, but no OSError of the disk
+    *(urllib.error.URLError, http.client.HTTPException),
+    *(ConnectionError, TimeoutError, ssl.SSLError),
+)
 
 
 def download_corpus(
@@ -88,7 +92,7 @@ def _fetch(url: str, part: Path, size: int) -> None:
         while _size(part) < size:
             try:
                 _receive(url, part, size, bar)
-            except ConnectionError as error:
+            except LOST as error:
                 failures = 0 if _size(part) > furthest else failures + 1
                 furthest = max(furthest, _size(part))
                 if failures == TRIES:
@@ -102,19 +106,16 @@ def _fetch(url: str, part: Path, size: int) -> None:
 
 
 def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
-    """Append what one connection brings. A lost connection is a ConnectionError."""
+    """Append what one connection brings; LOST if it breaks off."""
     start = _size(part)
     headers = {"User-Agent": "prepare_ljspeech"} | ({"Range": f"bytes={start}-"} if start else {})
+    request = urllib.request.Request(url, headers=headers)
     try:
-        request = urllib.request.Request(url, headers=headers)
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        answer = f"the server answers {error.code} {error.reason}"
         if error.code >= 500 or error.code in (408, 429):
-            raise ConnectionError(answer) from None
-        raise UserError(f"{url}: {answer}; check the address, or delete {part}") from None
-    except LOST as error:
-        raise ConnectionError(f"no connection ({error})") from None
+            raise  # it may pass
+        raise UserError(f"{url}: {error}; check the address, or delete {part}") from None
     with response:
         if response.status == 206:
             total = response.headers.get("Content-Range", "").rpartition("/")[2]
@@ -127,13 +128,8 @@ def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
             )
         bar.update(start - bar.n)
         with open(part, "ab" if start else "wb") as file:
-            while True:
-                try:  # one byte beyond the size is enough to tell that there are too many
-                    chunk = response.read(min(CHUNK, size + 1 - file.tell()))
-                except LOST as error:
-                    raise ConnectionError(f"connection lost ({error})") from None
-                if not chunk:
-                    break
+            # One byte beyond the size is enough to tell that there are too many.
+            while chunk := response.read(min(CHUNK, size + 1 - file.tell())):
                 file.write(chunk)
                 bar.update(len(chunk))
     if _size(part) < size:

@@ -20,11 +20,9 @@ from torch.utils.data import DataLoader
 
 import batching
 from batching import (
-    PARAMETERS,
     REGISTRY,
     STRATEGIES,
     BatchingError,
-    EpochPlan,
     LengthBatchSampler,
     padding_stats,
     pair_novelty,
@@ -405,13 +403,6 @@ def test_spread_and_novelty_equal_loops_over_pairs(strategy, mode, data):
 # --- refusals
 
 
-def test_strategies_name_their_source_and_parameter():
-    assert {s.parameter for s in REGISTRY.values()} == {None, *PARAMETERS}
-    for entry in REGISTRY.values():
-        assert entry.source.split(",")[0] in ("Ge21", "Doetsch17", "Gonzalez23", "ours")
-        assert entry.meaning
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -766,14 +757,3 @@ def test_docstring_example_runs():
     names = {"DataLoader": DataLoader, "LengthBatchSampler": LengthBatchSampler, "pad": pad}
     exec(example, names | {"lengths": TWENTY, "dataset": range(20)})
     assert Counter(trained) == dict.fromkeys(range(20), 100)
-
-
-def test_plan_is_a_sequence_of_batches():
-    batches = [[3, 1], [4], [0, 2]]
-    plan = EpochPlan.from_batches(batches)
-    assert (plan.order.tolist(), plan.starts.tolist()) == ([3, 1, 4, 0, 2], [0, 2, 3])
-    assert as_lists(plan) == batches
-    assert as_lists([plan[-1], *plan[1:]]) == [batches[-1], *batches[1:]]
-    for beyond in (3, -4):
-        with pytest.raises(IndexError):
-            plan[beyond]

@@ -145,11 +145,3 @@ def test_fingerprint_covers_lengths_not_folders(filelist):
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
-
-
-@given(
-    st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
-)
-def test_clip_id_is_the_stem_of_a_path(path):
-    if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":  # a file's name is neither
-        assert clip_id(path) == Path(path).stem

@@ -24,18 +24,6 @@ from files import (
 LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
 
 
-def test_file_appears_when_it_is_complete(tmp_path):
-    target = tmp_path / "a.txt"
-
-    def write(path):
-        path.write_text("whole")
-        assert not target.exists()
-
-    write_atomically(target, write)
-    assert target.read_text() == "whole"
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_failed_write_leaves_the_old_file(tmp_path, error):
     target = tmp_path / "a.txt"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import re
 import subprocess
 import sys
 import typing
@@ -122,7 +121,7 @@ def test_all_problems_are_listed_together():
         ("fp16_run", "use precision=fp16"),
         ("epochs=many", "a whole number"),
         ("mask_padding=perhaps", "True or False"),
-        ("learning_rate=-1", "must be greater than 0"),
+        ("learning_rate=-1", "greater than 0"),
         ("'nonsense'", "name=value"),
         ("win_time and win_length", "keep one"),
         ("precision=fp61", "'fp16'"),
@@ -137,9 +136,9 @@ def test_all_problems_are_listed_together():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("batch_size=0", "must be at least 1"),
+        ("batch_size=0", "greater than or equal to 1"),
         ("learning_rate=nan", "finite"),
-        ("p_prenet_dropout=1", "must be less than 1"),
+        ("p_prenet_dropout=1", "less than 1"),
         ("win_length=2048", "filter_length=1024"),
         ("encoder_embedding_dim=511", "multiple of 2"),
         ("postnet_kernel_size=2", "odd"),
@@ -150,7 +149,7 @@ def test_all_problems_are_listed_together():
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
         ("seed=" + "9" * 400, "a number of some 400 digits"),
-        ("decoder_rnn_dim=1e9", "at most 8192"),
+        ("decoder_rnn_dim=1e9", "less than or equal to 8192"),
     ],
     ids=lambda text: text[:40],
 )
@@ -162,7 +161,9 @@ def test_bad_values_are_refused_by_name(override, words):
 
 
 def test_values_set_in_code_are_checked():
-    with pytest.raises(UserError, match=r"batch_size=2\.0: must be a valid integer") as caught:
+    with pytest.raises(
+        UserError, match=r"batch_size=2\.0: Input should be a valid integer"
+    ) as caught:
         HParams(batch_size=2.0, seed=True, text_cleaners=["list"], batch_capacity="x")
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
@@ -257,7 +258,7 @@ def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
     name = settings("batch_sise=3\n\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n")
     message = refusal(f"{name},batch_size=0.5,@{tmp_path}/gone.txt,@{tmp_path}")
     lines = message.splitlines()[1:]
-    expected = {1: "batch_size?", 3: "a whole number", 4: "name=value", 5: "at least 0", 6: "11025"}
+    expected = {1: "batch_size?", 3: "a whole number", 4: "name=value", 5: "equal to 0", 6: "11025"}
     for number, words in expected.items():
         (line,) = (line for line in lines if line.startswith(f"  {name[1:]}:{number}: "))
         assert words in line
@@ -333,9 +334,3 @@ def test_arguments_of_plan_epoch_are_settings():
         assert getattr(HParams(), parameter.name) == parameters[parameter.name].default
     for strategy in batching.STRATEGIES:
         assert HParams(batching_strategy=strategy).batching_strategy == strategy
-
-
-def test_every_setting_is_one_commented_line():
-    lines = inspect.getsource(HParams).splitlines()
-    settings = [line for line in lines if re.match(r"    \w+: .+ = .+  # .{8}", line)]
-    assert [line.split(":")[0].strip() for line in settings] == NAMES

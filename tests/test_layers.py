@@ -5,14 +5,7 @@ import math
 import pytest
 import torch
 
-from layers import (
-    Attention,
-    BatchNorm,
-    draw_keep_mask,
-    dropout,
-    packing,
-    padding_mask,
-)
+from layers import Attention, BatchNorm, draw_keep_mask, dropout, packing, padding_mask
 
 CPU = torch.device("cpu")
 

@@ -229,10 +229,7 @@ def test_unknown_cleaner_names_the_nearest():
 
 # --- any text --------------------------------------------------------------------------------
 
-awkward_text = st.one_of(
-    st.text(),
-    st.text(alphabet="0123456789.,$£€%{}stndrh \n_ABmMrs&"),
-)
+awkward_text = st.one_of(st.text(), st.text(alphabet="0123456789.,$£€%{}stndrh \n_ABmMrs&"))
 
 
 @settings(deadline=None, max_examples=300)

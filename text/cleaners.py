@@ -69,37 +69,32 @@ def _to_ascii_but_currency(text: str) -> str:
     return re.sub(r"[^£€]+", lambda match: _to_ascii(match[0]), text)
 
 
-def _apply(*rules: Rule) -> Callable[[str], str]:
-    """Each rule on the result of the one before."""
-
-    def rewrite(text: str) -> str:
-        for pattern, replacement in rules:
-            text = pattern.sub(replacement, text)
-        return text
-
-    return rewrite
-
-
-CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
+# How each cleaner makes a text ASCII, and its rules, each applied to the result of the one before.
+CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
     "english_cleaners": (
         _to_ascii,
-        str.lower,
-        _apply(*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES),
+        [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES],
     ),
     "english_cleaners_corrected": (
         _to_ascii_but_currency,
-        str.lower,
-        _apply(
+        [
             *_SIGN_RULES,
             *CORRECTED_NUMBER_RULES,
             *_abbreviation_rules(ABBREVIATIONS | {"mrs": "missus"}),
             *_SILENT_RULES,
             *_WHITESPACE_RULES,
-        ),
+        ],
     ),
-    "transliteration_cleaners": (_to_ascii, str.lower, _apply(*_WHITESPACE_RULES)),
-    "basic_cleaners": (str.lower, _apply(*_WHITESPACE_RULES)),
+    "transliteration_cleaners": (_to_ascii, _WHITESPACE_RULES),
+    "basic_cleaners": (str, _WHITESPACE_RULES),
 }
+
+
+def _clean(text: str, to_ascii: Callable[[str], str], rules: list[Rule]) -> str:
+    text = to_ascii(text).lower()
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
@@ -115,8 +110,7 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
                 f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
                 f"Available: {', '.join(CLEANERS)}"
             )
-        for step in CLEANERS[name]:
-            pieces = [step(piece) for piece in pieces]
+        pieces = [_clean(piece, *CLEANERS[name]) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()
