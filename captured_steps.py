@@ -77,9 +77,6 @@ def in_chunks(
         yield SpokenSteps(*(steps[:count].clone() for steps in next(results)))
 
 
-# ---------------------------------------------------------------------------- the graph
-
-
 def replayed(function: Callable, device: torch.device) -> Iterator:
     """Results of `function()`, called anew for each on a GPU: from the second on by one CUDA graph.
 

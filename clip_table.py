@@ -60,30 +60,25 @@ def clip_id(path: str) -> str:
     return PurePath(path).stem
 
 
+@dataclass(eq=False)
 class ClipTable:
     """The clips of a filelist as arrays; a `Clip` is made when it is asked for.
 
-    Attributes:
-        arrays: int64 [clips] "lines" (ascending), "num_frames", "num_symbols", "ends"; and uint8
-            "content": the bytes "path|text\\n" and symbols of clip after clip, up to its end.
-        complete: whether the clips' contents were checked too, not only their headers.
-        fingerprint: hash of file names, texts and lengths, independent of the files' folders.
-        time: when the table was written, in ns; None if it is in no file.
+    `arrays` holds int64 [clips] "lines" (ascending), "num_frames", "num_symbols", "ends"; and uint8
+    "content": the bytes "path|text\\n" and symbols of clip after clip, up to its end.
     """
 
-    def __init__(
-        self,
-        filelist: str,
-        arrays: Mapping[str, np.ndarray],
-        complete: bool = False,
-        fingerprint: str = "",
-        time: int | None = None,
-    ):
-        self.filelist, self.arrays, self.complete, self.time = filelist, arrays, complete, time
-        self.lines: np.ndarray = arrays["lines"]
-        self.num_frames: np.ndarray = arrays["num_frames"]
-        self.num_symbols: np.ndarray = arrays["num_symbols"]
-        self.fingerprint = fingerprint or self._fingerprint()
+    filelist: str
+    arrays: Mapping[str, np.ndarray]
+    complete: bool = False  # whether the clips' contents were checked too, not only their headers
+    fingerprint: str = ""  # hash of file names, texts and lengths, whatever the files' folders
+    time: int | None = None  # when the table was written, in ns; None if it is in no file
+
+    def __post_init__(self) -> None:
+        self.lines: np.ndarray = self.arrays["lines"]
+        self.num_frames: np.ndarray = self.arrays["num_frames"]
+        self.num_symbols: np.ndarray = self.arrays["num_symbols"]
+        self.fingerprint = self.fingerprint or self._fingerprint()
 
     @classmethod
     def of(
@@ -162,9 +157,6 @@ def _path_and_text(content: bytes) -> tuple[str, str]:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")  # a path need not be UTF-8
-
-
-# ---------------------------------------------------------------------------- the file
 
 
 def table_path(filelist: str | Path) -> Path:

@@ -310,9 +310,6 @@ def _resolve_times(values: dict[str, Any], given: Mapping[str, object]) -> dict[
     return values
 
 
-# ---------------------------------------------------------------------------- what is refused
-
-
 def _refuse(problems: list[str]) -> None:
     if problems:
         raise UserError("\n  ".join(["hyper-parameters refused:", *problems]))

@@ -31,8 +31,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Begin a new high-water mark, with what earlier steps left behind given back. False on a system
-    that cannot: `peak_memory` then counts from the start of the process."""
+    """Begin a new high-water mark, with what earlier steps left behind given back. False where that
+    cannot be: `peak_memory` then counts from the start of the process."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -93,9 +93,6 @@ def is_newer(path: str | Path, clip: Clip) -> bool:
     return os.stat(path).st_mtime_ns > os.stat(clip.path).st_mtime_ns
 
 
-# ---------------------------------------------------------------------------- log-mels
-
-
 def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
     """For log-mels of whole clips, or of those trimmed by --trim-silence; they do not mix."""
     settings = audio.mel_fingerprint(hparams) | {"silence_trimmed": trimmed}
@@ -130,9 +127,6 @@ def cache_mel(clip: Clip, folder: Path, hparams: HParams) -> None:
         counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
         raise UserError(f"{counts} when it was checked; run again")
     audio.write_mel(folder / f"{clip.id}.npy", mel)
-
-
-# ---------------------------------------------------------------------------- trimmed copies
 
 
 def trim_folder(path: Path, corpus: Path) -> Folder:
