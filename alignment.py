@@ -1,7 +1,7 @@
 """Alignments in numbers: whether attention follows the text, and a loss that helps it to.
 
-An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text;
-each step's weights add up to 1. Padding, steps or symbols, counts nowhere here.
+An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text,
+which add up to 1. Padding counts nowhere here.
 """
 
 import torch

@@ -67,9 +67,7 @@ def _check_header(sound: Any, hparams: HParams) -> None:
             f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
         )
     if sound.channels != 1:
-        raise UserError(
-            f"{sound.channels} channels, expected mono; mix it down: sox in out remix -"
-        )
+        raise UserError(f"{sound.channels} channels, expected mono; mix down: sox in out remix -")
     if sound.samplerate != rate:
         raise UserError(
             f"{sound.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
@@ -87,10 +85,8 @@ def _read_samples(sound: Any, dtype: str) -> np.ndarray:
     try:
         return sound.read(dtype=dtype)
     except soundfile.SoundFileError as error:
-        raise UserError(
-            f"not readable as sound to its end ({error}), so truncated or damaged inside; copy or "
-            "convert it again"
-        ) from None
+        found = f"not readable as sound to its end ({error}), so truncated or damaged inside"
+        raise UserError(f"{found}; copy or convert it again") from None
 
 
 def read_header(path: str | Path, hparams: HParams) -> int:
@@ -197,17 +193,10 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
-    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them.
-
-    Periodic Hann window centred in the filter, mirrored ends, magnitude (not power), Slaney mel
-    scale and norm, floor 1e-5.
-
-    Args:
-        samples: float [N] in [-1, 1], at least `minimum_samples`; UserError if outside [-1, 1].
-
-    Returns:
-        float32 [n_mel_channels, 1 + N // hop_length].
-    """
+    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them: float32
+    [n_mel_channels, 1 + N // hop_length] of samples [N], `minimum_samples` or more. Periodic Hann
+    window centred in the filter, mirrored ends, magnitude (not power), Slaney mel scale and norm,
+    floor 1e-5. UserError for samples outside [-1, 1]."""
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well
         raise UserError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")

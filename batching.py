@@ -20,7 +20,6 @@ Sources, cited below by these names:
 """
 
 import difflib
-import functools
 import itertools
 import math
 import zlib
@@ -232,6 +231,7 @@ class EpochPlan(Sequence[np.ndarray]):
 
     def __init__(self, order: np.ndarray, starts: np.ndarray):
         self.order, self.starts = order, starts
+        self.sizes = np.diff(starts, append=len(order))  # [batches] clips of each
 
     @classmethod
     def from_batches(cls, batches: Batches) -> "EpochPlan":
@@ -244,12 +244,7 @@ class EpochPlan(Sequence[np.ndarray]):
         order = np.concatenate([np.asarray(batch) for batch in batches])
         return cls(order, np.cumsum(sizes) - sizes)
 
-    @functools.cached_property
-    def sizes(self) -> np.ndarray:
-        """[batches] clips of each."""
-        return np.diff(self.starts, append=len(self.order))
-
-    @functools.cached_property
+    @property
     def batch_of_place(self) -> np.ndarray:
         """[clips] the number of the batch at every place of `order`."""
         return np.repeat(np.arange(len(self)), self.sizes)

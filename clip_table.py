@@ -60,7 +60,7 @@ def clip_id(path: str) -> str:
     return PurePath(path).stem
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ClipTable:
     """The clips of a filelist as arrays; a `Clip` is made when it is asked for.
 

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,6 @@ from text import can_be_spoken, text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
@@ -45,11 +44,7 @@ NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are 
 
 
 def read_filelist(
-    filelist: str | Path,
-    hparams: HParams,
-    *,
-    new_run: bool = False,
-    only: Collection[int] | None = None,
+    filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
 ) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
@@ -80,10 +75,8 @@ def read_filelist(
             if not hparams.load_mel_from_disk:
                 return sound_length(path, seconds, hparams, new_run)
             if problem := problem_of(Path(path).parent):
-                raise UserError(
-                    f"mels {problem}; set those, or cache the mels again: "
-                    "prepare_ljspeech.py --cache-mels"
-                )
+                fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
+                raise UserError(f"mels {problem}; {fix}")
             return mel_length(path, seconds, hparams, new_run)
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
@@ -116,7 +109,7 @@ def read_filelist(
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """One message about all the bad lines of a file, to be raised."""
-    shown = problems[:MOST_PROBLEMS_SHOWN]
+    shown = problems[:20]
     if len(problems) > len(shown):
         shown.append(f"... and {len(problems) - len(shown)} more")
     return UserError(
@@ -158,9 +151,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
         raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
-        raise UserError(
-            f"frame {frame} holds nan or infinity, expected finite numbers; cache the mels again"
-        )
+        raise UserError(f"frame {frame} holds nan or infinity; cache the mels again")
     return num_frames
 
 
@@ -172,10 +163,9 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"not a .npy array ({error}); cache the mels again") from None
     found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "an archive of arrays"
-    if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
-        raise UserError(
-            f"{found}, expected float32 ({hparams.n_mel_channels}, frames); cache the mels again"
-        )
+    bands = hparams.n_mel_channels
+    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
     return mel
 
 
@@ -336,10 +326,8 @@ class TextMelDataset(Dataset):
         try:
             mel = self._mel(clip.path)
             if mel.shape[1] != clip.num_frames:
-                raise UserError(
-                    f"{mel.shape[1]} frames, but {clip.num_frames} when the run began; the file "
-                    "changed during the run: start it again"
-                )
+                counts = f"{mel.shape[1]} frames, but {clip.num_frames} when the run began"
+                raise UserError(f"{counts}; the file changed during the run: start it again")
         except UserError as error:
             raise UserError(f"{clip.where}: {clip.path}: {error}") from None
         return torch.tensor(list(clip.symbols)), mel, index

@@ -1,12 +1,10 @@
 """What every program sets before torch is imported. Programs import this first.
 
-Idle OpenMP threads sleep instead of spinning, which on a busy machine slows each other down.
-
-Ctrl-C ends a program with one line and exit code 130, during imports too, where KeyboardInterrupt
-may be lost in a library's C code. Output that nobody reads any more (`| head`) ends it quietly,
-with exit code 141. A full disk is one line, and so is a missing package, with the requirements file
-that lists it. Descriptors that the caller closed (`>&-`) lead to /dev/null: otherwise the next file
-opened would get their number, and terminal output.
+Idle OpenMP threads sleep instead of spinning. Ctrl-C ends a program with one line and exit code
+130, during imports too, where KeyboardInterrupt may be lost in a library's C code. Output that
+nobody reads any more (`| head`) ends it quietly, with exit code 141. A full disk is one line, and
+so is a missing package, with its requirements file. Descriptors that the caller closed (`>&-`) lead
+to /dev/null: the next file opened would get their number, and terminal output.
 """
 
 import atexit

@@ -142,12 +142,8 @@ TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16",
-    "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
     "distributed_run": "use torchrun: torchrun --nproc-per-node 4 train.py ...",
-    "dist_backend": "NCCL on GPUs, gloo on CPUs",
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
-    "cudnn_enabled": "always on",
-    "cudnn_benchmark": "always off: batches vary in length",
     "max_wav_value": "samples are read in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
 }
@@ -207,9 +203,8 @@ def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
     names += [parameter.name for parameter in PARAMETERS]
-    return {name: getattr(hparams, name) for name in names} | {
-        "strategy": hparams.batching_strategy
-    }
+    options = {name: getattr(hparams, name) for name in names}
+    return options | {"strategy": hparams.batching_strategy}
 
 
 def describe(hparams: HParams) -> str:
@@ -232,10 +227,8 @@ def check_symbols(hparams: HParams) -> None:
     from text.symbols import symbols
 
     if hparams.n_symbols < len(symbols):
-        raise UserError(
-            f"n_symbols={hparams.n_symbols}: must be at least {len(symbols)}, the symbols that "
-            "texts are made of (text/symbols.py)"
-        )
+        needed = f"{len(symbols)}, the symbols that texts are made of (text/symbols.py)"
+        raise UserError(f"n_symbols={hparams.n_symbols}: must be at least {needed}")
 
 
 def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -357,10 +350,8 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         conflict = "prepare_trainset_per_epoch=False repeats the first epoch for ever; change one"
         yield f"random_epochs={h.random_epochs}: {conflict}"
     if h.random_epochs and h.batch_capacity is not None:
-        yield (
-            f"random_epochs={h.random_epochs}: random batches hold batch_size clips, whatever "
-            "batch_capacity allows; leave one of them out"
-        )
+        conflict = "random batches do not keep to batch_capacity; leave one of them out"
+        yield f"random_epochs={h.random_epochs}: {conflict}"
     if not h.text_cleaners:
         yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):

@@ -1,7 +1,5 @@
 """Building blocks of Tacotron 2: initialised layers, prenet, location-sensitive attention, masks.
-
-Parameter names are those of NVIDIA's recipe, so its checkpoints load. In shapes, B is the batch,
-T_in symbols, T decoder steps.
+Parameter names are those of NVIDIA's recipe. In shapes, B is the batch, T_in symbols, T steps.
 """
 
 import math

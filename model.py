@@ -15,21 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+import layers
 from hparams import HParams
-from layers import (
-    Attention,
-    BatchNorm,
-    Conv1d,
-    Gain,
-    Linear,
-    Prenet,
-    draw_keep_mask,
-    drop,
-    dropout,
-    packing,
-    padding_mask,
-    without_waiting,
-)
+from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
@@ -80,12 +68,12 @@ class Encoder(nn.Module):
         beyond the edge of a text alone; without it they see padding, as the reference trains."""
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
-            x = dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
+            x = layers.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
         # torch's own packing makes the host wait for the GPU, and launches a copy for every length
         # and, backwards, for every symbol.
         x = x.transpose(1, 2)
-        places, batch_sizes = packing(lengths.cpu(), x.shape[1])
-        places = without_waiting(places, x.device)
+        places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
+        places = layers.without_waiting(places, x.device)
         packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
         outputs = self.lstm(packed)[0].data
         padded = outputs.new_zeros(x.shape[0] * x.shape[1], outputs.shape[1])
@@ -110,7 +98,7 @@ class Postnet(nn.Module):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
                 x = torch.tanh(x)
-            x = dropout(x, P_CONVOLUTION_DROPOUT, self.training)
+            x = layers.dropout(x, P_CONVOLUTION_DROPOUT, self.training)
         return x
 
 
@@ -162,7 +150,7 @@ class Decoder(nn.Module):
         device = self.linear_projection.linear_layer.weight.device
 
         def mask(dim: int, p: float) -> torch.Tensor | None:
-            return draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
+            return layers.draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
 
         prenet, training = self.prenet, self.training
         return DropoutMasks(
@@ -191,7 +179,9 @@ class Decoder(nn.Module):
             torch.cat([prenet_output, state.attention_context], dim=1),
             (state.attention_hidden, state.attention_cell),
         )
-        attention_hidden = drop(attention_hidden, keep.attention_hidden, self.p_attention_dropout)
+        attention_hidden = layers.drop(
+            attention_hidden, keep.attention_hidden, self.p_attention_dropout
+        )
         attention_context, alignment = self.attention_layer(
             attention_hidden,
             memory,
@@ -203,7 +193,7 @@ class Decoder(nn.Module):
             torch.cat([attention_hidden, attention_context], dim=1),
             (state.decoder_hidden, state.decoder_cell),
         )
-        decoder_hidden = drop(decoder_hidden, keep.decoder_hidden, self.p_decoder_dropout)
+        decoder_hidden = layers.drop(decoder_hidden, keep.decoder_hidden, self.p_decoder_dropout)
         output = torch.cat([decoder_hidden, attention_context], dim=1)
         next_state = DecoderState(
             attention_hidden,
@@ -315,7 +305,7 @@ class Tacotron2(nn.Module):
         As in the reference, encoder convolutions, postnet and batch norm see padding; with
         `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
-        text_mask = padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
+        text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         embedded = self.embedding(batch.text).transpose(1, 2)
         memory = self.encoder(embedded, batch.text_lengths)
         if dropout_masks is None:
@@ -329,7 +319,7 @@ class Tacotron2(nn.Module):
 
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
-        frames = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
         steps = frames[:, :: self.n_frames_per_step]  # beyond the end if its first frame is
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -358,7 +348,7 @@ class Tacotron2(nn.Module):
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() before infer")
-        text_mask = padding_mask(text_lengths, text.shape[1], text.device)
+        text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
         embedded = self.embedding(text).transpose(1, 2)
         memory = self.encoder(embedded, text_lengths, text_mask)
         if dropout_masks is None:
@@ -381,7 +371,7 @@ class Tacotron2(nn.Module):
         )
         mel = self.decoder.to_frames(frames)
         mel_lengths = num_steps * self.n_frames_per_step
-        beyond = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        beyond = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
         mel_postnet = mel + self.postnet(mel, beyond)
         outputs = Outputs(mel, mel_postnet, gate.T, alignments.transpose(0, 1), mel_lengths)
         return self._mask(outputs, mel_lengths)
@@ -402,17 +392,15 @@ class Losses(NamedTuple):
 
 
 class Tacotron2Loss(nn.Module):
-    """MSE before and after the postnet, and binary cross-entropy of the gate.
-
-    The padded mean falls as padding grows, since masked padding costs nothing but is counted: it
-    compares with the paper, and only the unpadded one between batching strategies.
-    """
+    """MSE before and after the postnet, and binary cross-entropy of the gate. The padded mean falls
+    as padding grows, since masked padding costs nothing but is counted: it compares with the paper,
+    and only the unpadded one between batching strategies."""
 
     def forward(self, outputs: Outputs, batch) -> Losses:
         """`batch` is the `data_utils.Batch` that `outputs` were made from."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
-        frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
+        frame_mask = layers.padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
         step_mask = frame_mask[:, ::frames_per_step]  # beyond the end if its first frame is
         real_values = int(batch.mel_lengths.sum()) * num_mels
         real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())

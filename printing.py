@@ -1,7 +1,5 @@
-"""Standard output and error that stop nothing: text that cannot be printed is dropped.
-
-A run of days outlives what shows its text: `| tee` is closed, the terminal hangs up, the disk that
-holds the log file is full. What a program writes into its own files does report failures.
+"""Standard output and error that stop nothing: text that cannot be printed is dropped, for a run of
+days outlives what shows it: `| tee` is closed, the terminal hangs up, the log file's disk is full.
 """
 
 import io

@@ -22,15 +22,11 @@ shown = True  # whether this process shows any
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
     """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
-    options |= {"disable": not shown}
+    options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": not shown}
     if sys.stderr.isatty():
-        return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
-    options |= {
-        "bar_format": line,
-        "mininterval": SECONDS_BETWEEN_LINES,
-        "maxinterval": 2 * SECONDS_BETWEEN_LINES,
-    }
-    return ProgressLines(desc=title, total=total, unit=unit, leave=False, **options)
+        return tqdm(**options)
+    seconds = SECONDS_BETWEEN_LINES
+    return ProgressLines(bar_format=line, mininterval=seconds, maxinterval=2 * seconds, **options)
 
 
 duration = tqdm.format_interval  # seconds as 05:12 or 26:05:12

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import captured_steps
+from alignment import FORMED
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
@@ -26,7 +27,6 @@ from text import can_be_spoken, one_character_each, sequence_to_text, text_to_se
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
-LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
 PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
@@ -80,14 +80,9 @@ def speak_text(
     max_symbols: int | None = None,
     pause: float = PAUSE,
 ) -> Speech:
-    """Speak a text, in parts of at most `max_symbols` symbols, each as if it were alone. Their mels
-    are joined by silence, not their sounds, so that Griffin-Lim smooths the joins.
-
-    Args:
-        sequence: ids of its symbols, as sequence_to_speak gives them.
-        max_symbols: by default the longest training text, and no limit where it is not known.
-        pause: seconds after a part that ends a sentence; PAUSES has the share after other endings.
-    """
+    """Speak a text, in parts of at most `max_symbols` symbols (by default the longest training
+    text's, if known), each as if it were alone. Their mels are joined by silence, so that Griffin-
+    Lim smooths the joins: `pause` seconds after a sentence, less after other endings (PAUSES)."""
     hparams = speaker.hparams
     limit = max_symbols or speaker.longest_text or math.inf
     parts = split_sequence(sequence, limit)
@@ -132,9 +127,9 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
     silent letters at its end and the punctuation after it."""
     warnings = []
     sharpness = alignment.max(axis=1).mean()
-    if sharpness < LEAST_SHARPNESS:
+    if sharpness < FORMED:
         warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {LEAST_SHARPNESS}; "
+            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
             "the model has not learnt to align yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step

@@ -43,10 +43,9 @@ def download_corpus(
     appears whole or not at all. A folder that holds a metadata.csv is left as it is. What arrives
     is kept in a `.part` file, from which a later call resumes.
 
-    Raises:
-        UserError: where `corpus` holds something else, the disk is too full, the server has no
-            such file or another one, or the archive is broken or names files outside its folder.
-        ConnectionError: after `TRIES` connections in a row without a new byte.
+    UserError where `corpus` holds something else, the disk is too full, the server has no such file
+    or another one, or the archive is broken or names files outside its folder. ConnectionError
+    after `TRIES` connections in a row without a new byte.
     """
     corpus = Path(corpus).absolute()
     if (corpus / "metadata.csv").is_file():

@@ -1,7 +1,4 @@
-"""What in a corpus keeps the alignment of text and speech from forming: warnings, no refusals.
-
-docs/own-data.md says why each matters.
-"""
+"""What in a corpus keeps the alignment from forming: warnings, no refusals (docs/own-data.md)."""
 
 import re
 import unicodedata
@@ -17,8 +14,6 @@ from text import symbols, text_to_sequence
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
-RATE_DEVIATIONS = 6  # robust standard deviations of the logarithm of the rate; and
-LEAST_RATE_RATIO = 1.5  # at least this many times as fast or slow as the median
 # Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
 # accents written after their letter. Any of them may vanish.
 _UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
@@ -91,16 +86,13 @@ def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """The lowest usual rate, the median and the highest usual rate.
-
-    Unusual is what differs from the median by more than 6 robust standard deviations (1.4826
-    times the median absolute deviation, all of the rates' logarithms), and by more than half.
-    Of LJSpeech's 13,100 clips the rule names two.
-    """
+    """The lowest usual rate, the median and the highest usual rate. Unusual is what differs from
+    the median by more than 6 robust standard deviations (of logarithms; 1.4826 times the median
+    absolute deviation), and by more than half: two of LJSpeech's 13,100 clips."""
     logarithms = np.log(rates)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
-    furthest = max(RATE_DEVIATIONS * deviation, np.log(LEAST_RATE_RATIO))
+    furthest = max(6 * deviation, np.log(1.5))
     low, median, high = np.exp([middle - furthest, middle, middle + furthest])
     return float(low), float(median), float(high)
 
@@ -129,14 +121,10 @@ def _duplicates(clips: Sequence[Clip]) -> list[str]:
 
 
 def dropped_symbols(text: str, cleaner_names: Sequence[str]) -> list[str]:
-    """What of `text` reaches the model in no form, in the order of the text, each once.
-
-    A character counts as dropped where the symbols stay the same, spaces apart, when it is
-    replaced by a space: "%" is dropped by english_cleaners and becomes "percent" by
-    english_cleaners_corrected; "$" is dropped unless an amount follows. Quotation marks, brackets
-    and dashes never count: LJSpeech has hundreds, and nobody speaks them. Of `{HH AH0}` those
-    phones count that are not in the ARPAbet.
-    """
+    """What of `text` reaches the model in no form, in the order of the text, each once: characters
+    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
+    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
+    LJSpeech has hundreds, and nobody speaks them."""
 
     def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
         return [i for i in text_to_sequence(text, cleaner_names) if symbols[i] != " "]

@@ -19,9 +19,7 @@ from files import READING_THREADS, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
-SUFFIXES = (".npy", ".wav", ".flac")  # of files that are made
 KEPT_SECONDS = 0.05  # of silence at either end
-TRIM_SETTINGS_FILE = "trim_settings.json"  # beside the copies: of which corpus, and how cut
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Folder:
 
     def refuse_others(self) -> None:
         """Raise UserError where the folder holds files made with other, or unknown, settings."""
-        if not any(path.suffix in SUFFIXES for path in self.path.glob("*")):
+        if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
         if problem := settings_problem(self.path / self.settings_file, self.settings):
             raise UserError(
@@ -50,13 +48,9 @@ class Folder:
         make: Callable[[Clip], object],
         threads: int = READING_THREADS,
     ) -> dict[str, str]:
-        """Make the file of every clip that lacks it, several at a time.
-
-        A UserError of `is_made` means that the file is bad, one of `make` that the clip is.
-
-        Returns:
-            What is wrong with the clips of which no file could be made, by `Clip.where`.
-        """
+        """Make the file of every clip that lacks it, several at a time. A UserError of `is_made`
+        means that the file is bad, one of `make` that the clip is: those are returned, by
+        `Clip.where`."""
 
         def is_good(clip: Clip) -> bool:
             try:
@@ -137,19 +131,15 @@ def trim_folder(path: Path, corpus: Path) -> Folder:
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,
     }
-    return Folder(path, "--trim-silence", TRIM_SETTINGS_FILE, settings)
+    return Folder(path, "--trim-silence", "trim_settings.json", settings)
 
 
 def trim_clips(
     clips: list[Clip], folder: Folder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a copy of every clip to the folder unless it is there, and newer than the clip.
-
-    Silence beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same.
-
-    Returns:
-        The clips as they are in the folder, and what `fill` returns.
-    """
+    """Write a copy of every clip to the folder unless it is there, and newer than the clip. Silence
+    beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same. Returns
+    the clips as they are in the folder, and what `fill` returns."""
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
     def is_trimmed(clip: Clip) -> bool:

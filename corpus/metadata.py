@@ -14,13 +14,8 @@ LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """The lines of `corpus`/metadata.csv, and what is wrong with others.
-
-    The last of three fields is the text; the sound is expected as wavs/ID.wav.
-
-    Raises:
-        UserError: where the folder or the file is missing, empty or not UTF-8.
-    """
+    """The lines of `corpus`/metadata.csv, the last of whose fields is the text, and what is wrong
+    with others. UserError where the folder or the file is missing, empty or not UTF-8."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -37,10 +32,8 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
             found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
             problems.append(f"{where}: {found}; fix the line")
         elif name in first_line:
-            problems.append(
-                f"{where}: id {name!r} is also in line {first_line[name]}; delete one of them, or "
-                "give it an id and a sound file of its own"
-            )
+            found = f"id {name!r} is also in line {first_line[name]}"
+            problems.append(f"{where}: {found}; delete one of them, or give it another id")
         else:
             first_line[name] = number
             clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))

@@ -37,7 +37,9 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    return _png_of(figure)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
@@ -46,7 +48,9 @@ def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
     rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
-    return _png_of(figure)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def _draw_histograms(
@@ -92,9 +96,3 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")
-
-
-def _png_of(figure: Figure) -> bytes:
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()

@@ -25,11 +25,7 @@ def check_recordings(
     corpus: Path, clips: list[Clip], hparams: HParams
 ) -> tuple[list[Clip], list[str], list[str]]:
     """The good clips with all that is known of them, what is wrong with the others, and the sound
-    files that no line names.
-
-    Raises:
-        UserError: where the folder wavs is missing.
-    """
+    files that no line names; UserError where the folder wavs is missing."""
     wavs = corpus / "wavs"
     if not wavs.is_dir():
         raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
@@ -83,22 +79,17 @@ def measure_sound(path: Path, hparams: HParams) -> Sound:
     """Check a clip and measure it; errors as `audio.read_checked`."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # A CRC-32 and a length hardly ever agree by chance, and all that follows is a warning; SHA-256
-    # would take two seconds more for 24 hours of speech.
+    # Enough for a warning; SHA-256 would take two seconds more for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     return Sound(len(samples), before, after, count_clipped(samples), checksum)
 
 
 def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
-    """Samples of silence before and after speech, in whole windows but for the last one's rest.
+    """Samples of silence before and after speech, in int16 or float32 samples [N], not all equal.
 
     A window of 20 ms is silent where the range of its samples, highest minus lowest, is more than
-    40 dB below that of the clip's loudest window. That is the convention of
-    `librosa.effects.trim(top_db=40)`, with ranges in place of root mean squares: they take a tenth
-    of the time and ignore a constant offset.
-
-    Args:
-        samples: int16 or float32 [N], not all equal.
+    40 dB below that of the clip's loudest window: `librosa.effects.trim(top_db=40)` in a tenth of
+    the time, with ranges in place of root mean squares, so that a constant offset is ignored.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)

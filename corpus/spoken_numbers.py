@@ -1,8 +1,7 @@
 """A closed language for small voices: whole numbers in words, "Four thousand seventy two."
 
-Closed, so that a recogniser can transcribe numbers that the model was never trained on. The texts
-of 29 words have 4 to about 70 letters, distributed so that random batches of them pad about as much
-as LJSpeech's (ZPR 31 % in batches of 16, 28 % of 8).
+Closed, so that a recogniser can transcribe numbers that the model was never trained on. Texts of 4
+to about 70 letters let random batches pad about as much as LJSpeech's (ZPR 31 % in batches of 16).
 """
 
 import random

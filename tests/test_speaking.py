@@ -75,7 +75,7 @@ def test_words_are_runs_of_letters_and_of_phones():
 def test_blurred_cut_and_repeated_speech_is_warned_of():
     assert speaking.alignment_warnings(diagonal(60, 20), TWENTY) == []
     blurred = speaking.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
-    assert any("0.05" in w and str(speaking.LEAST_SHARPNESS) in w for w in blurred)
+    assert any("0.05" in w and str(speaking.FORMED) in w for w in blurred)
     assert speaking.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
         "words are missing at the end: attention reached word 4 of 5 (symbol 16 of 20)"
     ]

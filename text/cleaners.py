@@ -1,8 +1,7 @@
 """Cleaners: what happens to a text before its characters become symbols.
 
-`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints and published
-results rest on it: "£10" becomes "psten", "Mrs." becomes "misess", "3.14" "three point fourteen".
-`english_cleaners_corrected` fixes these; do not mix the two on one model.
+`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it:
+"£10" becomes "psten", "Mrs." "misess". `english_cleaners_corrected` fixes these.
 `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers as digits,
 which have no symbols, so write numbers out for them.
 """

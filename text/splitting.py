@@ -52,10 +52,7 @@ _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 
 def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
-
-    Nothing is left out but spaces between two parts. `sequence` holds ids of symbols, something to
-    speak among them.
-    """
+    Nothing is left out but spaces between two parts. `sequence` holds ids, some to be spoken."""
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
     return _join_evenly(_smallest_parts(one_character_each(sequence)), limit)

@@ -1,7 +1,7 @@
 """The 148 input symbols of the model; a symbol's place in the list is its id.
 
-The order is that of NVIDIA/tacotron2, because the rows of a trained embedding follow it. A phone
-carries an "@" so that the ARPAbet phone B and the letter B stay two symbols.
+The order is that of NVIDIA/tacotron2: the rows of a trained embedding follow it. Phones carry an
+"@", so that the ARPAbet phone B and the letter B stay two symbols.
 """
 
 _PADDING = "_"  # id 0, which fills up a batch
