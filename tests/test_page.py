@@ -83,7 +83,7 @@ def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp
     sound = client.get(found["sound"]).content
     assert sound == (tmp_path / "out" / "0001.wav").read_bytes()
     assert all(client.get(found[name]).content[1:4] == b"PNG" for name in ("alignment", "mel"))
-    assert found["notes"][1] == "in 2 parts of 11 to 12 symbols (--max-symbols 16)"
+    assert found["notes"][1] == "in 2 parts, to keep to 16 symbols each"
     assert "part 1 of 2 ('a dog came.'): no stop within 3 steps" in " ".join(found["warnings"])
 
 
