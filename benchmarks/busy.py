@@ -3,10 +3,9 @@
     python benchmarks/busy.py --precision bf16 --json busy.json
 
 Training steps as train.py runs them, on cached mels of noise as long as LJSpeech's clips, with the
-loader's processes and losses read every log_interval steps. The steps are run once to capture their
-graphs and once for their wall time, and then under torch's profiler, 100 of them at a time, since
-its buffers hold no more. The paper's settings (SSB-DBS-BR, batch size 16, 12.5 ms between
-frames) unless --hparams changes them.
+loader's processes. The steps are run once to capture their graphs and once for their wall time, and
+then under torch's profiler, 100 of them at a time, since its buffers hold no more. The paper's
+settings (SSB-DBS-BR, batch size 16, 12.5 ms between frames) unless --hparams changes them.
 
 All launches are late ones: a kernel of the fast decoder that begins early waits for the one before
 it, and that waiting would count as work.
@@ -14,6 +13,7 @@ it, and that waiting would count as work.
 
 from project_root import ROOT
 
+import argparse
 import itertools
 import os
 import sys
@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
@@ -63,9 +64,9 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
+def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str, Any]:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
-    wall, busy, kernels = 0, 0, Counter[str]()
+    wall, busy, kernels, cuda = 0, 0, Counter[str](), torch.autograd.DeviceType.CUDA
     activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
     for done in range(0, steps, SESSION):
         synchronize(trainer.device)
@@ -77,8 +78,7 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
         seen = [
             (event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
             for event in profiler.profiler.kineto_results.events()
-            if event.device_type() == torch.autograd.DeviceType.CUDA
-            and not event.is_user_annotation()
+            if event.device_type() == cuda and not event.is_user_annotation()
         ]
         if max((stop for _, _, stop in seen), default=start) < end - (end - start) / 10:
             return {"busy": None, "top_kernels": []}  # the buffers were full
@@ -90,14 +90,12 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
     return {"busy": busy / wall, "top_kernels": shares}
 
 
-def measure(filelist: Path, hparams: HParams, device: torch.device, steps: int) -> dict:
-    clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, device)
-    if fast_path.IS_HERE:
-        from fast_decoder import graphs
-
-        graphs.EARLY_LAUNCHES = False
+def measure(args: argparse.Namespace, hparams: HParams, folder: str) -> dict[str, Any]:
+    """For the JSON file."""
+    filelist = make_corpus(Path(folder), synthetic_lengths(args.clips, hparams), hparams)
+    clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, args.device)
     sampler = make_sampler(clips, hparams)
-    loader = make_loader(clips, hparams, device.type == "cuda", sampler)
+    loader = make_loader(clips, hparams, args.device.type == "cuda", sampler)
 
     def batches() -> Iterator[Batch]:
         """The same ones each time."""
@@ -105,11 +103,13 @@ def measure(filelist: Path, hparams: HParams, device: torch.device, steps: int) 
             sampler.set_epoch(epoch)
             yield from loader
 
-    run(trainer, batches(), steps)
+    run(trainer, batches(), args.steps)
     stream = batches()
     run(trainer, stream, 1)  # starts the loader
-    result = {"wall_seconds": seconds_of(device, run, trainer, stream, steps)}
-    return result | profile(trainer, batches(), steps) | {"decoder": trainer.decoder_description}
+    result = {"wall_seconds": seconds_of(args.device, run, trainer, stream, args.steps)}
+    result |= profile(trainer, batches(), args.steps)
+    result |= {"steps": args.steps, "precision": args.precision}
+    return result | {"decoder": trainer.decoder_description} | measured_on(args.device)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -119,14 +119,16 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=options.whole_number(2), default=default)
     parser.add_argument("--hparams", default="", metavar="name=value,...")
     args = parser.parse_args(arguments)
+    if fast_path.IS_HERE:
+        from fast_decoder import graphs
+
+        graphs.EARLY_LAUNCHES = False
     try:
         hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
         with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-            filelist = make_corpus(Path(folder), synthetic_lengths(args.clips, hparams), hparams)
-            result = measure(filelist, hparams, args.device, args.steps)
+            result = measure(args, hparams, folder)
     except (UserError, OSError) as error:  # a full disk
         sys.exit(f"busy.py: {error}")
-    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
     rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
     print(

@@ -16,12 +16,12 @@ The limit is the time that a training step's arithmetic alone would take: its FL
 import project_root
 
 import argparse
-import functools
 import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
 from fast_decoder import describe
 
-PARTS = {"step": "speedup", "decoder alone": "decoder_alone_speedup"}
+SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
@@ -75,21 +75,6 @@ class Workload:
         loss.backward()
 
 
-def measure_seconds(args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Seconds of every repeat of "step, fast", "step, reference", "decoder alone, fast", ..."""
-    workload = Workload(args)
-    parts = {"step": workload.step, "decoder alone": workload.decoder_alone}
-    tasks = {
-        f"{part}, {name}": functools.partial(run, name)
-        for part, run in parts.items()
-        for name in DECODERS
-    }
-    return time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
-
-
-# ---------------------------------------------------------------------------- the limit
-
-
 def product_speed(device: torch.device, precision: str) -> float:
     """FLOP a second of a large square matrix product; call it once torch's switches are set."""
     size, dtype = PRODUCT[device.type], AUTOCAST_DTYPES[precision] or torch.float32
@@ -101,9 +86,8 @@ def product_speed(device: torch.device, precision: str) -> float:
 def step_flop(h: HParams, batch_size: int, frames: int, symbols: int) -> int:
     """Operations of a training step's matrix products and convolutions, from the shapes.
 
-    A product of [a, b] and [b, c] counts 2 a b c forwards. Backwards it counts twice that, for the
-    gradients of both factors; the mels, which the prenet reads, need none. What a decoder computes
-    again, for example, does not count.
+    A product of [a, b] and [b, c] counts 2 a b c forwards, and twice that backwards, for the
+    gradients of both factors; the mels, which the prenet reads, need none.
     """
     e, d, n_mels = h.encoder_embedding_dim, h.attention_dim, h.n_mel_channels
     mels, locations = n_mels * h.n_frames_per_step, h.attention_location_n_filters
@@ -122,9 +106,6 @@ def step_flop(h: HParams, batch_size: int, frames: int, symbols: int) -> int:
     return 2 * batch_size * (3 * products + 2 * steps * prenet)
 
 
-# ---------------------------------------------------------------------------- memory
-
-
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     """The most bytes that a step held, the optimizer's state included."""
     workload = Workload(args)
@@ -139,8 +120,7 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
     """`measure(*arguments)` in a fresh process; None where it failed, out of memory for example."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()
         except Exception as error:
@@ -148,13 +128,22 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
             return None
 
 
-# ---------------------------------------------------------------------------- the report
-
-
-def summarize(args: argparse.Namespace, times: dict, speed: float, memory: dict) -> dict:
-    """For the JSON file."""
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """For the JSON file; the seconds are of every repeat."""
+    memory: dict[str, Any] = dict.fromkeys(DECODERS)
+    if not args.no_memory:
+        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
+    workload = Workload(args)
+    parts = {"step": workload.step, "decoder alone": workload.decoder_alone}
+    tasks = {f"{part}, {d}": partial(run, d) for part, run in parts.items() for d in DECODERS}
+    times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
+    medians = {task: float(np.median(seconds)) for task, seconds in times.items()}
     flop = step_flop(args.hparams, args.batch_size, args.frames, args.symbols)
-    result: dict[str, Any] = {
+    speed = product_speed(args.device, args.precision)
+    result = {name: getattr(args, name) for name in SIZES} | {
+        "speedup": medians["step, reference"] / medians["step, fast"],
+        "decoder_alone_speedup": medians["decoder alone, reference"]
+        / medians["decoder alone, fast"],
         "flop_per_step": flop,
         "product_flop_per_second": speed,
         "limit_seconds": flop / speed,
@@ -163,30 +152,24 @@ def summarize(args: argparse.Namespace, times: dict, speed: float, memory: dict)
         "fast_decoder": describe(args.device),
         "all_seconds": {task: seconds.tolist() for task, seconds in times.items()},
     }
-    medians = {task: float(np.median(seconds)) for task, seconds in times.items()}
     for name in DECODERS:
-        result[f"{name}_frames_per_second"] = (
-            args.batch_size * args.frames / medians[f"step, {name}"]
-        )
-        result[f"{name}_share_of_limit"] = flop / speed / medians[f"step, {name}"]
-    for part, key in PARTS.items():
-        result[key] = medians[f"{part}, reference"] / medians[f"{part}, fast"]
-    sizes = ("batch_size", "frames", "symbols", "precision", "repeats")
-    return result | {key: getattr(args, key) for key in sizes} | measured_on(args.device)
+        seconds = medians[f"step, {name}"]
+        result[f"{name}_frames_per_second"] = args.batch_size * args.frames / seconds
+        result[f"{name}_share_of_limit"] = flop / speed / seconds
+    return result | measured_on(args.device)
 
 
-def report(result: dict) -> str:
+def report(result: dict[str, Any]) -> str:
     """Markdown."""
     rows = []
-    for part, key in PARTS.items():
+    for part, key in (("step", "speedup"), ("decoder alone", "decoder_alone_speedup")):
         seconds = (np.array(result["all_seconds"][f"{part}, {name}"]) for name in DECODERS)
         shown = f"{result[key]:.2f} x as fast"
         rows.append([f"{part}, s", *map(median_and_range, seconds), shown])
-    for title, key, digits in (
-        ("mel frames a second", "frames_per_second", ",.0f"),
-        (f"share of the limit, {result['limit_seconds']:.4f} s", "share_of_limit", ".1%"),
-    ):
-        rows.append([title, *(format(result[f"{name}_{key}"], digits) for name in DECODERS), ""])
+    speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
+    shares = (f"{result[f'{name}_share_of_limit']:.1%}" for name in DECODERS)
+    rows.append(["mel frames a second", *speeds, ""])
+    rows.append([f"share of the limit, {result['limit_seconds']:.4f} s", *shares, ""])
     if result["peak_memory_ratio"]:
         memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
         rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
@@ -213,11 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
         args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
     except UserError as error:
         parser.error(str(error))
-    times = measure_seconds(args)
-    speed, memory = product_speed(args.device, args.precision), dict.fromkeys(DECODERS)
-    if not args.no_memory:
-        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
-    result = summarize(args, times, speed, memory)
+    result = measure(args)
     print(report(result))
     if args.json:
         write_json(args.json, result)
