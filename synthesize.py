@@ -16,6 +16,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
@@ -36,7 +37,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     texts, problems = [], []
     for where, text in lines:
         try:
-            texts.append((text.strip(), sequence_to_speak(text, hparams)))
+            text = sentence_of(text) if args.numbers else text.strip()
+            texts.append((text, sequence_to_speak(text, hparams)))
         except UserError as error:
             problems.append(f"{where}: {error}")
     if problems:
@@ -60,6 +62,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
+    numbers = "accept numbers only, for the demo's model"
+    parser.add_argument("--numbers", action="store_true", help=numbers)
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
     if args.max_symbols is not None and args.max_symbols < 1:

@@ -4,10 +4,9 @@
     python benchmarks/decoder.py --frames 774 --symbols 120 --precision bf16 --json decoder.json
 
 The full-size model, clips of equal length, random texts and mels. A step is forward pass, loss,
-backward pass, clipping of the gradient norm and fused Adam; "decoder alone" is the decoder's
-forward and backward pass. Both decoders run in turns in one process, and the ratios are those of
-medians. Peak memory is the whole process's (on a GPU: what torch had allocated there), measured
-in a separate process for each decoder.
+backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
+process, and the ratios are those of medians. Peak memory is the whole process's (on a GPU: what
+torch had allocated there), measured in a separate process for each decoder.
 
 The limit is the time that a training step's arithmetic alone would take: its FLOP, from the shapes
 (`step_flop`), over the speed of one large square matrix product on this machine in this precision.
@@ -50,29 +49,13 @@ class Workload:
     """The full-size model, its optimizer and one batch."""
 
     def __init__(self, args: argparse.Namespace):
-        hparams, clips = args.hparams, args.batch_size
-        self.trainer = Trainer(hparams, args.device)
-        self.decoder = self.trainer.model.train().decoder
-        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, hparams)
-        self.batch = batch.to(args.device)
-        size = clips, args.symbols, hparams.encoder_embedding_dim
-        self.memory = torch.randn(size, device=args.device, requires_grad=True)
-        self.mask = torch.zeros(size[:2], dtype=torch.bool, device=args.device)
+        clips = args.batch_size
+        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
+        self.trainer, self.batch = Trainer(args.hparams, args.device), batch.to(args.device)
 
     def step(self, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
         self.trainer.step([MicroBatch(self.batch)])
-
-    def decoder_alone(self, decoder: str) -> None:
-        """Forward and backward."""
-        self.trainer.use_decoder(decoder)
-        self.trainer.optimizer.zero_grad(set_to_none=True)
-        mel, run = self.batch.mel, self.trainer.model.training_decoder
-        masks = self.decoder.draw_masks(mel.shape[2] // self.decoder.n_frames_per_step, len(mel))
-        with self.trainer.autocast():
-            frames, gate, _ = run(self.decoder, self.memory, self.mask, mel, masks)
-            loss = frames.float().square().mean() + gate.float().square().mean()
-        loss.backward()
 
 
 def product_speed(device: torch.device, precision: str) -> float:
@@ -134,26 +117,22 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     if not args.no_memory:
         memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     workload = Workload(args)
-    parts = {"step": workload.step, "decoder alone": workload.decoder_alone}
-    tasks = {f"{part}, {d}": partial(run, d) for part, run in parts.items() for d in DECODERS}
+    tasks = {name: partial(workload.step, name) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
-    medians = {task: float(np.median(seconds)) for task, seconds in times.items()}
+    medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
     flop = step_flop(args.hparams, args.batch_size, args.frames, args.symbols)
     speed = product_speed(args.device, args.precision)
     result = {name: getattr(args, name) for name in SIZES} | {
-        "speedup": medians["step, reference"] / medians["step, fast"],
-        "decoder_alone_speedup": medians["decoder alone, reference"]
-        / medians["decoder alone, fast"],
+        "speedup": medians["reference"] / medians["fast"],
         "flop_per_step": flop,
         "product_flop_per_second": speed,
         "limit_seconds": flop / speed,
         "peak_memory_bytes": memory,
         "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "fast_decoder": describe(args.device),
-        "all_seconds": {task: seconds.tolist() for task, seconds in times.items()},
+        "all_seconds": {name: seconds.tolist() for name, seconds in times.items()},
     }
-    for name in DECODERS:
-        seconds = medians[f"step, {name}"]
+    for name, seconds in medians.items():
         result[f"{name}_frames_per_second"] = args.batch_size * args.frames / seconds
         result[f"{name}_share_of_limit"] = flop / speed / seconds
     return result | measured_on(args.device)
@@ -161,15 +140,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def report(result: dict[str, Any]) -> str:
     """Markdown."""
-    rows = []
-    for part, key in (("step", "speedup"), ("decoder alone", "decoder_alone_speedup")):
-        seconds = (np.array(result["all_seconds"][f"{part}, {name}"]) for name in DECODERS)
-        shown = f"{result[key]:.2f} x as fast"
-        rows.append([f"{part}, s", *map(median_and_range, seconds), shown])
+    seconds = (median_and_range(np.array(result["all_seconds"][name])) for name in DECODERS)
     speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
     shares = (f"{result[f'{name}_share_of_limit']:.1%}" for name in DECODERS)
-    rows.append(["mel frames a second", *speeds, ""])
-    rows.append([f"share of the limit, {result['limit_seconds']:.4f} s", *shares, ""])
+    rows = [
+        ["step, s", *seconds, f"{result['speedup']:.2f} x as fast"],
+        ["mel frames a second", *speeds, ""],
+        [f"share of the limit, {result['limit_seconds']:.4f} s", *shares, ""],
+    ]
     if result["peak_memory_ratio"]:
         memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
         rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])

@@ -4,10 +4,9 @@
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # others than the first
 
-eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks different numbers
-of up to six digits. Twenty-nine words make them all, so that a small model learns to speak in
-minutes and a recogniser can transcribe what it says of others. Clips of 0.3 to 4 s, most of them
-long: random batches of 16 pad 31 %, as LJSpeech's do.
+eSpeak NG (the PyPI package espeakng-loader) speaks different numbers of up to six digits: 29 words,
+so that a small model learns to speak in minutes and a recogniser can transcribe what it says of
+others. Clips of 0.3 to 4 s, most of them long: random batches of 16 pad 31 %, as LJSpeech's do.
 
     OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
@@ -62,16 +61,14 @@ class Voice:
         import espeakng_loader
 
         self._chunks: list[np.ndarray] = []
-        callback_type = ctypes.CFUNCTYPE(
-            ctypes.c_int, ctypes.POINTER(ctypes.c_int16), ctypes.c_int, ctypes.c_void_p
-        )
-        self._callback = callback_type(self._receive)  # kept here: eSpeak holds only a pointer
+        samples = ctypes.POINTER(ctypes.c_int16)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
+        self._callback = kind(self._receive)  # kept here: eSpeak holds only a pointer
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             # eSpeak carries state from one utterance to the next, even past its termination. A
             # library loaded from a file of its own starts afresh: a corpus is always the same.
-            self._library = library = ctypes.CDLL(
-                str(shutil.copy(espeakng_loader.get_library_path(), folder))
-            )
+            copy = shutil.copy(espeakng_loader.get_library_path(), folder)
+            self._library = library = ctypes.CDLL(str(copy))
             data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
             data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
             synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
@@ -79,10 +76,6 @@ class Voice:
             library.espeak_SetSynthCallback(self._callback)
             if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
                 raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")
-        library.espeak_Synth.argtypes = [
-            *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int),
-            *(ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p),
-        ]
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
@@ -93,9 +86,10 @@ class Voice:
         """Speak `text`: int16 samples [N] at 22,050 Hz, without the silence at either end."""
         self._chunks.clear()
         data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
+        size = ctypes.c_size_t(len(data) + 1)
         self._library.espeak_SetParameter(rate, words_per_minute, 0)
         self._library.espeak_SetParameter(volume, VOLUME, 0)
-        status = self._library.espeak_Synth(data, len(data) + 1, 0, 0, 0, utf8, None, None)
+        status = self._library.espeak_Synth(data, size, 0, 0, 0, utf8, None, None)
         self._library.espeak_Synchronize()
         samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
         audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
@@ -115,7 +109,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
     made_by = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
     made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
     record = json.dumps(made_from | ({"skip": skip} if skip else {}))
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
         found = file.read_text("utf-8").strip() if file.is_file() else "no demo corpus"
         if found != record:
@@ -152,16 +146,13 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
-    shown = "numbers (1000: 40 minutes)"
-    parser.add_argument("--clips", type=at_least_one, default=1000, help=shown)
-    shown = "skip this many numbers first (0)"
-    parser.add_argument("--skip", type=whole_number(0), default=0, help=shown)
-    shown = "another seed, another corpus (0)"
-    parser.add_argument("--seed", type=whole_number(0), default=0, help=shown)
-    args = parser.parse_args(arguments)
+    add, number = parser.add_argument, whole_number(0)
+    add("out", metavar="OUT", help="folder to make; its parents are made too")
+    add("--clips", type=at_least_one, default=1000, help="numbers (1000: 40 minutes)")
+    add("--skip", type=number, default=0, help="skip this many numbers first (0)")
+    add("--seed", type=number, default=0, help="another seed, another corpus (0)")
     try:
-        make_corpus(args.out, args.clips, args.seed, args.skip)
+        make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:
         sys.exit("stopped; nothing was written")
     except (UserError, OSError) as error:

@@ -6,18 +6,16 @@
     CORPUS/metadata.csv     id|text|normalised text (UTF-8, no quoting; the last field is used)
     CORPUS/wavs/ID.wav      or ID.flac: mono, at the sampling rate of the settings
 
-    OUT/train.txt, val.txt          path|text|seconds, a clip a line
-    OUT/train_mel.txt, val_mel.txt  the same for cached log-mels, for load_mel_from_disk=True
-    OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
-    OUT/lengths.png                 histogram of the clips' lengths
-    OUT/corpus.png                  symbols against seconds of speech, and silence at the ends
+    OUT/train.txt, val.txt          path|text|seconds, a clip a line; train_mel.txt and val_mel.txt
+                                    for cached log-mels
     OUT/*.txt.clips                 the clips of each list as a table, for training to start with
+    OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
+    OUT/lengths.png, corpus.png     lengths; symbols against seconds, and silence at the ends
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
 unless --skip-bad leaves them out. Warnings name the worst of the clips that can be trained on, but
-make the alignment of text and speech harder to learn: long silence at the ends, an unusual number
-of symbols per second, clipping, symbols that the cleaners drop, and duplicate sounds.
---trim-silence DIR writes copies without the silence, for the lists and mels; CORPUS stays as it is.
+make the alignment of text and speech harder to learn (docs/own-data.md). --trim-silence DIR writes
+copies without the silence, for the lists and mels; CORPUS stays as it is.
 """
 
 import project_root
@@ -37,7 +35,7 @@ import numpy as np
 
 from analysis.arguments import make_parser, positive, share
 from analysis.tables import text_table
-from clip_table import Clip, ClipTable, table_path
+from clip_table import Clip, ClipTable
 from corpus.download import download_corpus
 from corpus.faults import fault_warnings
 from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
@@ -55,11 +53,12 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
     """A table of the sets' clips and their lengths in three units."""
     rows = []
     for name, clips in sets.items():
-        for unit, lengths in (
-            ("seconds", seconds_of(clips, hparams)),
-            ("frames", [clip.num_frames for clip in clips]),
-            ("symbols", [len(clip.symbols) for clip in clips]),
-        ):
+        units = {
+            "seconds": seconds_of(clips, hparams),
+            "frames": [clip.num_frames for clip in clips],
+            "symbols": [len(clip.symbols) for clip in clips],
+        }
+        for unit, lengths in units.items():
             numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
             rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
     titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
@@ -79,24 +78,17 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         print(f"--skip-bad leaves out {count}:\n{listed}")
 
 
-def filelist(clips: list[Clip], hparams: HParams) -> bytes:
-    """Lines of path|text|seconds."""
-    lengths = zip(clips, seconds_of(clips, hparams), strict=True)
-    return "".join(f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths).encode()
-
-
-def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
+def settings(overrides: str, out: Path, suffix: str) -> str:
     """The settings file for train.py: `overrides`, and the filelists in `out`, a line each."""
-    suffix = "_mel" if mels else ""
     ours = {
-        "load_mel_from_disk": bool(mels),
+        "load_mel_from_disk": bool(suffix),
         "training_files": out / f"train{suffix}.txt",
         "validation_files": out / f"val{suffix}.txt",
     }
     lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
     lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
     lines += [f"{name}={value}" for name, value in ours.items()]
-    return ("\n".join(lines) + "\n").encode()
+    return "\n".join(lines) + "\n"
 
 
 def prepare(
@@ -126,11 +118,8 @@ def prepare(
     for folder in filter(None, (mel_files, copies)):
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
-    if any(character in f"{corpus}{mels}{trim}" for character in "|\n\r"):
-        raise UserError(
-            f"{corpus}, {mels}, {trim}: a path in a filelist cannot hold '|'; rename it"
-        )
-
+    if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
+        raise UserError(f"{corpus}, {mels}, {trim}: paths in a filelist cannot hold '|'; rename it")
     entries, problems = read_metadata(corpus)
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
     total = len(entries) + len(problems)
@@ -141,11 +130,10 @@ def prepare(
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
-    most_samples = max_seconds * hparams.sampling_rate
-    short = [clip for clip in clips if clip.sound.num_samples <= most_samples]
-    if left_out := len(clips) - len(short):
-        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(clips):,} clips")
-    clips = short
+    found = clips
+    clips = [c for c in found if c.sound.num_samples <= max_seconds * hparams.sampling_rate]
+    if left_out := len(found) - len(clips):
+        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(found):,} clips")
     if mel_files and clips:
         faulty = cache_mels(clips, mel_files, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
@@ -177,17 +165,15 @@ def write_lists(
 ) -> list[Path]:
     """Write everything in `out`, each file after all of them could be written; returns them."""
     hparams = create_hparams(overrides)
+    contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
+    contents["settings.txt"] = settings(overrides, out, "_mel" if mels else "").encode()
     lists = {f"{name}.txt": clips for name, clips in sets.items()}
-    if mels:
-        lists |= {
-            f"{name}_mel.txt": [replace(c, path=str(mels / f"{c.id}.npy")) for c in clips]
-            for name, clips in sets.items()
-        }
-    contents = {name: filelist(clips, hparams) for name, clips in lists.items()} | {
-        "settings.txt": settings(overrides, out, mels),
-        "lengths.png": draw_lengths(sets, hparams),
-        "corpus.png": chart,
-    }
+    for name, clips in sets.items() if mels else ():
+        lists[f"{name}_mel.txt"] = [replace(c, path=f"{mels / c.id}.npy") for c in clips]
+    for name, clips in lists.items():
+        lengths = zip(clips, seconds_of(clips, hparams), strict=True)
+        lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
+        contents[name] = "".join(lines).encode()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
@@ -197,8 +183,7 @@ def write_lists(
     for name, clips in lists.items():
         table = ClipTable.of(out / name, enumerate(clips, 1), complete=True)
         keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
-    tables = [table_path(out / name) for name in lists]
-    return [out / name for name in contents] + [path for path in tables if path.exists()]
+    return sorted(path for name in contents for path in out.glob(f"{name}*"))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -227,9 +212,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
     except (UserError, OSError) as error:
         sys.exit(f"prepare_ljspeech: {error}")
-    print("Wrote " + ", ".join(str(path) for path in written))
-    run, settings_file = shlex.quote(f"runs/{args.out.name}"), args.out / "settings.txt"
-    print(f"Next: python train.py -o {run} --hparams {shlex.quote(f'@{settings_file}')}")
+    print("Wrote " + ", ".join(map(str, written)))
+    run, hparams = f"runs/{args.out.name}", f"@{args.out / 'settings.txt'}"
+    print(f"Next: python train.py -o {shlex.quote(run)} --hparams {shlex.quote(hparams)}")
 
 
 if __name__ == "__main__":
