@@ -3,12 +3,9 @@
     python benchmarks/busy.py --precision bf16 --json busy.json
 
 Training steps as train.py runs them, on cached mels of noise as long as LJSpeech's clips, with the
-loader's processes. The steps are run once to capture their graphs and once for their wall time, and
-then under torch's profiler, 100 of them at a time, since its buffers hold no more. The paper's
-settings (SSB-DBS-BR, batch size 16, 12.5 ms between frames) unless --hparams changes them.
-
-All launches are late ones: a kernel of the fast decoder that begins early waits for the one before
-it, and that waiting would count as work.
+paper's settings unless --hparams changes them. They run once to capture their graphs, once for
+their wall time, and then under torch's profiler, 100 at a time, since its buffers hold no more. All
+launches are late: a kernel that begins early waits, and that waiting would count as work.
 """
 
 from project_root import ROOT
@@ -44,6 +41,7 @@ from training.trainer import MicroBatch, Trainer
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
 SESSION = 100  # steps
 TOP = 15  # kernels
+CUDA = torch.autograd.DeviceType.CUDA
 
 
 def run(trainer: Trainer, batches: Iterator[Batch], steps: int) -> None:
@@ -66,7 +64,7 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str, Any]:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
-    wall, busy, kernels, cuda = 0, 0, Counter[str](), torch.autograd.DeviceType.CUDA
+    wall, busy, kernels = 0, 0, Counter[str]()
     activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
     for done in range(0, steps, SESSION):
         synchronize(trainer.device)
@@ -78,7 +76,7 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str,
         seen = [
             (event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
             for event in profiler.profiler.kineto_results.events()
-            if event.device_type() == cuda and not event.is_user_annotation()
+            if event.device_type() == CUDA and not event.is_user_annotation()
         ]
         if max((stop for _, _, stop in seen), default=start) < end - (end - start) / 10:
             return {"busy": None, "top_kernels": []}  # the buffers were full

@@ -8,14 +8,13 @@ backward pass, clipping of the gradient norm and fused Adam. Both decoders run i
 process, and the ratios are those of medians. Peak memory is the whole process's (on a GPU: what
 torch had allocated there), measured in a separate process for each decoder.
 
-The limit is the time that a training step's arithmetic alone would take: its FLOP, from the shapes
-(`step_flop`), over the speed of one large square matrix product on this machine in this precision.
+The limit is the time that a training step's arithmetic alone would take: its FLOP over the speed of
+one large square matrix product on this machine in this precision.
 """
 
 import project_root
 
 import argparse
-import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from analysis import arguments as options
 from analysis import fast_path
@@ -66,27 +66,17 @@ def product_speed(device: torch.device, precision: str) -> float:
     return float(2 * size**3 / np.median(times[1:]))
 
 
-def step_flop(h: HParams, batch_size: int, frames: int, symbols: int) -> int:
-    """Operations of a training step's matrix products and convolutions, from the shapes.
+def step_flop(workload: Workload, args: argparse.Namespace) -> int:
+    """Operations of the products and convolutions of a training step with the reference decoder.
 
-    A product of [a, b] and [b, c] counts 2 a b c forwards, and twice that backwards, for the
-    gradients of both factors; the mels, which the prenet reads, need none.
+    torch counts them as they run, but for the encoder's LSTM: three products, forwards and for the
+    gradients of both factors, of 4 gates by inputs and state, in both directions.
     """
-    e, d, n_mels = h.encoder_embedding_dim, h.attention_dim, h.n_mel_channels
-    mels, locations = n_mels * h.n_frames_per_step, h.attention_location_n_filters
-    encoder_inputs = h.symbols_embedding_dim + (h.encoder_n_convolutions - 1) * e
-    encoder = h.encoder_kernel_size * encoder_inputs * e + 2 * 4 * (e // 2) * (e + e // 2)
-    prenet = mels * h.prenet_dim
-    step = h.prenet_dim**2 + 4 * h.attention_rnn_dim * (h.prenet_dim + e + h.attention_rnn_dim)
-    step += 4 * h.decoder_rnn_dim * (h.attention_rnn_dim + e + h.decoder_rnn_dim)
-    step += h.attention_rnn_dim * d + (h.decoder_rnn_dim + e) * (mels + 1)
-    attended = 2 * h.attention_location_kernel_size * locations + locations * d + d + e
-    widths = [n_mels, *[h.postnet_embedding_dim] * (h.postnet_n_convolutions - 1), n_mels]
-    postnet = h.postnet_kernel_size * sum(a * b for a, b in itertools.pairwise(widths))
-    steps = -(-frames // h.n_frames_per_step)
-    frames = steps * h.n_frames_per_step
-    products = symbols * (encoder + e * d) + steps * (step + symbols * attended) + frames * postnet
-    return 2 * batch_size * (3 * products + 2 * steps * prenet)
+    with FlopCounterMode(display=False) as counter:
+        workload.step("reference")
+    inputs = args.hparams.encoder_embedding_dim
+    lstm = 3 * 2 * 2 * 4 * (inputs // 2) * (inputs + inputs // 2)
+    return counter.get_total_flops() + args.batch_size * args.symbols * lstm
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
@@ -120,7 +110,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     tasks = {name: partial(workload.step, name) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-    flop = step_flop(args.hparams, args.batch_size, args.frames, args.symbols)
+    flop = step_flop(workload, args)
     speed = product_speed(args.device, args.precision)
     result = {name: getattr(args, name) for name in SIZES} | {
         "speedup": medians["reference"] / medians["fast"],

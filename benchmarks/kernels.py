@@ -3,11 +3,10 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
 
-Full-size model, noise. "late" is without programmatic dependent launch: each launch begins when the
-one before it has ended. What the loops take together is the decoder's floor; benchmarks/decoder.py
-measures it with all around it. Launches are measured one by one, late and outside graphs, by
-torch's profiler: a launch's own time, without what lies between two. Beside it is what the kernel's
-machine code lets expect (benchmarks/results/kernels-2026-11-22-compiled.md).
+Full-size model, noise. "late": without programmatic dependent launch, each launch begins when the
+one before it has ended. Launches are measured one by one, late and outside graphs, by torch's
+profiler: a launch's own time, without what lies between two. Beside it is what a model of the
+kernel's machine code predicts (benchmarks/results/kernels-2026-11-22-compiled.md).
 """
 
 import project_root

@@ -66,8 +66,8 @@ def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]
         task = functools.partial(griffin_lim, mel, args.hparams)
         [times] = time_in_turns({"Griffin-Lim": task}, args.repeats, mel.device).values()
         factors = (times * second / mel.shape[1]).tolist()
-    row = {"texts": 1, "way": "Griffin-Lim", "bitwise_the_same": None}
-    return [*rows, row | {"real_time_factors": factors}]
+    row = {"texts": 1, "way": "Griffin-Lim", "bitwise_the_same": None, "real_time_factors": factors}
+    return [*rows, row]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,9 +3,8 @@
     python scripts/demo.py [--out demo]
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
-(RAND), the others under the paper's best batching (SSB-DBS-BR), with what an epoch of either
-takes. Then the model synthesizes unseen numbers, and a recogniser transcribes them. Run
-again, the demo resumes where it stopped; finished, it only shows the results.
+(RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
+numbers, and a recogniser transcribes them. Run again, it resumes where it stopped.
 """
 
 from project_root import ROOT
@@ -31,7 +30,6 @@ from files import METRICS_FILE, refuse_no_folder, write_atomically
 from training.checkpoint import BEST
 
 COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colour-blind too
-MODEL = ROOT / "scripts" / "speaking_model.txt"
 RANDOM_EPOCHS = 3
 SETTINGS = (
     "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,"
@@ -69,11 +67,12 @@ def train(out: Path, clips: int, epochs: int) -> Path:
         The run's folder. What is there already is kept.
     """
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
+    model = os.path.relpath(ROOT / "scripts" / "speaking_model.txt")
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips)
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips)
     prepared = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
-    hparams = f"@{lists / 'settings.txt'},@{os.path.relpath(MODEL)},{SETTINGS},epochs={epochs}"
+    hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
     hparams += f",random_epochs={RANDOM_EPOCHS}"
     run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads="2")
     return folder

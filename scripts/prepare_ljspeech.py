@@ -55,8 +55,8 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
     for name, clips in sets.items():
         units = {
             "seconds": seconds_of(clips, hparams),
-            "frames": [clip.num_frames for clip in clips],
-            "symbols": [len(clip.symbols) for clip in clips],
+            "frames": np.array([clip.num_frames for clip in clips]),
+            "symbols": np.array([len(clip.symbols) for clip in clips]),
         }
         for unit, lengths in units.items():
             numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
@@ -168,8 +168,9 @@ def write_lists(
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(overrides, out, "_mel" if mels else "").encode()
     lists = {f"{name}.txt": clips for name, clips in sets.items()}
-    for name, clips in sets.items() if mels else ():
-        lists[f"{name}_mel.txt"] = [replace(c, path=f"{mels / c.id}.npy") for c in clips]
+    if mels:
+        for name, clips in sets.items():
+            lists[f"{name}_mel.txt"] = [replace(c, path=f"{mels / c.id}.npy") for c in clips]
     for name, clips in lists.items():
         lengths = zip(clips, seconds_of(clips, hparams), strict=True)
         lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
