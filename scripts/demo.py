@@ -42,11 +42,8 @@ VALIDATION = 0.05  # of the clips
 
 
 def run(*command: object, threads: str = "1") -> None:
-    """Run a program of the recipe, showing the command as a user would type it.
-
-    Raises:
-        UserError: if it fails or is stopped. What it wrote is kept.
-    """
+    """Run a program of the recipe, showing the command as a user would type it; UserError if it
+    fails or is stopped. What it wrote is kept."""
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": threads}
@@ -61,11 +58,8 @@ def run(*command: object, threads: str = "1") -> None:
 
 
 def train(out: Path, clips: int, epochs: int) -> Path:
-    """Make corpus, filelists and recordings of the unseen numbers, and train.
-
-    Returns:
-        The run's folder. What is there already is kept.
-    """
+    """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
+    is kept. Returns the run's folder."""
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
     model = os.path.relpath(ROOT / "scripts" / "speaking_model.txt")
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips)

@@ -40,6 +40,7 @@ from files import folder_made_whole
 from progress import progress_bar
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
+MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
 VERSION = 3  # raise it with every change that changes the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # eSpeak's own count
@@ -51,11 +52,7 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 
 
 class Voice:
-    """eSpeak NG's American English voice.
-
-    Raises:
-        UserError: where eSpeak NG does not start.
-    """
+    """eSpeak NG's American English voice; UserError where it does not start."""
 
     def __init__(self) -> None:
         import espeakng_loader
@@ -101,13 +98,10 @@ class Voice:
 def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
     """Make the corpus in the folder `out` and say so; do nothing where it exists already.
 
-    Raises:
-        UserError: where `out` holds anything else, or eSpeak NG does not start.
-        OSError: where `out` cannot be written. `out` is then as it was before.
+    UserError where `out` holds anything else. Whatever fails, `out` is then as it was before.
     """
     out = Path(out).absolute()
-    made_by = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
-    made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
+    made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
     record = json.dumps(made_from | ({"skip": skip} if skip else {}))
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
@@ -131,8 +125,8 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
             sentence = as_sentence(in_words(number))
             samples = voice.speak(sentence, WORDS_PER_MINUTE)
             samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
-            noisy = samples + noise_rng.normal(0, NOISE, len(samples))
-            samples = np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
+            samples = np.rint(samples + noise_rng.normal(0, NOISE, len(samples)))
+            samples = np.clip(samples, -32768, 32767).astype("<i2")
             soundfile.write(folder / "wavs" / f"DEMO-{i:04d}.wav", samples, SAMPLE_RATE)
             lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
             seconds += len(samples) / SAMPLE_RATE

@@ -5,8 +5,8 @@
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
     make page                                                    the demo's model
 
-It needs requirements-page.txt. All checkpoints are loaded at the start, some 110 MB of memory for a
-full-size model. Only this machine can open the page, unless --host says otherwise.
+It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
+machine can open the page, unless --host says otherwise.
 """
 
 from project_root import ROOT
@@ -26,7 +26,6 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -56,29 +55,24 @@ HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows
 
 
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
-    """Checkpoint files by the names that the page shows.
+    """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
+    for rand/seed_0/best.pt, the whole path where the name is taken.
 
-    A folder stands for its best.pt, or for the best.pt of each run that scripts/table2 wrote into
-    it. Names are `ljspeech` for ljspeech/best.pt, `rand, seed 0` for rand/seed_0/best.pt; the whole
-    path where the name is taken.
-
-    Raises:
-        UserError: if a folder holds no checkpoint.
+    A folder stands for its best.pt, or for those of the runs that scripts/table2 wrote into it;
+    UserError if it holds neither.
     """
     found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
         checkpoints = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
-        if not path.is_dir():  # load_speaker reports a missing file
-            checkpoints = [path]
-        elif (path / BEST).exists():
+        if (path / BEST).exists():
             checkpoints = [path / BEST]
-        if not checkpoints:
+        if path.is_dir() and not checkpoints:
             raise UserError(
                 f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
                 "folder or a folder of runs"
             )
-        for checkpoint in checkpoints:
+        for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
                 name = f"{experiment}, {name.replace('_', ' ')}"
@@ -105,12 +99,8 @@ class Reader:
     results: int = 0
 
     def read(self, inputs: Inputs) -> dict[str, str | list[str]]:
-        """What the page shows: notes, warnings, and the addresses of a sound and two pictures.
-
-        Raises:
-            UserError: if the text is empty, too long or not known to the model, or the checkpoint
-                is not one of this page.
-        """
+        """What the page shows: notes, warnings, and the addresses of a sound and two pictures;
+        UserError for a text, or the name of a checkpoint, that cannot be spoken."""
         text, speaker = " ".join(inputs.text.split()), self.speakers.get(inputs.checkpoint)
         if not text:
             raise UserError("There is no text yet: type one first.")
@@ -144,9 +134,6 @@ class Reader:
         }
 
 
-# ---------------------------------------------------------------------------- the server
-
-
 def is_local(host: str) -> bool:
     """Whether only this machine can open a page that listens at this address."""
     return host in ("localhost", "::1") or host.startswith("127.")
@@ -155,9 +142,8 @@ def is_local(host: str) -> bool:
 def make_app(reader: Reader, host: str) -> Starlette:
     """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
 
-    Args:
-        host: the address that the server listens at. At a loopback address other host names are
-            refused, which keeps out pages of other sites that resolve their name to it.
+    At a local address other host names are refused, which keeps out pages of other sites that
+    resolve their name to it.
     """
     turn, waiting = asyncio.Lock(), 0
     options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
@@ -186,16 +172,11 @@ def make_app(reader: Reader, host: str) -> Starlette:
             waiting -= 1
 
     hosts = ["localhost", "127.0.0.1", "[::1]", host] if is_local(host) else ["*"]
-    routes = [
-        Route("/", show),
-        Route("/speak", speak, methods=["POST"]),
-        Mount("/results", StaticFiles(directory=reader.folder)),
-    ]
-    middleware = [
-        Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
-        Middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST),
-    ]
-    return Starlette(routes=routes, middleware=middleware)
+    routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
+    app = Starlette(routes=[*routes, Mount("/results", StaticFiles(directory=reader.folder))])
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -69,11 +69,9 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     """List every problem; UserError unless the bad clips are to be left out."""
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {problem}" for problem in problems)
+    advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
     if problems and not skip_bad:
-        raise UserError(
-            f"{count} are bad:\n{listed}\n{count} are bad; no filelist was written. Fix them, or "
-            "leave them out with --skip-bad"
-        )
+        raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
     if problems:
         print(f"--skip-bad leaves out {count}:\n{listed}")
 
@@ -104,9 +102,8 @@ def prepare(
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
 
-    Raises:
-        UserError: listing every bad clip (unless `skip_bad`), or saying what else is wrong.
-            No filelist was written then.
+    UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
+    written then.
     """
     hparams = create_hparams(overrides)
     text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here

@@ -3,16 +3,16 @@
     python scripts/soak.py                        # about 25 minutes on two CPU cores
     python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
 
-Trains a tiny model on cached synthetic mels with `train.py --resume`, on the GPU where there is
-one. Each start has a random number of workers and ends in a random way at a random moment: by a
-signal to one process or to all of them; on a disk that is full; or before a checkpoint that cannot
-be read. Then the run is finished, and another one is trained without a stop. Their weights,
-optimizer, random states and metrics must be equal bit by bit, and no start may end in a traceback.
+Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
+number of workers and ends in a random way at a random moment: by a signal to one process or to all
+of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished, and
+another one is trained without a stop. Their weights, optimizer, random states and metrics must be
+equal bit by bit, and no start may end in a traceback.
 
 Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
 """
 
-import project_root
+from project_root import ROOT
 
 import contextlib
 import os
@@ -22,10 +22,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -56,19 +55,14 @@ MAX_SECONDS = 4.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 60
 
 
-class Stop(NamedTuple):
-    """One start of the run and how it ended."""
-
-    kind: str
-    phase: str  # "set-up", imports included, or "training"
-    exit_code: int
-    fault: str | None  # what went wrong
+# One start of the run: of KINDS, "set-up" (imports included) or "training", and what went wrong.
+Stop = namedtuple("Stop", "kind phase exit_code fault")
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    program = str(project_root.ROOT / "train.py")
-    return [sys.executable, program, "-o", str(output), "--resume", "--hparams", settings]
+    program = [sys.executable, str(ROOT / "train.py")]
+    return [*program, "-o", str(output), "--resume", "--hparams", settings]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
@@ -131,7 +125,7 @@ def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
 
 
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> str:
-    """A page: what was done to the run, how its starts ended, and what was lost."""
+    """Markdown."""
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
     rows = [[*key, count] for key, count in sorted(counts.items())]
     table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
@@ -182,9 +176,8 @@ def main(arguments: list[str] | None = None) -> None:
         for output in (run, undisturbed):
             print(f"finishing {output}: {epochs} epochs", flush=True)
             arguments = command(output, overrides, epochs, workers=1)
-            ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-            if ended.returncode != 0:
-                raise UserError(f"{output} could not be finished:\n{ended.stdout}{ended.stderr}")
+            if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+                raise UserError(f"{output} could not be finished")
     except (UserError, OSError) as error:
         sys.exit(f"soak.py: {error}")
     lost = compare_runs(run, undisturbed)
