@@ -68,22 +68,18 @@ def test_existing_corpus_is_kept(corpus, capsys):
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     make_demo_corpus.main([str(corpus), "--clips", "16"])
     assert "nothing to do" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="holds something else; nothing was changed") as error:
+    with pytest.raises(SystemExit, match=r'holds something else.*\s.*"seed": 0.*\s.*"seed": 9'):
         make_demo_corpus.main([str(corpus), "--clips", "16", "--seed", "9"])
-    assert '"seed": 0' in str(error.value)
-    assert '"seed": 9' in str(error.value)
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_other_files_are_left_alone(tmp_path, kind):
-    out = tmp_path / "mine"
-    precious = out if kind == "file" else out / "thesis.txt"
-    precious.parent.mkdir(exist_ok=True)
-    precious.write_text("precious", encoding="utf-8")
+@pytest.mark.parametrize("precious", ["mine", "mine/thesis.txt"])
+def test_other_files_are_left_alone(tmp_path, precious):
+    (tmp_path / precious).parent.mkdir(exist_ok=True)
+    (tmp_path / precious).write_text("precious", encoding="utf-8")
     with pytest.raises(SystemExit, match="mine holds something else; nothing was changed"):
-        make_demo_corpus.main([str(out)])
-    assert precious.read_text(encoding="utf-8") == "precious"
+        make_demo_corpus.main([str(tmp_path / "mine")])
+    assert (tmp_path / precious).read_text(encoding="utf-8") == "precious"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
