@@ -20,8 +20,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from analysis.arguments import make_parser
 from analysis.tables import text_table
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
@@ -29,7 +27,6 @@ from errors import UserError
 from files import METRICS_FILE, refuse_no_folder, write_atomically
 from training.checkpoint import BEST
 
-COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colour-blind too
 RANDOM_EPOCHS = 3
 SETTINGS = (
     "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,"
@@ -81,13 +78,8 @@ def speak(out: Path, checkpoint: Path) -> Intelligibility:
     return read_intelligibility(found)
 
 
-def compare(epochs: list[dict[str, Any]], chart: Path) -> str:
-    """A table of what an epoch takes under either batching, from the lines of metrics.jsonl, and a
-    bar chart of it."""
-    figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
-    time_axes, padding_axes = figure.subplots(1, 2)
-    time_axes.set(title="time", ylabel="minutes per epoch (median)")
-    padding_axes.set(title="padding", ylabel="zero-padding rate")
+def compare(epochs: list[dict[str, Any]]) -> str:
+    """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
     rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
     for name, own in (("RAND", epochs[:RANDOM_EPOCHS]), ("SSB-DBS-BR", epochs[RANDOM_EPOCHS:])):
         minutes, speed = (median(e[key] for e in own) for key in ("minutes", "frames_per_second"))
@@ -96,12 +88,8 @@ def compare(epochs: list[dict[str, Any]], chart: Path) -> str:
         shown = [f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"]
         saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
         rows.append([name, len(own), *shown, f"{speed:,.0f}", saving])
-        for axes, value in ((time_axes, minutes), (padding_axes, padding)):
-            axes.bar_label(axes.bar(name, value, color=COLOURS[name]), fmt="%.3f")
-            axes.margins(y=0.15)
-    write_atomically(chart, lambda file: figure.savefig(file, format="png"))
     titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
-    return text_table(titles, rows)
+    return text_table(titles, rows) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -118,8 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = train(out, args.clips, args.epochs)
         speech = speak(out, folder / BEST)
         records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
-        epochs = [record for record in records if record["kind"] == "epoch"]
-        table = compare(epochs, out / "comparison.png") + "\n"
+        table = compare([record for record in records if record["kind"] == "epoch"])
         write_atomically(out / "comparison.txt", lambda path: path.write_text(table, "utf-8"))
     except (UserError, OSError, KeyboardInterrupt) as error:
         sys.exit(
@@ -134,7 +121,7 @@ The run begins with random batches and continues under SSB-DBS-BR (docs/training
 {speech.texts:<3} unseen numbers         word error rate
 {speech.summary()}
 
-comparison     {out / "comparison.txt"} and .png
+comparison     {out / "comparison.txt"}
 speech         {out / "speech"}: sounds and alignments; index.csv has their texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}

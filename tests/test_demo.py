@@ -31,14 +31,13 @@ def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:
     ]
 
 
-def test_the_table_gives_medians_of_time_and_saving(tmp_path):
+def test_the_table_gives_medians_of_time_and_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
-    lines = demo.compare(random + ours, tmp_path / "chart.png").splitlines()
+    lines = demo.compare(random + ours).splitlines()
     assert lines[1].split() == ["RAND", "3", "30.00", "800.0", "10.0", "2.000", "500", "–"]
     expected = ["SSB-DBS-BR", "4", "10.00", "650.0", "10.0", "1.500", "667", "25.0%"]
     assert lines[2].split() == expected
-    assert (tmp_path / "chart.png").stat().st_size > 0
 
 
 class ForkedProgram:
@@ -73,7 +72,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     assert printed[0].count("\n$ python ") == 5
     assert "\n$ python train.py -o 'a demo/run' --resume --hparams '@a demo/" in printed[0]
     assert "10 training clips, 2 for validation, 2,008,145 parameters" in printed[0]
-    for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0001.png"):
+    for path in ("comparison.txt", "speech/0001.wav", "speech/0001.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "run" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
