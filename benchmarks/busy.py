@@ -88,9 +88,8 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str,
     return {"busy": busy / wall, "top_kernels": shares}
 
 
-def measure(args: argparse.Namespace, hparams: HParams, folder: str) -> dict[str, Any]:
+def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[str, Any]:
     """For the JSON file."""
-    filelist = make_corpus(Path(folder), synthetic_lengths(args.clips, hparams), hparams)
     clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, args.device)
     sampler = make_sampler(clips, hparams)
     loader = make_loader(clips, hparams, args.device.type == "cuda", sampler)
@@ -104,10 +103,10 @@ def measure(args: argparse.Namespace, hparams: HParams, folder: str) -> dict[str
     run(trainer, batches(), args.steps)
     stream = batches()
     run(trainer, stream, 1)  # starts the loader
-    result = {"wall_seconds": seconds_of(args.device, run, trainer, stream, args.steps)}
-    result |= profile(trainer, batches(), args.steps)
-    result |= {"steps": args.steps, "precision": args.precision}
-    return result | {"decoder": trainer.decoder_description} | measured_on(args.device)
+    seconds = seconds_of(args.device, run, trainer, stream, args.steps)
+    result = {"wall_seconds": seconds, "decoder": trainer.decoder_description}
+    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
+    return result | profile(trainer, batches(), args.steps)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -123,8 +122,9 @@ def main(arguments: list[str] | None = None) -> None:
         graphs.EARLY_LAUNCHES = False
     try:
         hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
+        lengths = synthetic_lengths(args.clips, hparams)
         with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-            result = measure(args, hparams, folder)
+            result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))
     except (UserError, OSError) as error:  # a full disk
         sys.exit(f"busy.py: {error}")
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"

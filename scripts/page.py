@@ -149,7 +149,7 @@ def make_app(reader: Reader, host: str) -> Starlette:
     options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
     page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)
 
-    async def show(request: Request) -> Response:
+    def show(request: Request) -> Response:
         return HTMLResponse(page)
 
     async def speak(request: Request) -> Response:
