@@ -125,14 +125,6 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     assert {("train", "8", "frames"), ("val", "2", "frames")} <= numbers.keys()
 
 
-def test_settings_decide_what_is_good(corpus, tmp_path):
-    prepare(corpus, tmp_path / "lists", "hop_length=100,filter_length=4096")
-    message = refusal(prepare, corpus, tmp_path / "other", "sampling_rate=16000,mel_fmax=8000")
-    assert message.count("22050 Hz, expected 16000") == 10
-    assert "latin" in refusal(prepare, corpus, tmp_path / "other", "text_cleaners=[latin]")
-    assert not (tmp_path / "other").exists()
-
-
 # ---------------------------------------------------------------------------- settings.txt
 
 
@@ -251,9 +243,6 @@ def test_accents_match_in_either_normal_form(corpus, tmp_path, of_file, of_line)
     assert all(seconds[path] == f"{n / RATE:.6f}" for path, n in lengths.items())
 
 
-# ---------------------------------------------------------------------------- long clips
-
-
 def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
     for name, seconds in (("speech", 3), ("chapter", 12.5)):
         write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
@@ -270,9 +259,6 @@ def test_max_seconds_leaves_out_long_clips(corpus, tmp_path, capsys):
     assert "warning: 1 of 11 clips" in printed
     for rows, fewer in zip(before, read_lists(out), strict=True):  # no other clip moves
         assert fewer == [row for row in rows if "chapter" not in row[0]]
-
-
-# ---------------------------------------------------------------------------- notices
 
 
 def test_unlisted_sound_files_are_a_notice(corpus, tmp_path, capsys):
@@ -300,6 +286,9 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
         metadata.write_bytes(content)
         assert message in refusal(prepare, empty, lists)
     assert f"{metadata}: not a folder" in refusal(prepare, metadata, lists)
+    assert "latin" in refusal(prepare, corpus, lists, "text_cleaners=[latin]")
+    message = refusal(prepare, corpus, lists, "sampling_rate=16000,mel_fmax=8000")
+    assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
     assert "cannot hold '|'" in refusal(prepare, barred, lists)
     assert "cannot hold '|'" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
@@ -457,9 +446,6 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)
     assert sum(len(read_filelist(path, h)) for path in (h.training_files, h.validation_files)) == 50
-
-
-# ---------------------------------------------------------------------------- the command
 
 
 def test_real_clips_are_prepared_without_warning(tmp_path, capsys, ljspeech_mini):
