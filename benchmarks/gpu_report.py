@@ -18,8 +18,6 @@ from files import write_atomically
 
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's
-
-
 # Rows of the table of targets: an entry of a part's JSON, what it measures, what is asked at least,
 # what is aimed at (a lower value is better if the aim is lower), and the format of a value.
 Target = namedtuple("Target", "part entry measure at_least aim shown")
@@ -37,8 +35,6 @@ TARGETS = [
     Target("memory_bf16", MEMORY, "peak memory, fast over reference, bf16", 1.0, 0.6, ".2f"),
     Target("busy", "busy", "GPU busy over 200 training steps, bf16", 0.90, 0.97, ".1%"),
 ]
-
-
 Part = namedtuple("Part", "call name begun status seconds command")  # a line of parts.tsv
 
 

@@ -127,10 +127,10 @@ def prepare(
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
-    found = clips
-    clips = [c for c in found if c.sound.num_samples <= max_seconds * hparams.sampling_rate]
-    if left_out := len(found) - len(clips):
-        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(found):,} clips")
+    long = {c.where for c in clips if c.sound.num_samples > max_seconds * hparams.sampling_rate}
+    if long:
+        print(f"--max-seconds {max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips")
+    clips = [clip for clip in clips if clip.where not in long]
     if mel_files and clips:
         faulty = cache_mels(clips, mel_files, hparams)
         refuse_or_skip(list(faulty.values()), total, skip_bad)
