@@ -41,8 +41,9 @@ from training.checkpoint import list_checkpoints
 
 SETTINGS = (
     "epochs_per_validation=2,iters_per_checkpoint=7,keep_checkpoints=2,log_interval=5,batch_size=4,"
-    "load_mel_from_disk=True,hop_time=250,symbols_embedding_dim=8,encoder_embedding_dim=8,"
-    "attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=6,postnet_embedding_dim=8"
+    "load_mel_from_disk=True,hop_time=250,n_mel_channels=10,symbols_embedding_dim=8,"
+    "encoder_embedding_dim=8,encoder_n_convolutions=1,attention_rnn_dim=8,decoder_rnn_dim=8,"
+    "prenet_dim=8,attention_dim=6,postnet_embedding_dim=8,postnet_n_convolutions=2"
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK, UNREADABLE = "full disk", "unreadable checkpoint"
