@@ -12,7 +12,6 @@ pauses. --max-symbols sets another limit; NVIDIA's checkpoints need it, as they 
 import environment
 
 import argparse
-import sys
 import textwrap
 from pathlib import Path
 
@@ -76,23 +75,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     print_without_failing()  # `| head` must not keep files from being written
     args = parse_arguments(arguments)
-    try:
-        refuse_no_folder(args.output_directory, "-o")
-        speaker = load_speaker(args.checkpoint, args.hparams)
-        texts = read_texts(args, speaker.hparams)
-        args.output_directory.mkdir(parents=True, exist_ok=True)
-        for number, (text, sequence) in enumerate(texts, 1):
-            speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
-            base = args.output_directory / f"{number:04d}"
-            seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
-            shown = textwrap.shorten(text, 60, placeholder="...")
-            print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
-            if speech.parts:
-                print(f"  {speech.parts}", flush=True)
-            for warning in speech.warnings:
-                print(f"  warning: {warning}", flush=True)
-    except (UserError, OSError) as error:
-        sys.exit(f"synthesize.py: {error}")
+    refuse_no_folder(args.output_directory, "-o")
+    speaker = load_speaker(args.checkpoint, args.hparams)
+    texts = read_texts(args, speaker.hparams)
+    args.output_directory.mkdir(parents=True, exist_ok=True)
+    for number, (text, sequence) in enumerate(texts, 1):
+        speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
+        base = args.output_directory / f"{number:04d}"
+        seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
+        shown = textwrap.shorten(text, 60, placeholder="...")
+        print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
+        if speech.parts:
+            print(f"  {speech.parts}", flush=True)
+        for warning in speech.warnings:
+            print(f"  warning: {warning}", flush=True)
     print(f"wrote the files of {len(texts)} texts to {args.output_directory}")
 
 

@@ -13,7 +13,6 @@ from project_root import ROOT
 import argparse
 import itertools
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -31,7 +30,6 @@ from analysis import fast_path
 from analysis.lengths import make_corpus, synthetic_lengths
 from analysis.tables import markdown_table
 from data_utils import Batch, make_loader, read_filelist
-from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, seconds_of, synchronize
@@ -120,13 +118,10 @@ def main(arguments: list[str] | None = None) -> None:
         from fast_decoder import graphs
 
         graphs.EARLY_LAUNCHES = False
-    try:
-        hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
-        lengths = synthetic_lengths(args.clips, hparams)
-        with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-            result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))
-    except (UserError, OSError) as error:  # a full disk
-        sys.exit(f"busy.py: {error}")
+    hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
+    lengths = synthetic_lengths(args.clips, hparams)
+    with tempfile.TemporaryDirectory(prefix="busy-") as folder:
+        result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
     rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
     print(

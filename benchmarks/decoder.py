@@ -31,7 +31,6 @@ from analysis import fast_path
 from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from data_utils import synthetic_batch
-from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, peak_memory, reset_peak_memory, seconds_of
@@ -160,10 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--no-memory", action="store_true", help="leave peak memory out")
     add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
     args = parser.parse_args(arguments)
-    try:
-        args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
-    except UserError as error:
-        parser.error(str(error))
+    args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
     result = measure(args)
     print(report(result))
     if args.json:

@@ -29,7 +29,6 @@ from analysis import arguments as options
 from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from audio import griffin_lim
-from errors import UserError
 from files import write_json
 from hparams import create_hparams
 from machine import measured_on
@@ -80,10 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
         add(f"--{name}", type=options.at_least_one, default=default, help="(%(default)s)")
     add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
     args = parser.parse_args(arguments)
-    try:
-        hparams = create_hparams(args.hparams)
-    except UserError as error:
-        parser.error(str(error))
+    hparams = create_hparams(args.hparams)
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     rows = measure(args, Tacotron2(args.hparams).eval().to(args.device))

@@ -149,8 +149,6 @@ def main(arguments: list[str] | None = None) -> None:
         make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:
         sys.exit("stopped; nothing was written")
-    except (UserError, OSError) as error:
-        sys.exit(f"make_demo_corpus: {error}")
 
 
 if __name__ == "__main__":

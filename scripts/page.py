@@ -16,6 +16,7 @@ import html
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from analysis.arguments import at_least_one, make_parser, whole_number
+from analysis.arguments import at_least_one, make_parser
 from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
@@ -185,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "a checkpoint, a run's folder, or a folder of runs"
     add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
     add("--host", default="127.0.0.1", help="default: %(default)s")
-    add("--port", type=whole_number(0), default=7860, help="default: %(default)s; 0: any free one")
+    add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
     add("--hparams", default="", help="for example max_decoder_steps=2000")
     shown = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=shown)
@@ -194,16 +195,18 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
     if not is_local(args.host):
         print(f"--host {args.host}: anyone who can reach this machine can use the page", flush=True)
-    try:
-        paths = find_checkpoints(args.checkpoint)
+    paths = find_checkpoints(args.checkpoint)
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    with (
+        socket.create_server((args.host, args.port), family=family) as opened,  # before models load
+        tempfile.TemporaryDirectory(prefix="page-") as folder,
+    ):
         speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
-        with tempfile.TemporaryDirectory(prefix="page-") as folder:
-            reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
-            app, where = make_app(reader, args.host), (args.host, args.port)
-            config = uvicorn.Config(app, *where, headers=HEADERS, timeout_graceful_shutdown=1)
-            uvicorn.Server(config).run()
-    except (UserError, OverflowError) as error:  # Overflow: a port above 65535
-        sys.exit(f"page.py: {error}")
+        app = make_app(Reader(speakers, Path(folder), args.numbers, args.max_symbols), args.host)
+        config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        print(f"open http://{host}:{opened.getsockname()[1]} in a browser", flush=True)
+        uvicorn.Server(config).run([opened])
 
 
 if __name__ == "__main__":

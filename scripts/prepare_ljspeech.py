@@ -208,8 +208,6 @@ def main(arguments: list[str] | None = None) -> None:
         written = prepare(**vars(args))
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
-    except (UserError, OSError) as error:
-        sys.exit(f"prepare_ljspeech: {error}")
     print("Wrote " + ", ".join(map(str, written)))
     run, hparams = f"runs/{args.out.name}", f"@{args.out / 'settings.txt'}"
     print(f"Next: python train.py -o {shlex.quote(run)} --hparams {shlex.quote(hparams)}")

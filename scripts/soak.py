@@ -159,26 +159,23 @@ def main(arguments: list[str] | None = None) -> None:
     run, undisturbed, stops = out / "stopped", out / "undisturbed", list[Stop]()
     kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
     draw.shuffle(kinds)
-    try:
-        overrides = f"{SETTINGS},{args.hparams}".strip(",")
-        (out / "corpus").mkdir(parents=True)
-        hparams = create_hparams(overrides)
-        filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
-        overrides += f",training_files={filelist},validation_files={filelist}"
-        for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
-            if kind == UNREADABLE and not list_checkpoints(run):
-                kind = "SIGKILL"  # nothing to be unreadable yet
-            log = out / f"stop_{len(stops) + 1:03d}.log"
-            stops.append(stop_once(run, overrides, kind, draw, log))
-        begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
-        epochs = 2 + max((record["epoch"] for record in begun), default=0)
-        for output in (run, undisturbed):
-            print(f"finishing {output}: {epochs} epochs", flush=True)
-            arguments = command(output, overrides, epochs, workers=1)
-            if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
-                raise UserError(f"{output} could not be finished")
-    except (UserError, OSError) as error:
-        sys.exit(f"soak.py: {error}")
+    overrides = f"{SETTINGS},{args.hparams}".strip(",")
+    (out / "corpus").mkdir(parents=True)
+    hparams = create_hparams(overrides)
+    filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
+    overrides += f",training_files={filelist},validation_files={filelist}"
+    for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
+        if kind == UNREADABLE and not list_checkpoints(run):
+            kind = "SIGKILL"  # nothing to be unreadable yet
+        log = out / f"stop_{len(stops) + 1:03d}.log"
+        stops.append(stop_once(run, overrides, kind, draw, log))
+    begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
+    epochs = 2 + max((record["epoch"] for record in begun), default=0)
+    for output in (run, undisturbed):
+        print(f"finishing {output}: {epochs} epochs", flush=True)
+        arguments = command(output, overrides, epochs, workers=1)
+        if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+            raise UserError(f"{output} could not be finished")
     lost = compare_runs(run, undisturbed)
     page = summary(stops, lost, epochs, time.monotonic() - began)
     print(f"\n{page}")

@@ -15,6 +15,7 @@ from helpers import ROOT
 from batching import padding_stats, plan_epoch
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import draw_numbers, in_words
+from errors import UserError
 from scripts import make_demo_corpus
 
 
@@ -68,7 +69,7 @@ def test_existing_corpus_is_kept(corpus, capsys):
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     make_demo_corpus.main([str(corpus), "--clips", "16"])
     assert "nothing to do" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match=r'holds something else.*\s.*"seed": 0.*\s.*"seed": 9'):
+    with pytest.raises(UserError, match=r'holds something else.*\s.*"seed": 0.*\s.*"seed": 9'):
         make_demo_corpus.main([str(corpus), "--clips", "16", "--seed", "9"])
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
 
@@ -77,7 +78,7 @@ def test_existing_corpus_is_kept(corpus, capsys):
 def test_other_files_are_left_alone(tmp_path, precious):
     (tmp_path / precious).parent.mkdir(exist_ok=True)
     (tmp_path / precious).write_text("precious", encoding="utf-8")
-    with pytest.raises(SystemExit, match="mine holds something else; nothing was changed"):
+    with pytest.raises(UserError, match="mine holds something else; nothing was changed"):
         make_demo_corpus.main([str(tmp_path / "mine")])
     assert (tmp_path / precious).read_text(encoding="utf-8") == "precious"
 

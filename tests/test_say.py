@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import speaking
 import synthesize
+from errors import UserError
 
 CHECKPOINT = Path("demo", "run", "best.pt")
 
@@ -39,7 +40,7 @@ def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeyp
 )
 def test_what_is_no_number_is_refused(text, message, checkpoint_path, tmp_path):
     arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "out"), "--numbers"]
-    with pytest.raises(SystemExit, match=f"^synthesize.py: .*{message}"):
+    with pytest.raises(UserError, match=message):
         synthesize.main([*arguments, "--text", text])
     assert not (tmp_path / "out").exists()
 
