@@ -34,6 +34,22 @@ WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: non
 EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
 
 
+class LSTM(NamedTuple):
+    """What the launches of one of the two LSTMs depend on."""
+
+    size: int  # S
+    inner: int  # how much of a row its product sees
+    query: int  # D, or 0 where no attention follows
+    p_dropout: float
+
+    def split(self) -> tuple[int, int]:
+        """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program
+        a processor."""
+        parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
+        gates = -(-4 * self.size // (parts * INNER)) * INNER
+        return -(-4 * self.size // gates), gates
+
+
 class Setting(NamedTuple):
     """What launches depend on; recurrences.py has the letters."""
 
@@ -43,13 +59,11 @@ class Setting(NamedTuple):
     tf32: bool  # whether products of float32 may round to TF32
     clips: int  # a bucket
     symbols: int
-    attention_size: int  # A
+    attention: LSTM
+    decoder: LSTM
     context_size: int  # E
-    decoder_size: int  # H
     dim: int  # D
     kernel_size: int  # K
-    p_attention_dropout: float
-    p_decoder_dropout: float
     location_gradient: bool  # whether gradients go back through the alignments of steps before
     differentiable: bool  # whether the backward passes are wanted too
     early_launch: bool  # whether a launch may be made while the one before it still runs
@@ -100,29 +114,29 @@ def graphs_for(
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
     """The graphs for a batch, or why there are none. The first call for a bucket makes them."""
-    weight = decoder.attention_rnn.weight_hh
-    reason = problem(memory.device, weight.dtype)
+    dtype = decoder.attention_rnn.weight_hh.dtype
+    reason = problem(memory.device, dtype)
     if reason is not None:
         return reason
-    location = decoder.attention_layer.location_layer.location_conv.conv
-    stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
+    dim, size = decoder.attention_layer.query_layer.linear_layer.weight.shape
+    decoder_size, context_size = decoder.decoder_rnn.weight_hh.shape[1], memory.shape[2]
+    p_attention = 0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout
+    p_decoder = 0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout
     setting = Setting(
         memory.device,
-        weight.dtype,
+        dtype,
         operand_dtype,
         torch.backends.cuda.matmul.allow_tf32,
         *bucket(*memory.shape[:2]),
-        weight.shape[1],
-        memory.shape[2],
-        decoder.decoder_rnn.weight_hh.shape[1],
-        len(decoder.attention_layer.query_layer.linear_layer.weight),
-        location.weight.shape[2],
-        0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
-        0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        LSTM(size, size + context_size, dim, p_attention),
+        LSTM(decoder_size, decoder_size, 0, p_decoder),
+        context_size,
+        dim,
+        decoder.attention_layer.location_layer.location_conv.conv.weight.shape[2],
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
         launches_early(memory.device),
-        stream,
+        torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0,
     )
     return _graphs(setting)
 
@@ -152,9 +166,9 @@ class _Loop:
     def __init__(
         self,
         setting: Setting,
-        *launches: Callable[[torch.Tensor, int], None],  # of every step
-        before: tuple[Callable[[torch.Tensor], None], ...] = (),  # of all of them
-        after: tuple[Callable[[torch.Tensor], None], ...] = (),
+        launches: tuple[Callable, ...],  # of every step
+        before: tuple[Callable, ...] = (),  # of all of them
+        after: tuple[Callable, ...] = (),
         backwards: bool = False,  # from the last step to the first
     ):
         device, self.backwards, self.graph = setting.device, backwards, None
@@ -185,8 +199,7 @@ class _Loop:
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
             # Outside a graph the next launch may read the table before the last one has written it.
-            launched = self.table.is_cuda and self.graph is None
-            if done == 0 or launched:
+            if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
                 self._launch(count)
@@ -212,23 +225,23 @@ def _power_of_two(size: int, least: int = 16) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def _split(size: int, inner: int) -> tuple[int, int]:
-    """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program a
-    processor."""
-    parts = max(1, PROCESSORS // -(-inner // COLUMNS))
-    gates = -(-4 * size // (parts * INNER)) * INNER
-    return -(-4 * size // gates), gates
-
-
 # ---------------------------------------------------------------------------- the launches
 
 
-def _constants(setting: Setting) -> dict:
-    """Of all kernels, by the names of their arguments; sizes are those of the attention LSTM."""
-    s = setting
+def _constants(s: Setting, lstm: LSTM) -> dict:
+    """Of all kernels, by the names of their arguments."""
+    tl = _kernels().tl  # whose types have the names of torch's
+    dtype, operand = (
+        getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
+    )
     return {
-        "SIZE": s.attention_size,
-        "WIDTH": s.attention_size + s.context_size,
+        "SIZE": lstm.size,
+        "WIDTH": lstm.size + s.context_size,
+        "INNER": lstm.inner,
+        "QUERY": lstm.query,
+        "QUERY_BLOCK": _power_of_two(lstm.query) if lstm.query else 0,
+        "DROPOUT": lstm.p_dropout > 0,
+        "SPLITS": lstm.split()[0],
         "DIM": s.dim,
         "DIM_BLOCK": _power_of_two(s.dim),
         "KERNEL": s.kernel_size,
@@ -238,8 +251,8 @@ def _constants(setting: Setting) -> dict:
         "SYMBOLS_BLOCK": SYMBOLS,
         "GROUPS": GROUPS,
         "CHUNK": CHUNK,
-        "DTYPE": _triton_dtype(s.dtype),
-        "OPERAND": _triton_dtype(s.operand_dtype),
+        "DTYPE": dtype,
+        "OPERAND": operand,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
         "INTERPRETED": s.device.type != "cuda",
@@ -259,24 +272,24 @@ def _attention_precision(setting: Setting) -> str:
 
 
 def _launch(
-    setting: Setting, name: str, grid: tuple[int, ...], *scalars: float, **options
+    setting: Setting, name: str, grid: tuple[int, ...], lstm: LSTM | None = None, **options
 ) -> Callable:
     """(table, offset, if it is of one step) -> a launch of the kernel.
 
-    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`.
+    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`, by
+    default of the attention LSTM.
     """
     kernel = getattr(_kernels(), name)
-    constants = {key: x for key, x in _constants(setting).items() if key in kernel.arg_names}
-    options = constants | options | ({"launch_pdl": True} if setting.early_launch else {})
+    lstm = lstm or setting.attention
+    constants = _constants(setting, lstm).items()
+    options = {key: value for key, value in constants if key in kernel.arg_names} | options
+    options |= {"launch_pdl": True} if setting.early_launch else {}
+    scale = [1 / (1 - lstm.p_dropout)] if "scale" in kernel.arg_names else []
     launch = kernel[grid]
-    return lambda *which: launch(*which, *scalars, **options)
+    return lambda *which: launch(*which, *scale, **options)
 
 
-def _triton_dtype(dtype: torch.dtype):
-    return getattr(_kernels().tl, str(dtype).removeprefix("torch."))  # Triton's names are torch's
-
-
-def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
+def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
     # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
@@ -285,18 +298,12 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
     return _launch(
         setting,
         "lstm_step",
-        (-(-size // UNITS), -(-setting.clips // rows)),
-        1 / (1 - p),
-        SIZE=size,
-        WIDTH=size + setting.context_size,
-        INNER=inner,
-        QUERY=dim,
-        QUERY_BLOCK=_power_of_two(dim) if dim else 0,
+        (-(-lstm.size // UNITS), -(-setting.clips // rows)),
+        lstm,
         ROWS=rows,
         UNITS=UNITS,
-        BLOCK=min(block, _power_of_two(inner, 16 * warps)),
+        BLOCK=min(block, _power_of_two(lstm.inner, 16 * warps)),
         WARPS=warps,
-        DROPOUT=p > 0,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
         # smaller GPUs have 99 kB of shared memory
@@ -305,7 +312,7 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
 
 
 def _attention_energies(setting: Setting) -> Callable:
-    parts = -(-setting.attention_size // UNITS)
+    parts = -(-setting.attention.size // UNITS)
     return _launch(
         setting,
         "attention_energies",
@@ -328,15 +335,14 @@ def _attention_context(setting: Setting) -> Callable:
     return _launch(setting, "attention_context", grid, **sizes, num_warps=4)
 
 
-def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
+def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
-    parts, gates = _split(size, inner)
+    parts, gates = lstm.split()
     return _launch(
         setting,
         "gradient_product",
-        (-(-inner // COLUMNS), parts, -(-setting.clips // rows)),
-        SIZE=size,
-        INNER=inner,
+        (-(-lstm.inner // COLUMNS), parts, -(-setting.clips // rows)),
+        lstm,
         ROWS=rows,
         COLUMNS=COLUMNS,
         SPLIT=gates,
@@ -348,17 +354,17 @@ def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
 
 
 def _attention_gradient(setting: Setting) -> Callable:
-    parts, _ = _split(setting.attention_size, setting.attention_size + setting.context_size)
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
-    sizes = {"SPLITS": parts, "MOST_SYMBOLS": _power_of_two(setting.symbols)}
-    return _launch(setting, "attention_gradient", grid, **sizes, num_warps=8)
+    most = _power_of_two(setting.symbols)
+    return _launch(setting, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8)
 
 
-def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
-    units, warps = 32, 8 if dim else 4
-    query_block = _power_of_two(dim) if dim else 0
-    through_windows = CLIPS if dim and setting.location_gradient else 0
-    grid = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
+def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
+    units, warps = 32, 8 if lstm.query else 4
+    # A tensor core's product adds up 16 values.
+    query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
+    through_windows = CLIPS if lstm.query and setting.location_gradient else 0
+    grid = -(-lstm.size // units) + through_windows, -(-setting.clips // CLIPS)
     choices = {"num_warps": warps}
     if math.prod(grid) > PROCESSORS and _attention_precision(setting) == "tf32":
         choices["maxnreg"] = 128  # two programs fit a processor; exact products would spill
@@ -366,20 +372,13 @@ def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) 
         setting,
         "cell_gradient",
         grid,
-        1 / (1 - p),
-        SIZE=size,
-        WIDTH=size + setting.context_size,
-        INNER=inner,
-        SPLITS=_split(size, inner)[0],
-        QUERY=dim,
-        QUERY_BLOCK=query_block,
-        WARPS=min(warps, query_block // 16),  # a tensor core's product adds up 16 values
+        lstm,
+        WARPS=query_warps,
         SYMBOLS_A_PART=SYMBOLS,
         MOST_SYMBOLS=setting.symbols,
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
-        DROPOUT=p > 0,
         LET_NEXT=setting.clips <= CLIPS,
         **choices,
     )
@@ -404,38 +403,25 @@ class Graphs:
     def __init__(self, setting: Setting):
         s = self.setting = setting
         self.operand_dtype = s.operand_dtype
-        width = s.attention_size + s.context_size
-        attention = s.attention_size, width, s.dim, s.p_attention_dropout
-        decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
-        self._attention = _Loop(
-            s, _lstm_step(s, *attention), _attention_energies(s), _attention_context(s)
-        )
-        self._decoder = _Loop(s, _lstm_step(s, *decoder))
+        self._zeros = functools.partial(torch.zeros, dtype=s.dtype, device=s.device)
+        self._empty = functools.partial(operations.empty, dtype=s.dtype, device=s.device)
+        forward = _lstm_step(s, s.attention), _attention_energies(s), _attention_context(s)
+        self._attention = _Loop(s, forward)
+        self._decoder = _Loop(s, (_lstm_step(s, s.decoder),))
         if not s.differentiable:
             return
         symbols, choices = -(-s.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
         slopes, sums = (CHUNK, symbols, s.clips), (s.clips, symbols, GROUPS)
+        product, cells = _gradient_product(s, s.attention), _cell_gradient(s, s.attention)
         self._attention_backward = _Loop(
             s,
-            _gradient_product(s, *attention[:2]),
-            _attention_gradient(s),
-            _cell_gradient(s, *attention),
+            (product, _attention_gradient(s), cells),
             before=(_launch(s, "attention_slopes", slopes, **choices),),
             after=(_launch(s, "attention_sums", sums, **choices),),
             backwards=True,
         )
-        self._decoder_backward = _Loop(
-            s,
-            _gradient_product(s, *decoder[:2]),
-            _cell_gradient(s, *decoder),
-            backwards=True,
-        )
-
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return operations.empty(*shape, dtype=self.setting.dtype, device=self.setting.device)
-
-    def _zeros(self, *shape: int) -> torch.Tensor:
-        return torch.zeros(*shape, dtype=self.setting.dtype, device=self.setting.device)
+        product, cells = _gradient_product(s, s.decoder), _cell_gradient(s, s.decoder)
+        self._decoder_backward = _Loop(s, (product, cells), backwards=True)
 
     def _lstm_entries(self, buffers: LSTMBuffers) -> dict:
         """What all four loops read."""
@@ -461,11 +447,11 @@ class Graphs:
             "PAST": buffers.past,
         }
 
-    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: torch.Tensor, inner: int) -> dict:
+    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: torch.Tensor, lstm: LSTM) -> dict:
         """What both backward loops read beside those."""
         _, batch_size, size = buffers.cells.shape
         return {
-            "PARTIALS": self._empty(_split(size, inner)[0], batch_size, inner),
+            "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
         }
@@ -501,13 +487,9 @@ class Graphs:
         num_symbols, context_size = buffers.memory.shape[1:]
         dim, taps = buffers.location_weight.shape
         chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
-        dcontexts = self._empty(num_steps, batch_size, context_size)
-        dqueries = self._empty(num_steps, batch_size, dim)
-        dkeys = self._zeros(GROUPS, batch_size, num_symbols, dim)
-        dv = self._zeros(GROUPS * batch_size * symbols, dim)
-        dlocation_weight = self._zeros(GROUPS * batch_size * symbols, taps, dim)
+        parts = GROUPS * batch_size * symbols
         entries = self._attention_entries(buffers) | {
-            **self._gradient_entries(buffers, grad_states, buffers.rows.shape[2]),
+            **self._gradient_entries(buffers, grad_states, self.setting.attention),
             "QUERY_WEIGHT": _aligned(buffers.query_weight),
             "QUERY_PARTS": self._empty(symbols, batch_size, dim),
             "QUERIES": buffers.hidden @ buffers.query_weight.T,
@@ -515,21 +497,21 @@ class Graphs:
             "TANH": self._empty(chunk, batch_size, num_symbols, dim),
             "FILTERS": self._empty(chunk, batch_size, taps, num_symbols),
             "DENERGIES": self._empty(chunk, batch_size, num_symbols),
-            "DCONTEXTS": dcontexts,
-            "DQUERIES": dqueries,
+            "DCONTEXTS": self._empty(num_steps, batch_size, context_size),
+            "DQUERIES": self._empty(num_steps, batch_size, dim),
             "CARRIED": self._zeros(batch_size, num_symbols),
             "DCUMULATIVE": self._zeros(batch_size, num_symbols),
-            "DKEYS": dkeys,
-            "DV": dv,
-            "DLOCATION": dlocation_weight,
+            "DKEYS": self._zeros(GROUPS, batch_size, num_symbols, dim),
+            "DV": self._zeros(parts, dim),
+            "DLOCATION": self._zeros(parts, taps, dim),
         }
         self._attention_backward.run(num_steps, entries)
         return AttentionGradients(
-            contexts=dcontexts,
-            queries=dqueries,
-            processed_memory=dkeys.sum(dim=0),
-            location_weight=dlocation_weight.sum(dim=0).T,
-            v=dv.sum(dim=0),
+            contexts=entries["DCONTEXTS"],
+            queries=entries["DQUERIES"],
+            processed_memory=entries["DKEYS"].sum(dim=0),
+            location_weight=entries["DLOCATION"].sum(dim=0).T,
+            v=entries["DV"].sum(dim=0),
         )
 
     def decoder_backward(
@@ -538,7 +520,6 @@ class Graphs:
         grad_outputs: torch.Tensor,  # [T, B, H + E]
     ) -> None:
         """The decoder LSTM backwards."""
-        num_steps, _, size = buffers.cells.shape
         entries = self._lstm_entries(buffers)
-        entries |= self._gradient_entries(buffers, grad_outputs, size)
-        self._decoder_backward.run(num_steps, entries)
+        entries |= self._gradient_entries(buffers, grad_outputs, self.setting.decoder)
+        self._decoder_backward.run(len(buffers.cells), entries)
