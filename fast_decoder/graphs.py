@@ -1,9 +1,8 @@
 """The training decoder's two loops on a GPU: the launches of kernels.py, in CUDA graphs.
 
 A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all batches of one
-`bucket`, whatever their number of steps: the kernels read sizes and addresses from a table
-(kernels.py), so nothing is padded for them, and programs that have no clip or no symbols to work
-on return at once. CHUNK steps make one graph. Graphs are kept.
+`bucket`, whatever their number of steps: programs that have no clip or no symbols to work on
+return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
 import functools
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from cuda_capture import captured
 from fast_decoder import operations
@@ -109,7 +109,7 @@ def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
 
 def graphs_for(
     decoder,  # model.Decoder
-    memory: torch.Tensor,  # [B, N, E]
+    memory: Tensor,  # [B, N, E]
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
@@ -210,7 +210,7 @@ class _Loop:
         kernels = _kernels()
         values = [0] * kernels.TABLE_SIZE
         for name, entry in entries.items():
-            if isinstance(entry, torch.Tensor):
+            if isinstance(entry, Tensor):
                 assert entry.is_contiguous(), name
                 entry = entry.data_ptr()
                 assert entry % 16 == 0, name
@@ -255,7 +255,6 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "OPERAND": operand,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
-        "INTERPRETED": s.device.type != "cuda",
         "EARLY": s.early_launch,
     }
 
@@ -328,8 +327,7 @@ def _attention_energies(setting: Setting) -> Callable:
 
 def _attention_context(setting: Setting) -> Callable:
     symbols = _power_of_two(setting.symbols)
-    columns = min(CONTEXT, _power_of_two(setting.context_size))
-    columns = max(min(columns, CONTEXT_VALUES // symbols), 1)
+    columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
     sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
     return _launch(setting, "attention_context", grid, **sizes, num_warps=4)
@@ -387,7 +385,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 # ---------------------------------------------------------------------------- the loops
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def _aligned(x: Tensor) -> Tensor:
     """The tensor itself if the kernels can read it, else a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
@@ -447,7 +445,7 @@ class Graphs:
             "PAST": buffers.past,
         }
 
-    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: torch.Tensor, lstm: LSTM) -> dict:
+    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
         """What both backward loops read beside those."""
         _, batch_size, size = buffers.cells.shape
         return {
@@ -456,14 +454,12 @@ class Graphs:
             "DCELL": self._zeros(batch_size, size),
         }
 
-    def _forward(self, loop: _Loop, rows: torch.Tensor, entries: dict) -> None:
-        operands, dtype = rows, self.operand_dtype
-        if rows.dtype != dtype:
-            operands = operations.empty(*rows.shape, dtype=dtype, device=rows.device)
-        loop.run(len(rows), entries | {"OPERANDS": operands})
+    def _forward(self, loop: _Loop, operands: Tensor, entries: dict) -> None:
+        if operands.dtype != self.operand_dtype:
+            operands = self._empty(*operands.shape, dtype=self.operand_dtype)
+        loop.run(len(operands), entries | {"OPERANDS": operands})
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
-        """All steps of the attention recurrence."""
         _, batch_size, size = buffers.cells.shape
         entries = self._attention_entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
@@ -473,16 +469,11 @@ class Graphs:
         self._forward(self._attention, buffers.rows, entries)
 
     def decoder_forward(self, buffers: LSTMBuffers) -> None:
-        """All steps of the decoder LSTM."""
         self._forward(self._decoder, buffers.rows, self._lstm_entries(buffers))
 
     def attention_backward(
-        self,
-        buffers: AttentionBuffers,
-        grad_states: torch.Tensor,  # [T, B, A + E]
-        grad_alignments: torch.Tensor | None,  # [T, B, N]
+        self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """The attention recurrence backwards."""
         num_steps, batch_size, _ = buffers.cells.shape
         num_symbols, context_size = buffers.memory.shape[1:]
         dim, taps = buffers.location_weight.shape
@@ -514,12 +505,7 @@ class Graphs:
             v=entries["DV"].sum(dim=0),
         )
 
-    def decoder_backward(
-        self,
-        buffers: LSTMBuffers,
-        grad_outputs: torch.Tensor,  # [T, B, H + E]
-    ) -> None:
-        """The decoder LSTM backwards."""
+    def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
         entries = self._lstm_entries(buffers)
         entries |= self._gradient_entries(buffers, grad_outputs, self.setting.decoder)
         self._decoder_backward.run(len(buffers.cells), entries)

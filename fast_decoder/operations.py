@@ -1,7 +1,4 @@
-"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one.
-
-`empty` makes every tensor whose values are still to come; tests fill them with NaN.
-"""
+"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +6,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-empty = torch.empty
+empty = torch.empty  # makes every tensor whose values are still to come; tests fill it with NaN
+
+
+def new(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """A tensor of that shape, dtype and device, whose values are still to come."""
+    return empty(*shape, dtype=like.dtype, device=like.device)
 
 
 @functools.cache
@@ -17,8 +19,8 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
     """Whether the products that torch.compile makes by oneDNN are at hand here, and right.
 
     They are private operators of torch, so their results are checked once. MKL, which torch calls
-    otherwise, packs the weight anew for every small product and knows AMD's processors badly:
-    16 x 1536 by 1536 x 4096 took 2.0 ms on two cores of an EPYC, and takes 0.5 ms so.
+    otherwise, packs the weight anew for every small product: on two cores of an AMD EPYC 16 x 1536
+    by 1536 x 4096 took 2.0 ms by it, and takes 0.5 ms so.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False

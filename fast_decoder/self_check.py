@@ -1,14 +1,13 @@
 """Are the kernels right on this GPU? Checked once, before the first training step.
 
 Outputs and gradients of the training decoder on two small batches, with the run's sizes and
-precision, are compared with plain operations. They must be as close to the exact ones, computed in
-float64, as the tests require. If they are not, with early launches or without, training uses plain
-operations, with a warning that says what to report.
+precision, must be as close to the exact ones, computed in float64, as the tests require. If they
+are not, with early launches or without, training uses plain operations, with a warning that says
+what to report.
 
 The kernels run in a separate process. One that hangs is stopped, and an illegal memory access,
-after which a process can no longer use the GPU, ends that process alone. It takes the time to
-import torch and compile the kernels, plus some two seconds. So each answer is cached for the same
-GPU, driver, versions, sizes and precision.
+after which a process can no longer use the GPU, ends that process alone. Each answer is cached for
+the same GPU, driver, versions, sizes and precision.
 """
 
 import functools
@@ -101,10 +100,8 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
     Args:
         warn: whether this process says what is wrong, and what to report, if anything is.
     """
-    decoder, uses = (
-        fast_decoder.teacher_forced,
-        f"Triton kernels in CUDA graphs, {answer.found[-1]}",
-    )
+    uses = f"Triton kernels in CUDA graphs, {answer.found[-1]}"
+    decoder: Callable = fast_decoder.teacher_forced
     if answer.mode == "plain":
         decoder = functools.partial(decoder, loops_for=fast_decoder.plain_loops)
         uses = "plain operations, several times slower than its kernels"
@@ -112,12 +109,12 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
         graphs.EARLY_LAUNCHES = False
     if warn and (answer.mode == "plain" or len(answer.found) > 1):
         lines = (*answer.found, *(f"{name}: {value}" for name, value in answer.facts.items()))
+        report = "\n    ".join(lines)
         warnings.warn(
             f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
             "Unless something else fills the GPU or has it alone (nvidia-smi says so), please "
-            "report these lines to the recipe's maintainers:\n"
-            + "".join(f"    {line}\n" for line in lines)
-            + f"To check again, delete {cache_file(answer.facts)}.",
+            f"report these lines to the recipe's maintainers:\n    {report}\n"
+            f"To check again, delete {cache_file(answer.facts)}.",
             stacklevel=2,
         )
     return decoder, uses

@@ -101,7 +101,6 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
-    fast_decoder._warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
