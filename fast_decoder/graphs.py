@@ -174,7 +174,9 @@ class _Loop:
         device, self.backwards, self.graph = setting.device, backwards, None
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
         self.launches, self.before = launches, before
-        advance = _launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+        advance = _launch(
+            setting, setting.attention, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
+        )
         self.after = (*after, advance)
         if device.type != "cuda":  # Triton's interpreter
             return
@@ -270,16 +272,12 @@ def _attention_precision(setting: Setting) -> str:
     return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
 
 
-def _launch(
-    setting: Setting, name: str, grid: tuple[int, ...], lstm: LSTM | None = None, **options
-) -> Callable:
+def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
     """(table, offset, if it is of one step) -> a launch of the kernel.
 
-    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`, by
-    default of the attention LSTM.
+    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`.
     """
     kernel = getattr(_kernels(), name)
-    lstm = lstm or setting.attention
     constants = _constants(setting, lstm).items()
     options = {key: value for key, value in constants if key in kernel.arg_names} | options
     options |= {"launch_pdl": True} if setting.early_launch else {}
@@ -296,9 +294,9 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     block = 128 if half or (warps > 1 and rows == 16) else 64  # else registers run out
     return _launch(
         setting,
+        lstm,
         "lstm_step",
         (-(-lstm.size // UNITS), -(-setting.clips // rows)),
-        lstm,
         ROWS=rows,
         UNITS=UNITS,
         BLOCK=min(block, _power_of_two(lstm.inner, 16 * warps)),
@@ -314,6 +312,7 @@ def _attention_energies(setting: Setting) -> Callable:
     parts = -(-setting.attention.size // UNITS)
     return _launch(
         setting,
+        setting.attention,
         "attention_energies",
         (setting.clips, -(-setting.symbols // ENERGIES)),
         PARTS=parts,
@@ -330,7 +329,7 @@ def _attention_context(setting: Setting) -> Callable:
     columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
     sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
-    return _launch(setting, "attention_context", grid, **sizes, num_warps=4)
+    return _launch(setting, setting.attention, "attention_context", grid, **sizes, num_warps=4)
 
 
 def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
@@ -338,9 +337,9 @@ def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
     parts, gates = lstm.split()
     return _launch(
         setting,
+        lstm,
         "gradient_product",
         (-(-lstm.inner // COLUMNS), parts, -(-setting.clips // rows)),
-        lstm,
         ROWS=rows,
         COLUMNS=COLUMNS,
         SPLIT=gates,
@@ -354,7 +353,9 @@ def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
 def _attention_gradient(setting: Setting) -> Callable:
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
     most = _power_of_two(setting.symbols)
-    return _launch(setting, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8)
+    return _launch(
+        setting, setting.attention, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8
+    )
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
@@ -368,9 +369,9 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         choices["maxnreg"] = 128  # two programs fit a processor; exact products would spill
     return _launch(
         setting,
+        lstm,
         "cell_gradient",
         grid,
-        lstm,
         WARPS=query_warps,
         SYMBOLS_A_PART=SYMBOLS,
         MOST_SYMBOLS=setting.symbols,
@@ -414,8 +415,8 @@ class Graphs:
         self._attention_backward = _Loop(
             s,
             (product, _attention_gradient(s), cells),
-            before=(_launch(s, "attention_slopes", slopes, **choices),),
-            after=(_launch(s, "attention_sums", sums, **choices),),
+            before=(_launch(s, s.attention, "attention_slopes", slopes, **choices),),
+            after=(_launch(s, s.attention, "attention_sums", sums, **choices),),
             backwards=True,
         )
         product, cells = _gradient_product(s, s.decoder), _cell_gradient(s, s.decoder)

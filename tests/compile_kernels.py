@@ -51,7 +51,8 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
     def made_once(setting, launches, before=(), after=(), backwards=False):
         """Stands for a `_Loop`."""
-        advance = graphs._launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+        grid, choices = (1,), {"BACKWARDS": backwards, "num_warps": 1}
+        advance = graphs._launch(setting, setting.attention, "next_chunk", grid, **choices)
         for launch in (*launches, *before, *after, advance):
             launch(None)
 

@@ -13,7 +13,7 @@ from batching import STRATEGIES, plan_epoch
 from clip_table import Clip, ClipTable
 from data_utils import synthetic_batch
 from errors import UserError
-from hparams import HParams, create_hparams
+from hparams import create_hparams
 from training.memory_check import check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer
 
@@ -48,14 +48,12 @@ def test_no_batch_of_any_plan_costs_more(
 ):
     """Neither in padded frames, nor clips, nor frames, nor symbols of one clip."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
-    capacity = int(capacity * frames.max()) if capacity and dynamic else None
-    hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
-    hparams = HParams(**vars(hparams) | {"batch_capacity": capacity})
-    shapes = worst_case_shapes(frames, symbols, hparams)
+    capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
+    shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
     most_clips = max(clips for clips, _, _ in shapes)
     most_frames = max(clips * length for clips, length, _ in shapes)
     widest = {clips: text for clips, _, text in shapes}[most_clips]
-    limit = (capacity or batch_size * frames.max()) if dynamic else np.inf
+    limit = capacity or np.inf
     for clips, length, _ in shapes:
         assert clips * length <= limit  # nothing that could not be trained is asked for
         assert clips <= len(frames)
@@ -85,10 +83,8 @@ def test_worst_cases_by_hand():
     """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there.
     150 frames hold one clip of 100, but three of 50."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
-    hparams = create_hparams("batch_size=2,dynamic_batch_size=True")
-    assert worst_case_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
-    hparams = create_hparams("batch_size=2,dynamic_batch_size=True,batch_capacity=150")
-    assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
+    assert worst_case_shapes(frames, symbols, 2, 200) == [(2, 100, 50), (5, 40, 9)]
+    assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
 
 
 # ---------------------------------------------------------------------------- no trace
