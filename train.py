@@ -36,8 +36,8 @@ from training import checkpoint, setup
 from training.distributed import Processes, SaidElsewhere, join
 from training.epoch import (
     NoNextBatch,
+    PendingStep,
     Run,
-    count_step,
     log_epoch,
     micro_batches_of,
     next_batches,
@@ -186,7 +186,7 @@ def train(run: Run, stop: StopRequest) -> None:
             log_validation(run, *validated)
 
         state = run.state = state.at_start_of(state.epoch + 1)
-        run.must_stop = stop.anywhere(run.processes)
+        run.must_stop = run.processes.any(stop.signal is not None)
         if validated is not None or run.must_stop or state.epoch > hparams.epochs:
             save(run, stop)
 
@@ -214,8 +214,9 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
                 num_batches=len(update.numbers),
                 stop=stop.signal is not None,
             )
-            before = state.batches_trained
-            count_step(run, update, losses)
+            before, state.batches_trained = state.batches_trained, update.end
+            state.iteration += 1
+            run.pending.append(PendingStep(state.iteration, losses, update, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
                 read_pending(run, but=1)  # where several train, whether to stop is read from it
             seconds = state.seconds + time.perf_counter() - clock

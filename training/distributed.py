@@ -91,12 +91,6 @@ class Processes:
         meeting = " --rdzv-backend c10d --rdzv-endpoint HOST:PORT" if self.machines > 1 else ""
         return f"torchrun {nodes}--nproc-per-node {self.world_size // self.machines}{meeting}"
 
-    def share_batch_norm(self, model: torch.nn.Module) -> None:
-        """Let the model's batch norm take its statistics over the batches that all processes train
-        at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
-        if self.world_size > 1:
-            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # inside it, norms being children
-
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, whose backward pass leaves the mean of all processes' gradients."""
         if self.world_size == 1:
@@ -206,7 +200,7 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in one of the processes."""
+        """Whether it is true in one of the processes; all call this at the same moment."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:

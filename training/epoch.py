@@ -25,7 +25,7 @@ from progress import duration
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import Processes
-from training.logging import NoLogger, OutputFolder, RunLogger
+from training.logging import OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
     MicroBatch,
@@ -55,7 +55,7 @@ class Run:
     validation_loader: DataLoader[Any]
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    logger: RunLogger | NoLogger = field(default_factory=NoLogger)  # opened last
+    logger: RunLogger | None = None  # of the first process; opened last
     pending: list["PendingStep"] = field(default_factory=list)
     must_stop: bool = False  # a process was asked to stop, and all know it
     recent_loss: float | None = None  # mean of the steps last read; None before the first
@@ -79,9 +79,8 @@ class Run:
         return f"{self.processes.launcher} train.py {shlex.join(self.output.options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint of this moment; nothing may be pending. The first process alone
-        does."""
-        if not self.processes.is_first:
+        """Write a checkpoint of this moment, in the first process; nothing may be pending."""
+        if self.logger is None:
             return None
         return checkpoint.save(
             self.output.path,
@@ -95,8 +94,9 @@ class Run:
 
     def close(self) -> None:
         """Give the logs and the output folder back."""
-        with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
-            self.logger.close()
+        if self.logger is not None:
+            with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
+                self.logger.close()
         self.output.close()
 
 
@@ -173,14 +173,6 @@ class PendingStep(NamedTuple):
     before: int  # batches of the epoch trained before it
 
 
-def count_step(run: Run, update: Update, losses: StepLosses) -> None:
-    """Count a step that was just made; its losses wait for `read_pending`."""
-    state = run.state
-    state.iteration += 1
-    run.pending.append(PendingStep(state.iteration, losses, update, state.batches_trained))
-    state.batches_trained = update.end
-
-
 def read_pending(run: Run, but: int = 0) -> None:
     """Read the losses of the steps since the last call, which waits for the device to end them.
 
@@ -246,7 +238,7 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
         state.guided_attention_sum += guided_attention * num_frames
         state.guided_attention_frames += num_frames
         shown["guided_attention"] = guided_attention
-    if step.number % run.hparams.log_interval == 0:
+    if run.logger is not None and step.number % run.hparams.log_interval == 0:
         run.logger.log_steps(step.number, shown)
 
 
@@ -284,13 +276,15 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
     if state.guided_attention_frames:
         guided = state.guided_attention_sum / state.guided_attention_frames
         record["train_guided_attention"] = guided
-    run.logger.log_epoch(record)
-    for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
+    if run.logger is not None:
+        run.logger.log_epoch(record)
+    for_others = ""
+    if len(waited) > 1:
+        for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} waiting for data"
-        + (for_others if len(waited) > 1 else ""),
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data{for_others}",
         flush=True,
     )

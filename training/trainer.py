@@ -86,8 +86,8 @@ class Trainer:
         }
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
-        if hparams.sync_batch_norm:
-            processes.share_batch_norm(self.model)
+        if hparams.sync_batch_norm and processes.world_size > 1:
+            SyncBatchNorm.convert_sync_batchnorm(self.model)  # inside it, norms being children
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(

@@ -70,7 +70,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
                     failure = stopped
             if processes.any(failure is not None):
                 raise NoNextBatch from failure and failure.__cause__
-            run.must_stop = stop.anywhere(processes)
+            run.must_stop = processes.any(stop.signal is not None)
             if run.must_stop:
                 return None
             if batch is None:
@@ -158,7 +158,8 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
 
 def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
     """Log and print a validation, and remember the best."""
-    run.logger.log_validation(record, example)
+    if run.logger is not None:
+        run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
@@ -173,20 +174,18 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
         and record["alignment_sharpness"] < FORMED
     ):
         run.state.alignment_warned = 1
-        print(advice_on_alignment(record), flush=True)
+        # Training longer seldom mends it.
+        print(
+            f"warning: the alignment has not formed after {record['iteration']:,} updates: "
+            f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
+            f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually "
+            "helps:\n"
+            "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
+            "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
+            "  3. start a new run with guided_attention_weight=5\n"
+            "  4. keep training, if sharpness has been rising; smaller batches give more updates",
+            flush=True,
+        )
     if record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
-
-
-def advice_on_alignment(record: dict[str, Any]) -> str:
-    """What to do about an alignment that has not formed, which training longer seldom mends."""
-    return (
-        f"warning: the alignment has not formed after {record['iteration']:,} updates: "
-        f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
-        f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually helps:\n"
-        "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
-        "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
-        "  3. start a new run with guided_attention_weight=5\n"
-        "  4. keep training, if sharpness has been rising; smaller batches give more updates"
-    )
