@@ -79,7 +79,7 @@ def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypa
     if not has_links:
         monkeypatch.setattr(os, "link", refuse_links)
     path = checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
-    checkpoint.mark_best(tmp_path, path)
+    checkpoint.mark_best(path)
     assert os.path.samefile(tmp_path / "best.pt", path) == has_links  # no second copy
     checkpoint.write_checkpoint(tmp_path, state(1) | {"state_dict": {}}, keep=1)
     checkpoint.write_checkpoint(tmp_path, state(2), keep=1)
@@ -91,7 +91,7 @@ def test_later_checkpoints_are_set_aside(tmp_path):
     """A damaged best one, too. Nothing is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
-    checkpoint.mark_best(tmp_path, path)
+    checkpoint.mark_best(path)
     (tmp_path / "checkpoint_3.pt.superseded").write_text("an earlier one")
     moved = checkpoint.set_aside_newer(tmp_path, 1)
     assert sorted(path.name for path in moved) == [
@@ -100,7 +100,7 @@ def test_later_checkpoints_are_set_aside(tmp_path):
         "checkpoint_3.pt.superseded+",
     ]
     assert (tmp_path / "checkpoint_3.pt.superseded").read_text() == "an earlier one"
-    checkpoint.mark_best(tmp_path, tmp_path / "checkpoint_1.pt")
+    checkpoint.mark_best(tmp_path / "checkpoint_1.pt")
     assert checkpoint.set_aside_newer(tmp_path, 1) == []
     (tmp_path / "best.pt").unlink()
     (tmp_path / "best.pt").write_bytes(b"damaged")

@@ -89,7 +89,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 def test_resume_command_names_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
-    of_one = Run(OutputFolder(output, logs), *[None] * 6, trainer=trainer)
+    of_one = Run(OutputFolder(output, logs), *[None] * 4, trainer=trainer)
     python, script, *arguments = shlex.split(of_one.resume_command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)

@@ -15,7 +15,6 @@ import types
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -110,12 +109,6 @@ class Processes:
         wrapped.register_comm_hook(self.clock, note_and_add_up)
         return wrapped
 
-    def alone(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Under it the model's gradients stay in this process."""
-        if isinstance(model, DistributedDataParallel):
-            return model.no_sync()
-        return contextlib.nullcontext()
-
     def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
         """Let `vector` become its sum over all processes; wait for what this returns."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
@@ -127,26 +120,26 @@ class Processes:
             UserError: in every process, if it raised one in any; with the processes' numbers where
                 not all of them say the same.
         """
-        result, problem = None, None
+        problem = None
         try:
             result = action()
         except UserError as error:
             problem = str(error)
         problems = self.gather(problem)
         if not any(problems):
-            return cast(T, result)
+            return result
         if not self.is_first:
             raise SaidElsewhere("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        said = enumerate(problems)
-        raise UserError("\n".join(f"process {rank}: {text}" for rank, text in said if text))
+        said = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
+        raise UserError("\n".join(said))
 
     def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
         """`all_or_none` of an action that may take longer than processes wait for each other.
 
         It runs in a thread, and meanwhile the processes tell each other every second that they are
-        there. So one that dies is noticed at once, which a file to wait for would not show.
+        there. So one that dies is noticed at once.
 
         Args:
             what: those who wait are said to wait for processes "which" do this.

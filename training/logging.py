@@ -45,11 +45,6 @@ class OutputFolder:
                 if path.is_dir():
                     self._lock = lock(path)
 
-    @property
-    def options(self) -> list[str]:
-        """What names it on the command line."""
-        return ["-o", str(self.path)] + (["-l", self.logs] if self.logs != DEFAULT_LOGS else [])
-
     def holds_run(self) -> bool:
         """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
         metrics = self.path / METRICS_FILE

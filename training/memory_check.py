@@ -1,8 +1,5 @@
-"""Run the worst-case batches that any epoch can hold before training starts.
-
-Running out of memory then happens in the first seconds, with the setting that would fit, and not
-in hour three when the longest clips happen to meet.
-"""
+"""Run the worst-case batches that any epoch can hold before training starts: running out of memory
+then happens in the first seconds, and not in hour three when the longest clips happen to meet."""
 
 import bisect
 import contextlib
@@ -133,11 +130,8 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
 
 @contextlib.contextmanager
 def _without_trace(trainer: Trainer) -> Iterator[None]:
-    """Put buffers, gradients, mode and random states back afterwards, bitwise.
-
-    Adam's two moments take their room for the while if the first step, which makes them, is still
-    to come.
-    """
+    """Put buffers, gradients, mode and random states back afterwards, bitwise. Adam's two moments
+    take their room for the while if the first step, which makes them, is still to come."""
     model, training = trainer.model, trainer.model.training
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]

@@ -42,10 +42,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
     first process has. None if a process was asked to stop: all then stop here.
 
-    Processes share the batches out. Prenet masks follow from the batch's number alone. The padded
-    loss weights batches by clips, the unpadded one by real frames. Of the alignments, sharpness is
-    the mean over real steps of the largest weight, diagonality the mean over real steps of the
-    share near the diagonal, and coverage the share of symbols that get attention: see alignment.py.
+    Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
+    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
 
     Raises:
         UserError: naming the clips of a batch whose loss is not finite.
@@ -106,7 +104,7 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
     for _, _, indices, values in found:
         if not np.isfinite(values).all():
-            names = clip_names(run.validation_clips, indices)
+            names = clip_names(run.clips.validation, indices)
             raise UserError(f"the validation loss became {values[0]} on these clips:\n{names}")
     values = np.array([values for *_, values in found])
     clips, frames, steps, symbols = np.array([sizes for _, sizes, *_ in found]).T
@@ -122,11 +120,7 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
 
 
 def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, Any]:
-    """The first clip of a batch: alignment, mels, gate and sound.
-
-    The sound takes librosa and far more memory than the rest, of the machine and not of the GPU.
-    Where either is missing it is None, for nothing that is trained depends on it.
-    """
+    """The first clip of a batch: alignment, mels, gate and sound."""
     frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
     steps = -(-frames // hparams.n_frames_per_step)
     predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
@@ -143,7 +137,7 @@ def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, An
 
 def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
     """Samples [N] of a log-mel [n_mels, frames], or None and a warning without the package or the
-    memory for it."""
+    memory for it, for nothing that is trained depends on them."""
     try:
         return griffin_lim(mel, hparams, iterations=30)
     except ModuleNotFoundError as error:  # on a GPU machine with cached mels, say
