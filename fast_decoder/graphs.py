@@ -31,6 +31,8 @@ CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
 WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
+# Buffers that are read alone: where the kernels cannot read one, a copy will do.
+READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
 EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
 
 
@@ -155,9 +157,6 @@ def _graphs(setting: Setting) -> "Graphs | str":
         if setting.early_launch:
             return _graphs(setting._replace(early_launch=False))
         return reason
-
-
-# ---------------------------------------------------------------------------- a graph
 
 
 class _Loop:
@@ -383,9 +382,6 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
     )
 
 
-# ---------------------------------------------------------------------------- the loops
-
-
 def _aligned(x: Tensor) -> Tensor:
     """The tensor itself if the kernels can read it, else a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
@@ -394,10 +390,8 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 class Graphs:
-    """Both loops, forwards and backwards, for the batches of one setting.
-
-    The four public methods are those of `plain.PlainLoops`.
-    """
+    """Both loops, forwards and backwards, for the batches of one setting, with the methods of
+    `plain.PlainLoops`."""
 
     def __init__(self, setting: Setting):
         s = self.setting = setting
@@ -422,29 +416,15 @@ class Graphs:
         product, cells = _gradient_product(s, s.decoder), _cell_gradient(s, s.decoder)
         self._decoder_backward = _Loop(s, (product, cells), backwards=True)
 
-    def _lstm_entries(self, buffers: LSTMBuffers) -> dict:
-        """What all four loops read."""
-        return {
-            "BATCH": buffers.cells.shape[1],
-            "KEEP": None if buffers.keep is None else _aligned(buffers.keep),
-            "WEIGHT": _aligned(buffers.weight.to(self.operand_dtype)),
-            "GATES": buffers.gates,
-            "CELLS": buffers.cells,
-            "ROWS_OUT": buffers.rows,
-        }
-
-    def _attention_entries(self, buffers: AttentionBuffers) -> dict:
-        """What both loops over attention read."""
-        return self._lstm_entries(buffers) | {
-            "SYMBOLS": buffers.memory.shape[1],
-            "MASK": _aligned(buffers.mask),
-            "MEMORY": _aligned(buffers.memory),
-            "PROCESSED_MEMORY": _aligned(buffers.processed_memory),
-            "LOCATION_WEIGHT": buffers.location_weight.T.contiguous(),
-            "V": _aligned(buffers.v),
-            "ALIGNMENTS": buffers.alignments,
-            "PAST": buffers.past,
-        }
+    def _entries(self, buffers: LSTMBuffers) -> dict:
+        """What every loop reads and writes of its buffers, by place in the table."""
+        found = {name.upper(): x for name, x in vars(buffers).items()}
+        found |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": found.pop("ROWS")}
+        found["WEIGHT"] = buffers.weight.to(self.operand_dtype)
+        if isinstance(buffers, AttentionBuffers):
+            found["SYMBOLS"] = buffers.memory.shape[1]
+            found["LOCATION_WEIGHT"] = buffers.location_weight.T
+        return found | {name: _aligned(found[name]) for name in READ if found.get(name) is not None}
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
         """What both backward loops read beside those."""
@@ -462,7 +442,7 @@ class Graphs:
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         _, batch_size, size = buffers.cells.shape
-        entries = self._attention_entries(buffers) | {
+        entries = self._entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
             "ENERGIES": self._empty(*buffers.mask.shape),
@@ -470,7 +450,7 @@ class Graphs:
         self._forward(self._attention, buffers.rows, entries)
 
     def decoder_forward(self, buffers: LSTMBuffers) -> None:
-        self._forward(self._decoder, buffers.rows, self._lstm_entries(buffers))
+        self._forward(self._decoder, buffers.rows, self._entries(buffers))
 
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
@@ -480,9 +460,8 @@ class Graphs:
         dim, taps = buffers.location_weight.shape
         chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
         parts = GROUPS * batch_size * symbols
-        entries = self._attention_entries(buffers) | {
+        entries = self._entries(buffers) | {
             **self._gradient_entries(buffers, grad_states, self.setting.attention),
-            "QUERY_WEIGHT": _aligned(buffers.query_weight),
             "QUERY_PARTS": self._empty(symbols, batch_size, dim),
             "QUERIES": buffers.hidden @ buffers.query_weight.T,
             "GRAD_ALIGNMENTS": None if grad_alignments is None else _aligned(grad_alignments),
@@ -507,6 +486,6 @@ class Graphs:
         )
 
     def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        entries = self._lstm_entries(buffers)
+        entries = self._entries(buffers)
         entries |= self._gradient_entries(buffers, grad_outputs, self.setting.decoder)
         self._decoder_backward.run(len(buffers.cells), entries)

@@ -85,8 +85,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _tanh(x):
-    """From exp of a negative number only, so that nothing overflows; near 0, where that would
-    cancel, the first terms of the series, the rest of which is below 1e-11 of it."""
+    """From exp of a negative number, which cannot overflow; near 0, where that would cancel, the
+    first terms of the series, the rest of which is below 1e-11 of it."""
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
     square = x * x
@@ -163,11 +163,8 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     EARLY: tl.constexpr,  # launched before the launch before it ends
 ):
-    """gates += WEIGHT row of the step before, and the cell; program (units, clips).
-
-    A program holds all four gates of its units: its columns are i, f, g, o of one unit after
-    another. It also adds up its units' part of the query.
-    """
+    """gates += WEIGHT row of the step before, the cell, and the units' part of the query; program
+    (units, clips), whose columns are i, f, g, o of one unit after another."""
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -184,7 +181,8 @@ def lstm_step(
     before = _buffer(table, OPERANDS, OPERAND) + (step - batch) * WIDTH
     weight = _buffer(table, WEIGHT, OPERAND) + weight_row * INNER
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + weight_row[None, :]
-    gates = tl.load(gates, has_row[:, None] & (column_unit < SIZE)[None, :], 0.0)
+    has_column = column_unit < SIZE
+    gates = tl.load(gates, has_row[:, None] & has_column[None, :], 0.0)
     if DROPOUT:
         kept = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
         kept = tl.load(kept, inside, 0)
@@ -199,7 +197,6 @@ def lstm_step(
     _wait(EARLY)
     if not has_step:
         return
-    has_column = column_unit < SIZE
     total = gates + _product(
         before, has_past, weight, has_column, INNER, BLOCK, WARPS, DTYPE, PRECISION
     )
@@ -401,11 +398,9 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
-
-    The softmax's backward pass subtracts sum over n of alignment_n dalignment_n, which is
-    dcontext . context + sum over n of alignment_n (what comes from elsewhere): so programs need
-    not wait for each other.
+    """denergy of some symbols and their part of the query's gradient; program (clip, symbols). The
+    softmax's backward pass subtracts sum over n of alignment_n dalignment_n: as dcontext . context
+    + sum over n of alignment_n (what comes from elsewhere) programs need not wait for each other.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)

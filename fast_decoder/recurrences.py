@@ -1,7 +1,7 @@
 """The two recurrences as functions that autograd can differentiate, with their buffers.
 
-Each works over all steps at once but for its loop. The loop is one of `loops`, which is
-`plain.PlainLoops` or `graphs.Graphs`: both have the same four methods on the buffers below.
+The loops over steps are those of `loops`: `plain.PlainLoops` or `graphs.Graphs`, which have the
+same four methods on the buffers below.
 
 In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
@@ -22,8 +22,7 @@ class LSTMBuffers:
 
     keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
     weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context
-    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; forward activates, backward makes
-    # gradients of them
+    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; activated; then their gradients
     cells: torch.Tensor  # [T, B, S], written forward
     rows: torch.Tensor  # [T, B, W], the hidden state after dropout, which forward writes; context
 
@@ -44,8 +43,8 @@ class AttentionBuffers(LSTMBuffers):
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
     alignments: torch.Tensor  # [T, B, N], written forward
-    past: torch.Tensor  # [T, B, 2, N + K - 1], zero; forward writes its middle: the previous and
-    # the cumulative alignment that each step looks back at
+    past: torch.Tensor  # [T, B, 2, N + K - 1], zeros around the previous and the cumulative
+    # alignment that each step looks back at, which forward writes
 
 
 @dataclass
@@ -161,10 +160,8 @@ class AttentionRecurrence(Function):
 
 
 class DecoderLSTM(Function):
-    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees.
-
-    Its outputs are [hidden, context], as the projections want them.
-    """
+    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees;
+    its outputs are [hidden, context], as the projections want them."""
 
     @staticmethod
     def forward(

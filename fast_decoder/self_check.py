@@ -35,7 +35,7 @@ from model import Decoder
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
 SECONDS = 180  # the limit of one process, which mostly compiles the kernels
-# Symbols of each clip. The second batch has the programs of large batches and of long texts.
+# Symbols of each clip; the second batch has the programs of large batches and of long texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
 # Errors are relative to each tensor's largest value: at most the first, which is float32's, or so
@@ -57,17 +57,14 @@ BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 class Answer(NamedTuple):
     """What is known of the kernels on a GPU."""
 
-    mode: str  # of MODES: the kernels with early or with late launches, or plain operations
+    mode: str  # of MODES
     found: list[str]  # of each mode that was tried: the largest error, or what failed
     facts: dict  # what it holds for: GPU, versions, sizes, precision
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """The cached answer for this GPU, else a new one, which is cached.
-
-    Args:
-        autocast: the precision of autocast, None without. TF32 is as torch's switch stands.
-    """
+    """The cached answer for this GPU, else a new one, which is cached; TF32 is as torch's switch
+    stands, and `autocast` is None without."""
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
     try:
@@ -95,11 +92,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """The training decoder to use after this answer, and how it runs, in a phrase.
-
-    Args:
-        warn: whether this process says what is wrong, and what to report, if anything is.
-    """
+    """The training decoder to use after this answer, and how it runs, in a phrase; with `warn`
+    what is wrong is said, and what to report."""
     uses = f"Triton kernels in CUDA graphs, {answer.found[-1]}"
     decoder: Callable = fast_decoder.teacher_forced
     if answer.mode == "plain":

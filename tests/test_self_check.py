@@ -221,8 +221,8 @@ def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
 
 WITHOUT_ADDRESS = """
 from fast_decoder import graphs, self_check
-entries = graphs.Graphs._attention_entries
-graphs.Graphs._attention_entries = lambda self, buffers: entries(self, buffers) | {"GATES": None}
+entries = graphs.Graphs._entries
+graphs.Graphs._entries = lambda self, buffers: entries(self, buffers) | {"GATES": None}
 self_check.main()
 """
 
