@@ -19,14 +19,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fast_decoder import TOLERANCE, assert_golden, errors_by_precision, problem
+from helpers import assert_same
+from test_fast_decoder import (
+    TOLERANCE,
+    assert_golden,
+    equals_reference,
+    errors_by_precision,
+    passes_do_not_interfere,
+    problem,
+)
 
 import fast_decoder
 import model
 from benchmarks import kernels as benchmark
 from data_utils import synthetic_batch
 from fast_decoder import graphs, operations
-from fast_decoder.parity import Problem, relative_errors
+from fast_decoder.parity import EQUAL, Problem, relative_errors
 from hparams import HParams, create_hparams
 from training.trainer import AUTOCAST_DTYPES, MicroBatch, Trainer
 
@@ -85,15 +93,6 @@ def change(monkeypatch, constants, **more):
 
 
 @pytest.fixture(autouse=True)
-def tf32_as_before():
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [switch.allow_tf32 for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
-
-
-@pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
         torch.backends.cudnn.allow_tf32 = False  # the reference's layers
@@ -123,9 +122,9 @@ def guarded_buffers(monkeypatch):
     assert all(torch.isnan(x).all() for x in surroundings)
 
 
-def run(case, function, weights=(1.0, 1.0, 1.0), precision=None):
+def run(case, function, precision=None):
     """`Problem.run` where the kernels are."""
-    return case.to(device=DEVICE).run(function, weights, precision)
+    return case.to(device=DEVICE).run(function, precision=precision)
 
 
 def graphs_of(case):
@@ -134,13 +133,9 @@ def graphs_of(case):
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
 
-def assert_parity(case, weights=(1.0, 1.0, 1.0)):
-    expected = run(case, model.teacher_forced, weights)
-    actual = run(case, fast_decoder.teacher_forced, weights)
+def assert_parity(case, weights=EQUAL):
+    equals_reference(case.to(device=DEVICE), weights)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
-    errors = relative_errors(actual, expected)
-    worst = max(errors, key=errors.get)
-    assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
 
 
 # ---------------------------------------------------------------------------- the same results
@@ -235,11 +230,7 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((7, 3), (2, 4)), ((30, 2),), ((5, 6), (4, 1), (9, 3))):
-        case = problem(lengths)
-        case.decoder = decoder
-        expected = run(case, model.teacher_forced)
-        errors = relative_errors(run(case, fast_decoder.teacher_forced), expected)
-        assert max(errors.values()) < TOLERANCE[torch.float32]
+        assert_parity(replace(problem(lengths), decoder=decoder))
     assert graphs._graphs.cache_info().misses == 1
 
 
@@ -267,25 +258,12 @@ def test_the_table_advances_by_chunks_to_the_end(backwards):
 
 def test_two_runs_are_bitwise_equal():
     case = problem(((7, 5), (2, 4)))
-    one, two = (run(case, fast_decoder.teacher_forced) for _ in range(2))
-    for name, tensor in one.items():
-        assert torch.equal(tensor, two[name]), name
+    assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
 def test_two_forward_passes_before_backward_do_not_interfere():
     one, two = problem(((4, 5), (2, 3))), problem(((4, 4), (3, 2)))  # of one bucket
-    two.decoder = one.decoder
-    cases = [case.to(device=DEVICE) for case in (one, two)]
-    expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in cases]
-    memories = [case.memory.clone().requires_grad_() for case in cases]
-    losses = [
-        case.loss(replace(case, memory=memory).outputs())
-        for case, memory in zip(cases, memories, strict=True)
-    ]
-    for loss in losses:
-        loss.backward()
-    for memory, wanted in zip(memories, expected, strict=True):
-        assert torch.equal(memory.grad, wanted)
+    passes_do_not_interfere(one.to(device=DEVICE), two.to(device=DEVICE))
 
 
 @interpreted_only
@@ -379,8 +357,7 @@ def test_a_gpu_replays_what_it_would_launch():
         eager = run(case, fast_decoder.teacher_forced)
     finally:
         graphs._Loop.run = loop_run
-    for name, tensor in replayed.items():
-        assert torch.equal(tensor, eager[name]), name
+    assert_same(replayed, eager)
 
 
 @gpu_only
@@ -393,8 +370,7 @@ def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     late = run(case, fast_decoder.teacher_forced)
     for results in early:
-        for name, tensor in results.items():
-            assert torch.equal(tensor, late[name]), name
+        assert_same(results, late)
 
 
 def full_size(lengths):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import TINY
-from test_decoder_kernels import language_patched_once, tf32_as_before  # noqa: F401 (used here)
+from test_decoder_kernels import language_patched_once  # noqa: F401 (used here)
 from test_model import MELS, tiny_batch
 
 import fast_decoder
@@ -34,7 +34,7 @@ RIGHT, WRONG = (True, "mel: 1e-7"), (False, "grad memory: 1")
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
 interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 
 @pytest.fixture(autouse=True)

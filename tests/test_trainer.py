@@ -20,16 +20,7 @@ from training.trainer import (
 )
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _switches():
-    """What a Trainer sets for the whole process, put back."""
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [switch.allow_tf32 for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
+pytestmark = pytest.mark.usefixtures("tf32_as_before")
 
 
 def tiny(**settings):
