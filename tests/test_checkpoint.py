@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers import LONG, assert_same, flags, load, newest
+from helpers import LONG, assert_same, flags, load, newest, tiny
 from runs import snapshot, stopped_inside_an_epoch
 
 import speaking
@@ -18,11 +18,6 @@ from errors import UserError
 from hparams import create_hparams
 from model import Tacotron2
 from training import checkpoint, setup
-
-SMALL = create_hparams(
-    "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
-    "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8"
-)
 
 
 def state(iteration: int) -> dict:
@@ -189,7 +184,7 @@ def test_what_is_no_checkpoint_is_refused(make, message, tmp_path):
 
 def random_model(seed: int) -> Tacotron2:
     torch.manual_seed(seed)
-    return Tacotron2(SMALL)
+    return Tacotron2(create_hparams(tiny()))
 
 
 def test_weights_load_with_or_without_wrapper_prefix():
@@ -214,7 +209,7 @@ def test_weights_that_do_not_fit_are_listed():
     model, theirs = random_model(2), random_model(1).state_dict()
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
-    theirs["postnet.convolutions.0.0.conv.weight"] = torch.zeros(8, 80, 5, dtype=torch.int64)
+    theirs["postnet.convolutions.0.0.conv.weight"] = torch.zeros(8, 10, 5, dtype=torch.int64)
     del theirs["decoder.gate_layer.linear_layer.bias"]
     with pytest.raises(UserError, match=r"some\.pt does not fit") as refusal:
         checkpoint.load_weights(model, {"state_dict": theirs}, "some.pt")

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same
+from helpers import assert_same, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +18,6 @@ from training.memory_check import check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer
 
 CPU = torch.device("cpu")
-SMALL = (
-    "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
-    "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
-    "n_mel_channels=4,batch_size=3"
-)
 corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
 
 
@@ -103,7 +98,7 @@ class WatchedTrainer(Trainer):
     """A small model; `act(kind, batch)` is called before each step."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
-        super().__init__(create_hparams(f"{SMALL},{text}"), device)
+        super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
         self.batches: list[tuple] = []
         self.act = act
         self.model.register_forward_pre_hook(self._watch)
@@ -121,34 +116,29 @@ class WatchedTrainer(Trainer):
         return [(tuple(batch.mel.shape), tuple(batch.text.shape)) for batch in of_kind]
 
 
+def state_of(trainer: Trainer) -> dict:
+    """All that the check could change."""
+    model, on_gpu = trainer.model, trainer.device.type == "cuda"
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    state = {"model": dict(model.state_dict()), "gradients": gradients, "mode": model.training}
+    state["random"] = [torch.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None]
+    return copy.deepcopy(state)
+
+
 @pytest.mark.parametrize("device", devices(), ids=str)
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_memory_check_leaves_no_trace(device, with_gradients):
     trainer = WatchedTrainer(device=device)
-    model, gradients = trainer.model, {}
-    if with_gradients:
-        for name, parameter in model.named_parameters():
-            parameter.grad = torch.randn_like(parameter)
-            gradients[name] = parameter.grad.clone()
-    before = copy.deepcopy(dict(model.state_dict()))
-    generator_before = torch.get_rng_state()
-    device_before = torch.cuda.get_rng_state() if device.type == "cuda" else None
+    for parameter in trainer.model.parameters() if with_gradients else ():
+        parameter.grad = torch.randn_like(parameter)
+    before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
     assert trainer.shapes("training") == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
     assert (peak > 0) == (device.type == "cuda")
-    assert model.training
-    assert_same(dict(model.state_dict()), before)
-    assert torch.equal(torch.get_rng_state(), generator_before)
-    if device_before is not None:
-        assert torch.equal(torch.cuda.get_rng_state(), device_before)
-    for name, parameter in model.named_parameters():
-        if with_gradients:
-            assert torch.equal(parameter.grad, gradients[name])
-        else:
-            assert parameter.grad is None
+    assert_same(state_of(trainer), before)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +154,11 @@ def test_out_of_memory_leaves_no_trace_either(error):
         raise error
 
     trainer = WatchedTrainer(act=fail)
-    before, random = copy.deepcopy(dict(trainer.model.state_dict())), torch.get_rng_state()
+    before = state_of(trainer)
     with pytest.raises(UserError, match="not even one clip of 20 frames") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
     assert "not even one clip of 12 frames" in str(refusal.value)  # of the validation's
-    assert_same(dict(trainer.model.state_dict()), before)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert trainer.model.training
-    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    assert_same(state_of(trainer), before)
 
 
 # ---------------------------------------------------------------------------- the advice

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import TINY
+from helpers import tiny
 from test_decoder_kernels import language_patched_once  # noqa: F401 (used here)
 from test_model import MELS, tiny_batch
 
@@ -28,8 +28,7 @@ pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 IN_A_PROCESS = self_check.check_in_process
-SETTINGS = TINY | {"decoder": "fast", "n_mel_channels": MELS}
-HPARAMS = create_hparams(",".join(f"{name}={value}" for name, value in SETTINGS.items()))
+HPARAMS = create_hparams(tiny(decoder="fast", n_mel_channels=MELS))
 RIGHT, WRONG = (True, "mel: 1e-7"), (False, "grad memory: 1")
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
