@@ -59,9 +59,6 @@ def stop_here(*_) -> None:
     raise StopHere
 
 
-# ---------------------------------------------------------------------------- killed
-
-
 def half_of_a_checkpoint(call: int) -> None:
     save, calls = torch.save, 0
 

@@ -25,9 +25,6 @@ def devices() -> list[torch.device]:
     return [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
 
-# ---------------------------------------------------------------------------- which batches
-
-
 @settings(deadline=None, max_examples=150)
 @given(
     corpus=corpora,
@@ -159,9 +156,6 @@ def test_out_of_memory_leaves_no_trace_either(error):
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
     assert "not even one clip of 12 frames" in str(refusal.value)  # of the validation's
     assert_same(state_of(trainer), before)
-
-
-# ---------------------------------------------------------------------------- the advice
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:

@@ -82,9 +82,6 @@ def is_plain(decoder):
     return getattr(decoder, "keywords", None) == {"loops_for": fast_decoder.plain_loops}
 
 
-# ---------------------------------------------------------------------------- what is found
-
-
 @interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
 def test_right_kernels_train(autocast):
@@ -235,9 +232,6 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
     assert answer.mode == "plain"
     assert "illegal memory access" in answer.found[-1]
     assert torch.ones(2, device="cuda").sum().item() == 2
-
-
-# ---------------------------------------------------------------------------- what is tried
 
 
 @pytest.mark.parametrize("second", [RIGHT, WRONG])
