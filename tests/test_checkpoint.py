@@ -179,9 +179,6 @@ def test_what_is_no_checkpoint_is_refused(make, message, tmp_path):
         checkpoint.load_checkpoint(path)
 
 
-# ---------------------------------------------------------------------------- weights
-
-
 def random_model(seed: int) -> Tacotron2:
     torch.manual_seed(seed)
     return Tacotron2(create_hparams(tiny()))
