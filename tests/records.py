@@ -86,7 +86,7 @@ def write_run(
     minutes=lambda epoch: 3.0,
     overrides="",
     lengths=LENGTHS,
-    clips=None,
+    validation_clips=10,
     **record,
 ):
     """A run's folder as train.py leaves it. `loss` and `minutes` are functions of the epoch."""
@@ -95,13 +95,9 @@ def write_run(
         f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"
         f"dynamic_batch_size={'-DBS' in name},batch_randomization={name.endswith('-BR')},"
     )
-    training_clips, validation_clips = clips or (len(lengths), 10)
-    corpus = CORPUS | {
-        "training_clips": training_clips,
-        "validation_clips": validation_clips,
-        "training_frames": int(np.sum(lengths)),
-    }
-    lines = [run_line(settings + overrides, **{"corpus": corpus} | record)]
+    counts = {"training_clips": len(lengths), "validation_clips": validation_clips}
+    counts["training_frames"] = int(np.sum(lengths))
+    lines = [run_line(settings + overrides, **{"corpus": CORPUS | counts} | record)]
     for epoch in range(1, epochs + 1):
         lines.append(epoch_line(epoch, minutes=minutes(epoch)))
         if epoch % step == 0:

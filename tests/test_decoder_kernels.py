@@ -19,14 +19,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fast_decoder import TOLERANCE, assert_golden, errors_by_precision, problem
+from helpers import assert_same
+from test_fast_decoder import (
+    TOLERANCE,
+    assert_golden,
+    equals_reference,
+    errors_by_precision,
+    passes_do_not_interfere,
+    problem,
+)
 
 import fast_decoder
 import model
 from benchmarks import kernels as benchmark
 from data_utils import synthetic_batch
 from fast_decoder import graphs, operations
-from fast_decoder.parity import Problem, relative_errors
+from fast_decoder.parity import EQUAL, Problem, relative_errors
 from hparams import HParams, create_hparams
 from training.trainer import AUTOCAST_DTYPES, MicroBatch, Trainer
 
@@ -85,15 +93,6 @@ def change(monkeypatch, constants, **more):
 
 
 @pytest.fixture(autouse=True)
-def tf32_as_before():
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [switch.allow_tf32 for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
-
-
-@pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
         torch.backends.cudnn.allow_tf32 = False  # the reference's layers
@@ -101,7 +100,6 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
-    fast_decoder._warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
@@ -124,9 +122,9 @@ def guarded_buffers(monkeypatch):
     assert all(torch.isnan(x).all() for x in surroundings)
 
 
-def run(case, function, weights=(1.0, 1.0, 1.0), precision=None):
+def run(case, function, precision=None):
     """`Problem.run` where the kernels are."""
-    return case.to(device=DEVICE).run(function, weights, precision)
+    return case.to(device=DEVICE).run(function, precision=precision)
 
 
 def graphs_of(case):
@@ -135,13 +133,9 @@ def graphs_of(case):
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
 
-def assert_parity(case, weights=(1.0, 1.0, 1.0)):
-    expected = run(case, model.teacher_forced, weights)
-    actual = run(case, fast_decoder.teacher_forced, weights)
+def assert_parity(case, weights=EQUAL):
+    equals_reference(case.to(device=DEVICE), weights)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
-    errors = relative_errors(actual, expected)
-    worst = max(errors, key=errors.get)
-    assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
 
 
 # ---------------------------------------------------------------------------- the same results
@@ -236,11 +230,7 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((7, 3), (2, 4)), ((30, 2),), ((5, 6), (4, 1), (9, 3))):
-        case = problem(lengths)
-        case.decoder = decoder
-        expected = run(case, model.teacher_forced)
-        errors = relative_errors(run(case, fast_decoder.teacher_forced), expected)
-        assert max(errors.values()) < TOLERANCE[torch.float32]
+        assert_parity(replace(problem(lengths), decoder=decoder))
     assert graphs._graphs.cache_info().misses == 1
 
 
@@ -268,25 +258,12 @@ def test_the_table_advances_by_chunks_to_the_end(backwards):
 
 def test_two_runs_are_bitwise_equal():
     case = problem(((7, 5), (2, 4)))
-    one, two = (run(case, fast_decoder.teacher_forced) for _ in range(2))
-    for name, tensor in one.items():
-        assert torch.equal(tensor, two[name]), name
+    assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
 def test_two_forward_passes_before_backward_do_not_interfere():
     one, two = problem(((4, 5), (2, 3))), problem(((4, 4), (3, 2)))  # of one bucket
-    two.decoder = one.decoder
-    cases = [case.to(device=DEVICE) for case in (one, two)]
-    expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in cases]
-    memories = [case.memory.clone().requires_grad_() for case in cases]
-    losses = [
-        case.loss(replace(case, memory=memory).outputs())
-        for case, memory in zip(cases, memories, strict=True)
-    ]
-    for loss in losses:
-        loss.backward()
-    for memory, wanted in zip(memories, expected, strict=True):
-        assert torch.equal(memory.grad, wanted)
+    passes_do_not_interfere(one.to(device=DEVICE), two.to(device=DEVICE))
 
 
 @interpreted_only
@@ -380,8 +357,7 @@ def test_a_gpu_replays_what_it_would_launch():
         eager = run(case, fast_decoder.teacher_forced)
     finally:
         graphs._Loop.run = loop_run
-    for name, tensor in replayed.items():
-        assert torch.equal(tensor, eager[name]), name
+    assert_same(replayed, eager)
 
 
 @gpu_only
@@ -394,8 +370,7 @@ def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     late = run(case, fast_decoder.teacher_forced)
     for results in early:
-        for name, tensor in results.items():
-            assert torch.equal(tensor, late[name]), name
+        assert_same(results, late)
 
 
 def full_size(lengths):
@@ -470,8 +445,7 @@ def test_graphs_that_fail_leave_plain_operations(monkeypatch):
     case = problem(((7, 5), (3, 4)))
     reason = graphs_of(case)
     assert reason == "RuntimeError: out of resource: shared memory"
-    errors = relative_errors(case.run(fast_decoder.teacher_forced), case.run(model.teacher_forced))
-    assert max(errors.values()) < TOLERANCE[torch.float32]
+    equals_reference(case)
 
 
 def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
@@ -543,9 +517,6 @@ def test_without_gradients_no_backward_pass_is_made():
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
-# ---------------------------------------------------------------------------- compiled for a GPU
-
-
 def test_the_kernels_compile_for_a_gpu_and_fit():
     """For sm_90: they spill nothing, and wait for the launch before."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -563,9 +534,6 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
             assert row["products"] > 0, row  # of tensor cores
         if row["name"] in ("lstm_step", "gradient_product"):
             assert row["wide_copies"] > 0, row
-
-
-# ---------------------------------------------------------------------------- training
 
 
 def loss_of(precision, dropout, steps=20):

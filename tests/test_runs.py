@@ -246,7 +246,7 @@ AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_
 
 def test_the_papers_settings_are_no_deviation(tmp_path):
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
-    options = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
+    options = {"overrides": AS_PAPER, "lengths": lengths, "validation_clips": 2_620}
     write_run(tmp_path / "a", "SSB-BR", epochs=222, **options)
     assert deviations(read_runs([tmp_path])) == []
 
