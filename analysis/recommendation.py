@@ -3,18 +3,12 @@
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from analysis.survey import (
-    Survey,
-    Surveyor,
-    in_threads,
-    parameter_values,
-    value_in_words,
-)
+from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
 from hparams import HParams, override_lines
 
@@ -60,7 +54,6 @@ def recommend(
     *,
     batch_capacity: int | None = None,
     epochs: int = 5,
-    progress: Callable[[Iterable, int], Iterable] = lambda found, total: found,
 ) -> list[Survey]:
     """The cheapest of every strategy, with fixed and with dynamic sizes, that mixes enough (or its
     most random one, if none does), and the default SSB-DBS-BR; `limits.ranked` orders them.
@@ -69,10 +62,6 @@ def recommend(
     with randomness, so for every strategy the least random value that mixes enough is sought (by
     bisection). With a limit of memory, which needs `costs`, dynamic sizes take the largest capacity
     whose batches stay below it; else `batch_capacity`, or batch_size * longest clip.
-
-    Args:
-        epochs: planned for every survey.
-        progress: wraps the batchings found, given how many there will be, for a bar.
     """
     usual = {"dynamic_batch_size": True, "batch_capacity": batch_capacity}
 
@@ -90,7 +79,7 @@ def recommend(
 
     jobs = list(itertools.product(STRATEGIES, (False, True)))
     default = surveyor.survey(batch_size, "semi_sorted", epochs=epochs, **usual)
-    return [*progress(in_threads(search, jobs), len(jobs)), default]
+    return [*in_threads("searching", search, jobs), default]
 
 
 def _least_random(
@@ -175,32 +164,49 @@ def described(found: Survey) -> str:
     return name + (f" ({', '.join(notes)})" if notes else "")
 
 
-def reasons(order: Sequence[Survey], surveys: Sequence[Survey], limit: str) -> list[str]:
-    """What it costs, how it mixes, what it fits and what comes next, what it learns."""
-    best, *others = order
+def advice(
+    order: Sequence[Survey], surveys: Sequence[Survey], least_novelty: str, measured_frames: float
+) -> list[str]:
+    """What the first of `order` costs, how it mixes, what it fits and what comes next, what it
+    learns and how to train with it. Steps were measured up to `measured_frames` a batch."""
+    best = order[0]
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
     if not math.isnan(best.seconds_per_epoch):
         cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
+    by_kind = {(one.strategy, one.dynamic_batch_size): one for one in surveys}
+    usual, paper = by_kind["random", False], by_kind["semi_sorted", True]
     compared = [
         f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'} "
         f"than {described(other)}"
-        for other in surveys
-        if (other.strategy, other.dynamic_batch_size) in (("random", False), ("semi_sorted", True))
+        for other in (usual, paper)
     ]
-    mixed = f"novelty {best.novelty:.4f}, the least allowed is {limit}"
+    mixed = f"novelty {best.novelty:.4f}, the least allowed is {least_novelty}"
     if math.isnan(best.novelty):
         mixed = "no two clips share a batch"
     fits = f"largest batch {best.largest_batch_frames:,.0f} frames, {best.largest_batch_size} clips"
     if not math.isnan(best.peak_bytes):
         fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
-    for rival in [other for other in others if other.strategy != best.strategy][:1]:
+    for rival in [other for other in order if other.strategy != best.strategy][:1]:
         fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
-    return [
+    lines = [
+        f"Recommended: {described(best)}",
         f"cheapest: {cost}, {' and '.join(compared)}",
         f"mixing: {mixed}",
         fits,
         f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}",
     ]
+    if best.largest_batch_frames > 1.05 * measured_frames:
+        lines.append(
+            f"warning: steps were measured up to {measured_frames:,} frames a batch; the costs of "
+            "larger ones are extrapolated"
+        )
+    if best.num_batches < 0.5 * usual.num_batches:
+        lines.append(
+            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
+            f"{usual.num_batches:,.0f}: an epoch is shorter but may teach less"
+        )
+    own = batching_overrides(best)
+    return [*lines, f"to train with your own settings, add to them: {own}"]
 
 
 def what_was_learned(strategy: str, dynamic: bool) -> str:

@@ -5,10 +5,9 @@ Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are thos
 
 import bisect
 import functools
-import inspect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,12 +25,12 @@ from batching import (
     plan_epoch,
 )
 from files import map_in_threads
+from hparams import HParams
+from progress import progress_bar
 
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
-DEFAULTS = {
-    name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
-}
+DEFAULTS = {name: getattr(HParams(), name) for name in PARAMETERS.values()}
 MOST_VALUES_NEAR = 40  # tried where padding passes a target
 LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
 MIXING_AND_COSTS = ("spread", "novelty", "seconds_per_epoch", "peak_bytes")
@@ -39,13 +38,17 @@ MEASURED = (*PaddingStats.__annotations__, "capacity_used", *MIXING_AND_COSTS)
 RATES = ("zero_padding_rate", "novelty")
 WITH_ERROR = (*RATES, "average_batch_length", "decoder_steps")
 
-# numpy releases the GIL; each thread holds some hundred bytes a clip.
-in_threads = functools.partial(map_in_threads, threads=4)
-
 
 def value_in_words(strategy: str, value: float) -> str:
     """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
     return PARAMETER[strategy].value_text.format(f"{value:,.10g}")
+
+
+def in_threads(title: str, function: Callable, items: Sequence) -> list:
+    """`function` of every item, with a progress bar. numpy releases the GIL; each thread holds some
+    hundred bytes a clip."""
+    found = map_in_threads(function, items, threads=4)
+    return list(progress_bar(title, len(items), " batchings", iterable=found))
 
 
 # ---------------------------------------------------------------------------- one batching
@@ -105,8 +108,8 @@ class Surveyor:
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
         self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
-        self._sorted_spreads: dict[tuple, float] = {}
-        self._made: dict[tuple, Survey] = {}
+        self._survey_once = functools.cache(self._survey)
+        self._sorted_spread_once = functools.cache(self._sorted_spread)
 
     def survey(
         self, batch_size: int, strategy: str, *, epochs: int = 5, value: Any = None, **options
@@ -121,41 +124,38 @@ class Surveyor:
             BatchingError: as `plan_epoch`.
         """
         parameter = PARAMETERS.get(strategy)
-        if parameter is not None:
-            value = options.get(parameter, DEFAULTS[parameter]) if value is None else value
+        if parameter and value is None:
+            value = options.get(parameter, DEFAULTS[parameter])
         # The parameters of other strategies change nothing.
-        sizes = {k: v for k, v in options.items() if v is not None and k not in DEFAULTS}
-        key = (batch_size, strategy, epochs, value, *sorted(sizes.items()))
-        if key not in self._made:
-            self._made[key] = self._survey(batch_size, strategy, epochs, value, sizes)
-        return self._made[key]
-
-    def _survey(
-        self, batch_size: int, strategy: str, epochs: int, value: Any, sizes: dict
-    ) -> Survey:
-        parameter = PARAMETERS.get(strategy)
-
-        def plan_of(strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
-            options |= sizes | {"seed": self.seed, "epoch": epoch}
-            return plan_epoch(self.lengths, batch_size, strategy, **options)
-
-        key = (batch_size, *sorted(sizes.items()))
-        if key not in self._sorted_spreads:
-            self._sorted_spreads[key] = pair_spread(self.lengths, plan_of("sorted"))
-        default_capacity = batch_size * self.longest
-        capacity = sizes.get("batch_capacity") or default_capacity
+        sizes = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
         own = {parameter: value} if parameter else {}
-        plans = [plan_of(strategy, epoch, **own) for epoch in range(epochs + 1)]
+        return self._survey_once(batch_size, strategy, epochs, **sizes, **own)
+
+    def _plan(self, batch_size: int, strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
+        return plan_epoch(
+            self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
+        )
+
+    def _sorted_spread(self, batch_size: int, **sizes: Any) -> float:
+        return pair_spread(self.lengths, self._plan(batch_size, "sorted", **sizes))
+
+    def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
+        plans = [self._plan(batch_size, strategy, epoch, **options) for epoch in range(epochs + 1)]
+        default_capacity = batch_size * self.longest
+        capacity = options.get("batch_capacity", default_capacity)
+        parameter = PARAMETERS.get(strategy)
+        sizes = {name: value for name, value in options.items() if name != parameter}
+        least_spread = self._sorted_spread_once(batch_size, **sizes)
         rows = [
-            self._measured(plan, before, capacity, self._sorted_spreads[key])
+            self._measured(plan, before, capacity, least_spread)
             for before, plan in itertools.pairwise(plans)
         ]
         return Survey(
             strategy=strategy,
             parameter=parameter,
-            value=value if parameter else None,
+            value=options.get(parameter or ""),
             batch_size=batch_size,
-            dynamic_batch_size=sizes.get("dynamic_batch_size", False),
+            dynamic_batch_size=options.get("dynamic_batch_size", False),
             batch_capacity=None if capacity == default_capacity else capacity,
             # With one epoch, the epoch before it shows how much one differs from another.
             **_combined(rows, [self._padding(plans[0])] if epochs == 1 else []),
@@ -165,7 +165,7 @@ class Surveyor:
         return asdict(padding_stats(self.lengths, plan, self.frames_per_step))
 
     def _measured(
-        self, plan: EpochPlan, before: EpochPlan, capacity: float, sorted_spread: float
+        self, plan: EpochPlan, before: EpochPlan, capacity: float, least_spread: float
     ) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
         found = self._padding(plan) | dict.fromkeys(MIXING_AND_COSTS, math.nan)
@@ -174,9 +174,9 @@ class Surveyor:
         if len(plan) < len(self.lengths):  # else every clip is alone in its batch
             found["novelty"] = pair_novelty(plan, before)
             # Sorted batches are no better than random ones where one batch holds all clips.
-            if self.lengths.min() < self.longest and sorted_spread < 1 - 1e-9:
+            if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
                 spread = pair_spread(self.lengths, plan)
-                found["spread"] = (spread - sorted_spread) / (1 - sorted_spread)
+                found["spread"] = (spread - least_spread) / (1 - least_spread)
         if self.costs is not None:
             longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
             found["seconds_per_epoch"] = float(self.costs.seconds(plan.sizes, longest).sum())
@@ -253,17 +253,16 @@ def match_zero_padding(
     def rate(value: int) -> float:
         if value not in known:
             rates = []
-            for seed, x in enumerate(draws):
-                for epoch in range(1, epochs + 1):
-                    options: dict[str, Any] = {"seed": seed, "epoch": epoch, name: value}
-                    plan = plan_epoch(x, batch_size, strategy, **options)
-                    rates.append(padding_stats(x, plan).zero_padding_rate)
+            for (seed, x), epoch in itertools.product(enumerate(draws), range(1, epochs + 1)):
+                options: dict[str, Any] = {"seed": seed, "epoch": epoch, name: value}
+                plan = plan_epoch(x, batch_size, strategy, **options)
+                rates.append(padding_stats(x, plan).zero_padding_rate)
             known[value] = float(np.mean(rates))
         return known[value]
 
     place = bisect.bisect_right(values, target, key=rate)
     reach = max(3, place // 10)
     near = values[max(0, place - reach) : place + reach + 1]
-    list(in_threads(rate, near[:: -(-len(near) // MOST_VALUES_NEAR)]))
+    in_threads("matching", rate, near[:: -(-len(near) // MOST_VALUES_NEAR)])
     below = [(zpr, -value) for value, zpr in known.items() if zpr <= target]
     return (-max(below)[1], max(below)[0]) if below else None
