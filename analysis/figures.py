@@ -23,7 +23,6 @@ from batching import (
     REGISTRY,
     STRATEGIES,
     BatchingError,
-    EpochPlan,
     batching_name,
     padding_stats,
     plan_epoch,
@@ -50,6 +49,7 @@ STYLES = {
     "alternated_sort": Style("#E69F00", "X", (2.5, 1.2)),
 }
 GREY = "#555555"
+ROW_LABELS = ("ZPR (%)", "ABL (frames)", "batch length (frames)")  # of the sweeps
 MOST_DOTS = 50_000  # in a panel
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
@@ -77,20 +77,9 @@ def draw_padded_batches(lengths: Sequence[int] | np.ndarray, *, dynamic: bool) -
     Batch size 8, local randomization factor 0.15, as in the paper. The clips are drawn at random
     from `lengths`; fewer than 48 are all taken.
     """
-    lengths = np.asarray(lengths)
-    clips = lengths[np.random.default_rng(0).permutation(len(lengths))[:48]]
-    panels = []
-    for strategy in ("random", "sorted", "semi_sorted"):
-        plan = plan_epoch(
-            clips, 8, strategy, local_randomization_factor=0.15, dynamic_batch_size=dynamic
-        )
-        rate = padding_stats(clips, plan).zero_padding_rate
-        title = f"{batching_name(strategy, dynamic, False)}: ZPR {rate:.1%}, batches: {len(plan)}"
-        panels.append((strategy, title, plan))
-    note = f"the {len(clips)} clips, in order; under each batch its number of clips"
-    if dynamic:
-        note += f" (capacity 8 × {clips.max()} = {8 * clips.max():,} frames)"
-    return _draw_batches(clips, panels, note)
+    clips = np.random.default_rng(0).permutation(np.asarray(lengths))[:48]
+    batchings = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
+    return _draw_batches(clips, 8, batchings, local_randomization_factor=0.15)
 
 
 def draw_epoch_excerpt(
@@ -101,44 +90,47 @@ def draw_epoch_excerpt(
     The batches are planned for the whole corpus: of 48 clips alone SSB-DBS pads several times as
     much. The titles are about the whole epoch.
     """
-    lengths, panels = np.asarray(lengths), []
-    for strategy, dynamic in (("random", False), ("semi_sorted", True)):
-        plan = plan_epoch(
-            lengths, batch_size, strategy, dynamic_batch_size=dynamic, batch_randomization=True
-        )
-        stats = padding_stats(lengths, plan)
-        title = (
-            f"{batching_name(strategy, dynamic, True)}: {stats.zero_padding_rate:.0%} padding, "
-            f"{len(plan):,} batches, together {stats.decoder_steps:,.0f} frames long"
-        )
-        first = plan.rearranged(np.flatnonzero(plan.starts < clips))
-        panels.append((strategy, title, first))
-    note = "the first batches of an epoch, a bar a clip; under each batch its number of clips"
-    return _draw_batches(lengths, panels, note)
+    batchings = [("random", False), ("semi_sorted", True)]
+    return _draw_batches(
+        np.asarray(lengths), batch_size, batchings, clips, batch_randomization=True
+    )
 
 
 def _draw_batches(
-    clips: np.ndarray, panels: Sequence[tuple[str, str, EpochPlan]], note: str
+    lengths: np.ndarray,
+    batch_size: int,
+    batchings: Sequence[tuple[str, bool]],
+    shown: int = 48,
+    **options: Any,
 ) -> Figure:
-    """A panel for each (strategy, title, batches): a bar a clip, its real frames filled and its
-    padding hatched; batches are set apart."""
-    figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
-    rows = figure.subplots(len(panels), 1, sharey=True)
+    """A panel for each (strategy, dynamic sizes) with the first batches of an epoch, as many as
+    hold the `shown` first clips: a bar a clip, its real frames filled and its padding hatched."""
+    figure = Figure(figsize=(9, 2.3 * len(batchings)), layout="constrained")
+    rows = figure.subplots(len(batchings), 1, sharey=True)
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
-    for axes, (strategy, title, plan) in zip(rows, panels, strict=True):
-        colour, real, sizes = STYLES[strategy].colour, clips[plan.order], plan.sizes
-        longest = np.maximum.reduceat(real, plan.starts)
-        left = plan.starts + np.arange(len(plan))  # a clip's width between batches
-        x = np.arange(len(real)) + plan.batch_of_place + 0.5
-        padding = longest[plan.batch_of_place] - real
+    for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
+        plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
+        stats, colour = padding_stats(lengths, plan), STYLES[strategy].colour
+        first = plan.rearranged(np.flatnonzero(plan.starts < shown))
+        real, batch_of_clip = lengths[first.order], first.batch_of_place
+        longest = np.maximum.reduceat(real, first.starts)
+        left = first.starts + np.arange(len(first))  # a clip's width between batches
+        x = np.arange(len(real)) + batch_of_clip + 0.5
+        padding = longest[batch_of_clip] - real
         axes.bar(x, real, width=0.82, color=colour, linewidth=0)
         axes.bar(x, padding, bottom=real, width=0.82, linewidth=0.5, edgecolor=colour, **hatched)
-        axes.hlines(longest, left, left + sizes, color=colour, linewidth=1.2)
-        axes.set(xlim=(-1, x[-1] + 1.5), ylim=(0, clips.max() * 1.12), ylabel="frames")
-        axes.set_xticks(left + sizes / 2, [str(size) for size in sizes])
+        axes.hlines(longest, left, left + first.sizes, color=colour, linewidth=1.2)
+        axes.set(xlim=(-1, x[-1] + 1.5), ylim=(0, lengths.max() * 1.12), ylabel="frames")
+        axes.set_xticks(left + first.sizes / 2, [str(size) for size in first.sizes])
         axes.tick_params(axis="x", length=0)
+        name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
+        title = (
+            f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together "
+            f"{stats.decoder_steps:,.0f} frames long"
+        )
         axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(note)
+    clips = f"{len(lengths)} clips" if len(lengths) <= shown else "first batches of an epoch"
+    axes.set_xlabel(f"the {clips}, a bar a clip; under each batch its number of clips")
     handles = [
         Patch(facecolor=GREY, edgecolor=GREY, label="real frames"),
         Patch(edgecolor=GREY, label="padding", **hatched),
@@ -198,7 +190,7 @@ def draw_parameter_sweeps(
         lower.set(xlabel=f"number of the batch ({words})", ylim=(0, surveyor.longest * 1.25))
         lower.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         lower.legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
-    for axes, label in zip(grid[:, 0], ("ZPR (%)", "ABL (frames)", "batch length (frames)")):
+    for axes, label in zip(grid[:, 0], ROW_LABELS, strict=True):
         axes.set_ylabel(label)
     seaborn.despine(fig=figure)
     return figure

@@ -56,7 +56,8 @@ def recommend(
     epochs: int = 5,
 ) -> list[Survey]:
     """The cheapest of every strategy, with fixed and with dynamic sizes, that mixes enough (or its
-    most random one, if none does), and the default SSB-DBS-BR; `limits.ranked` orders them.
+    most random one, if none does), RAND first, and last the default SSB-DBS-BR; `limits.ranked`
+    orders them.
 
     Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
     with randomness, so for every strategy the least random value that mixes enough is sought (by
@@ -165,21 +166,36 @@ def described(found: Survey) -> str:
 
 
 def advice(
-    order: Sequence[Survey], surveys: Sequence[Survey], least_novelty: str, measured_frames: float
+    tried: Sequence[Survey], limits: Limits, least_novelty: str, measured_frames: float
 ) -> list[str]:
-    """What the first of `order` costs, how it mixes, what it fits and what comes next, what it
-    learns and how to train with it. Steps were measured up to `measured_frames` a batch."""
-    best = order[0]
+    """The lines about the best that `recommend` tried: its cost, mixing and memory, what comes
+    next, what it learns; or about the limit that none keeps, and the best that can be had.
+
+    Args:
+        least_novelty: the limit and where it comes from.
+        measured_frames: of the largest batch whose step was timed.
+    """
+    memory, fitting = f"{limits.max_bytes / 1e9:g} GB", [one for one in tried if limits.fits(one)]
+    if not fitting:
+        best = min(tried, key=lambda found: found.peak_bytes)
+        least = f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
+        return [f"Nothing to recommend: no batching fits into {memory}: the least is {least}"]
+    order = limits.ranked(tried)
+    if not order:
+        best = max(fitting, key=lambda found: found.novelty)
+        within = f" within {memory}" if limits.max_bytes < math.inf else ""
+        most = f"the most is {best.novelty:.4f}, {described(best)}"
+        none = f"no batching reaches novelty {limits.min_novelty:g}{within}"
+        return [f"Nothing to recommend: {none}: {most}"]
+    best, random, paper = order[0], tried[0], tried[-1]
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
     if not math.isnan(best.seconds_per_epoch):
         cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
-    by_kind = {(one.strategy, one.dynamic_batch_size): one for one in surveys}
-    usual, paper = by_kind["random", False], by_kind["semi_sorted", True]
-    compared = [
-        f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'} "
-        f"than {described(other)}"
-        for other in (usual, paper)
-    ]
+    for word, other in ((", ", random), (" and ", paper)):
+        less = (
+            f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'}"
+        )
+        cost += f"{word}{less} than {described(other)}"
     mixed = f"novelty {best.novelty:.4f}, the least allowed is {least_novelty}"
     if math.isnan(best.novelty):
         mixed = "no two clips share a batch"
@@ -188,25 +204,20 @@ def advice(
         fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
     for rival in [other for other in order if other.strategy != best.strategy][:1]:
         fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
-    lines = [
-        f"Recommended: {described(best)}",
-        f"cheapest: {cost}, {' and '.join(compared)}",
-        f"mixing: {mixed}",
-        fits,
-        f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}",
-    ]
+    learned = what_was_learned(best.strategy, best.dynamic_batch_size)
+    lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
+    lines.append(f"learning: {learned}")
     if best.largest_batch_frames > 1.05 * measured_frames:
         lines.append(
             f"warning: steps were measured up to {measured_frames:,} frames a batch; the costs of "
             "larger ones are extrapolated"
         )
-    if best.num_batches < 0.5 * usual.num_batches:
+    if best.num_batches < 0.5 * random.num_batches:
         lines.append(
             f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
-            f"{usual.num_batches:,.0f}: an epoch is shorter but may teach less"
+            f"{random.num_batches:,.0f}: an epoch is shorter but may teach less"
         )
-    own = batching_overrides(best)
-    return [*lines, f"to train with your own settings, add to them: {own}"]
+    return lines
 
 
 def what_was_learned(strategy: str, dynamic: bool) -> str:
@@ -220,17 +231,3 @@ def what_was_learned(strategy: str, dynamic: bool) -> str:
     losses = ", ".join(f"{name} by {mean}% ± {error}" for name, (mean, error) in known.items())
     unknown = "" if (strategy, dynamic) in LEARNED else "not known; "
     return f"{unknown}{study} losses after equal epochs were above RAND's: {losses}"
-
-
-def unmet(tried: Sequence[Survey], limits: Limits) -> str:
-    """The limit that no batching keeps, and the best that can be had."""
-    memory = f"{limits.max_bytes / 1e9:g} GB"
-    fitting = [found for found in tried if limits.fits(found)]
-    if not fitting:
-        best = min(tried, key=lambda found: found.peak_bytes)
-        least = f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
-        return f"no batching fits into {memory}: the least is {least}"
-    best = max(fitting, key=lambda found: found.novelty)
-    within = f" within {memory}" if limits.max_bytes < math.inf else ""
-    most = f"the most is {best.novelty:.4f}, {described(best)}"
-    return f"no batching reaches novelty {limits.min_novelty:g}{within}: {most}"

@@ -20,18 +20,16 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
 from analysis.lengths import read_lengths
-from analysis.recommendation import Limits, advice, overrides, recommend, unmet
+from analysis.recommendation import Limits, advice, batching_overrides, overrides, recommend
 from analysis.step_costs import HOW_TO_MEASURE, read_costs
 from analysis.survey import (
     DEFAULTS,
@@ -44,12 +42,21 @@ from analysis.survey import (
     parameter_values,
 )
 from analysis.tables import markdown_table
-from batching import MOST_COUNTED, REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
+from batching import (
+    MOST_COUNTED,
+    REGISTRY,
+    STRATEGIES,
+    BatchingError,
+    PaddingStats,
+    batching_name,
+    plan_epoch,
+)
 from errors import UserError
 from files import refuse_no_folder, write_atomically
-from hparams import HParams, create_hparams
+from hparams import create_hparams
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
+VARIED = ("comparison", "parameter", "batch_size", "capacity")  # what surveys are for
 BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
 LARGE_CORPUS = 100_000  # clips from which an epoch is a large sample by itself
@@ -194,8 +201,9 @@ class Corpus:
 # ---------------------------------------------------------------------------- surveying
 
 
-def survey_all(corpus: Corpus) -> tuple[dict[str, list[Survey]], list[str]]:
-    """The surveys by what they are for, and which strategies are impossible, and why.
+def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
+    """The surveys, a row for each by the batching's name, with what it is for (`varied`); and which
+    strategies are impossible, and why.
 
     The comparison is over all draws of clips; the sweeps take the first.
     """
@@ -211,109 +219,78 @@ def survey_all(corpus: Corpus) -> tuple[dict[str, list[Survey]], list[str]]:
             jobs += [("parameter", options | {"value": value}) for value in values]
         jobs += [("batch_size", fixed | {"batch_size": size}) for size in BATCH_SIZES]
         jobs += [("capacity", dynamic | {"batch_capacity": c}) for c in corpus.capacities]
+    jobs.sort(key=lambda job: VARIED.index(job[0]))
 
-    def survey(job: tuple[str, dict]) -> Survey | BatchingError:
-        table, options = job
+    def survey(job: tuple[str, dict]) -> dict | str | None:
+        varied, options = job
         surveyors, epochs = corpus.surveyors[:1], corpus.sweep_epochs
-        if table == "comparison":
+        if varied == "comparison":
             surveyors, epochs = corpus.surveyors, corpus.epochs
+        name = batching_name(options["strategy"], options["dynamic_batch_size"], False)
         try:
-            return mean_survey([one.survey(**options, epochs=epochs) for one in surveyors])
+            found = mean_survey([one.survey(**options, epochs=epochs) for one in surveyors])
         except BatchingError as error:  # a corpus too small for the parameter
-            return error
+            return f"{name}: not possible ({error})" if varied == "comparison" else None
+        size = corpus.capacities.get(options["batch_capacity"], options["batch_size"])
+        return {"batching": name, "varied": varied, "size": size, **asdict(found)}
 
-    tables: dict[str, list[Survey]] = {table: [] for table, _ in jobs}
-    impossible = []
-    for (table, options), found in zip(jobs, in_threads("surveying", survey, jobs), strict=True):
-        if isinstance(found, Survey):
-            tables[table].append(found)
-        elif table == "comparison":
-            name = batching_name(options["strategy"], options["dynamic_batch_size"], False)
-            impossible.append(f"{name}: not possible ({found})")
-    return tables, impossible
+    found = in_threads("surveying", survey, jobs)
+    rows = pd.DataFrame([one for one in found if isinstance(one, dict)]).set_index("batching")
+    return rows, [one for one in found if isinstance(one, str)]
 
 
-def largest_errors(surveys: Sequence[Survey]) -> dict:
-    """How far the mean of any of these surveys may lie from that of very many epochs, in %: four
-    times the largest standard error, for few epochs know theirs but roughly."""
-    return (400 * pd.DataFrame([s.standard_errors for s in surveys]).max()).dropna().to_dict()
+def largest_errors(rows: pd.DataFrame) -> dict:
+    """How far any of these means may lie from that of very many epochs, in %: four times the
+    largest standard error, for few epochs know theirs but roughly."""
+    return (400 * pd.DataFrame(list(rows.standard_errors)).max()).dropna().to_dict()
 
 
-def errors_in_words(surveys: Sequence[Survey]) -> str:
+def errors_in_words(rows: pd.DataFrame) -> str:
     words = {"average_batch_length": "ABL {:.2g} %", "decoder_steps": "decoder steps {:.2g} %"}
     words |= {"zero_padding_rate": "ZPR {:.2g} points", "novelty": "novelty {:.2g} points"}
-    return ", ".join(words[name].format(e) for name, e in largest_errors(surveys).items())
+    return ", ".join(words[name].format(e) for name, e in largest_errors(rows).items())
 
 
 # ---------------------------------------------------------------------------- tables
 
 
-def frame_of(surveys: Sequence[Survey]) -> pd.DataFrame:
-    """A row for each survey, with the batching's name as its index."""
-    rows = pd.DataFrame([asdict(s) for s in surveys]).drop(columns="standard_errors")
-    names = [batching_name(s.strategy, s.dynamic_batch_size, False) for s in surveys]
-    return rows.set_index(pd.Index(names, name="batching"))
-
-
 def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
-    return column.map(lambda v: "–" if pd.isna(v) else f"{v:{sign},.{digits}f}")
+    return column.map(f"{{:{sign},.{digits}f}}".format, na_action="ignore").fillna("–")
 
 
-def comparison_table(rows: pd.DataFrame) -> pd.DataFrame:
+def comparison_table(rows: pd.DataFrame, corpus: Corpus) -> pd.DataFrame:
+    """One row per batching; beside the paper's figures where clips and settings are the paper's."""
     cells = {}
     for title, (name, factor, digits) in COLUMNS.items():
         if title not in ("min", "GB") or rows[name].notna().any():
             cells[title] = numbers(rows[name] * factor, digits)
-    return pd.DataFrame(cells)
-
-
-def published_table(ours: pd.DataFrame, hparams: HParams, clips: int) -> pd.DataFrame | None:
-    """Ours beside the paper's, where clips and settings are the paper's; else None."""
     names = {"batch_size", "hop_time", "batch_capacity"} | DEFAULTS.keys() & published.SETTINGS
-    as_published = all(getattr(hparams, name) == published.SETTINGS[name] for name in names)
-    if clips != published.TRAINING_CLIPS or not as_published:
-        return None
-    rows = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
-    theirs = pd.DataFrame(rows).T
-    ours, cells = ours[ours.index.isin(theirs.index)], {}
-    for title in ("ZPR %", "ABL"):
-        name, factor, _ = COLUMNS[title]
-        found, wanted = factor * ours[name], theirs[name].reindex(ours.index)
-        cells[f"{title} published"], cells[f"{title} ours"] = numbers(wanted, 2), numbers(found, 2)
-        cells[f"{title} difference"] = numbers(found - wanted, 2, "+")
+    as_published = all(getattr(corpus.hparams, n) == published.SETTINGS[n] for n in names)
+    if as_published and len(corpus.clips) == published.TRAINING_CLIPS:
+        table = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
+        theirs = pd.DataFrame(table).T.reindex(rows.index)
+        cells["ZPR % published"] = numbers(theirs.zero_padding_rate, 2)
+        cells["ABL published"] = numbers(theirs.average_batch_length, 1)
     return pd.DataFrame(cells)
 
 
-def padding_by_size(rows: pd.DataFrame, sizes: pd.Series) -> pd.DataFrame:
-    """Padded over original (Gonzalez et al.) of every strategy at every batch size or capacity."""
-    rates = numbers(100 * rows.padded_to_original_rate, 2)
-    table = pd.DataFrame({"size": sizes, "rate": rates}).set_index("size", append=True).rate
-    return table.unstack(sort=False).fillna("–")
-
-
-def make_sections(rows: dict[str, pd.DataFrame], corpus: Corpus) -> list[str]:
+def make_sections(rows: pd.DataFrame, corpus: Corpus) -> list[str]:
     """Everything that is shown as a table, each under its title, as Markdown."""
-    h, fixed = corpus.hparams, rows["batch_size"]
-    unit = "padding in % of the corpus, as in Gonzalez et al., Table 1"
-    tables = {
-        "Every strategy, fixed and dynamic sizes": comparison_table(rows["comparison"]),
-        "Beside the published figures (LJSpeech, Ge et al., Table 2)": published_table(
-            rows["comparison"], h, len(corpus.clips)
-        ),
-        f"Fixed sizes of 1 to 8 clips: {unit}": padding_by_size(fixed, fixed.batch_size),
-    }
-    if corpus.capacities:
-        default = h.batch_size * corpus.surveyors[0].longest
-        sizes = rows["capacity"].batch_capacity.fillna(default).map(corpus.capacities)
-        title = f"Dynamic sizes, capacity in seconds: {unit}"
-        tables[title] = padding_by_size(rows["capacity"], sizes)
-    sections = []
-    for title, table in tables.items():
-        if table is not None:
-            cells = table.reset_index()
-            text = markdown_table(list(map(str, cells.columns)), cells.to_numpy().tolist())
-            sections.append(f"## {title}\n\n{text}")
-    return [f"{sections[0]}\n\n{LEGEND}", *sections[1:]]
+    compared = comparison_table(rows[rows.varied == "comparison"], corpus)
+    sections = {"Every strategy, fixed and dynamic sizes": compared}
+    titles = {"batch_size": "Fixed sizes of 1 to 8 clips", "capacity": "Dynamic sizes in seconds"}
+    rates = rows.assign(rate=numbers(100 * rows.padded_to_original_rate, 2))
+    for varied, title in titles.items():
+        shown = rates[rates.varied == varied].set_index("size", append=True).rate
+        if len(shown):
+            unit = "padding in % of the corpus, as in Gonzalez et al., Table 1"
+            sections[f"{title}: {unit}"] = shown.unstack(sort=False).fillna("–")
+    texts = []
+    for title, table in sections.items():
+        cells = table.reset_index()
+        text = markdown_table(list(map(str, cells.columns)), cells.to_numpy().tolist())
+        texts.append(f"## {title}\n\n{text}")
+    return [f"{texts[0]}\n\n{LEGEND}", *texts[1:]]
 
 
 def strategy_table() -> str:
@@ -330,7 +307,7 @@ def strategy_table() -> str:
 # ---------------------------------------------------------------------------- searches
 
 
-def recommended(corpus: Corpus, surveys: Sequence[Survey]) -> list[str]:
+def recommended(corpus: Corpus) -> list[str]:
     """The lines that --recommend prints; they say so where no batching keeps the limits."""
     args, h, surveyor = corpus.args, corpus.hparams, corpus.surveyors[0]
     size, epochs = h.batch_size, corpus.search_epochs
@@ -340,26 +317,26 @@ def recommended(corpus: Corpus, surveys: Sequence[Survey]) -> list[str]:
         limits = limits._replace(min_novelty=float(np.nan_to_num(paper.novelty)))
         least = f"{paper.novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
     tried = recommend(surveyor, size, limits, batch_capacity=h.batch_capacity, epochs=epochs)
-    order = limits.ranked(tried)
-    if not order:
-        return [f"Nothing to recommend: {unmet(tried, limits)}"]
     largest = corpus.costs.largest_frames if corpus.costs else math.inf
-    return [
-        *advice(order, surveys, least, largest),
-        f"to train with those compared here, batch_size={size} and frames of "
-        f"{1000 * corpus.frame_seconds:.2f} ms, from audio files:",
-        f"train.py --hparams {overrides(f'{PAPER_SETTING},{args.hparams}', h, order[0])}",
-    ]
+    lines = advice(tried, limits, least, largest)
+    for best in limits.ranked(tried)[:1]:
+        lines += [
+            f"to train with your own settings, add to them: {batching_overrides(best)}",
+            f"to train with those compared here, batch_size={size} and frames of "
+            f"{1000 * corpus.frame_seconds:.2f} ms, from audio files:",
+            f"train.py --hparams {overrides(f'{PAPER_SETTING},{args.hparams}', h, best)}",
+        ]
+    return lines
 
 
-def equal_padding(strategy: str, corpus: Corpus, surveys: Sequence[Survey]) -> list[str]:
+def equal_padding(strategy: str, corpus: Corpus, compared: pd.DataFrame) -> list[str]:
     """Bucket size and bins with the ZPR nearest below the strategy's, as Ge et al. chose them."""
-    wanted = [s for s in surveys if s.strategy == strategy and not s.dynamic_batch_size]
-    if not wanted:
+    name = REGISTRY[strategy].short_name
+    if name not in compared.index:
         return [f"--match-zpr {strategy}: not possible on this corpus"]
-    size, target = wanted[0].batch_size, wanted[0].zero_padding_rate
+    size, target = corpus.hparams.batch_size, compared.zero_padding_rate[name]
     frames, epochs = [one.lengths for one in corpus.surveyors], corpus.search_epochs
-    lines = [f"Nearest ZPR below {batching_name(strategy, False, False)}'s, {100 * target:.2f} %:"]
+    lines = [f"Nearest ZPR below {name}'s, {100 * target:.2f} %:"]
     for other in ("bucket", "alternated_sort"):
         found = match_zero_padding(frames, size, other, target, epochs=epochs)
         text = f"={found[0]}: {100 * found[1]:.2f} %" if found else ": none pads so little"
@@ -370,34 +347,31 @@ def equal_padding(strategy: str, corpus: Corpus, surveys: Sequence[Survey]) -> l
 # ---------------------------------------------------------------------------- the program
 
 
-def draw_all(corpus: Corpus, curves: pd.DataFrame) -> dict[str, Figure]:
-    """By file name; `curves` has the values of every strategy's parameter."""
-    size, options = corpus.hparams.batch_size, corpus.options(dynamic=False)
+def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
+    """The report with its pictures, and the surveys as CSV, into --out."""
+    out, size, options = corpus.args.out, corpus.hparams.batch_size, corpus.options(dynamic=False)
     surveyor, sweep = corpus.surveyors[0], (corpus.sweep_epochs, corpus.per_octave)
-    in_use = curves.parameter.map(options, na_action="ignore") == curves.value
-    frames, curves = surveyor.lengths, curves.assign(in_use=in_use).reset_index(drop=True)
-    return {
+    is_compared = rows.varied == "comparison"
+    curves = rows[rows.varied == "parameter"].reset_index(drop=True)
+    curves["in_use"] = curves.parameter.map(options, na_action="ignore") == curves.value
+    frames = surveyor.lengths
+    drawn = {
         "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
         "padding_against_randomness": figures.draw_padding_against_randomness(curves),
         "parameter_sweeps": figures.draw_parameter_sweeps(surveyor, size, options, *sweep),
         "length_against_position": figures.draw_length_against_position(frames, size, **options),
     }
-
-
-def write_all(out: Path, report: str, rows: dict[str, pd.DataFrame], drawn: dict) -> list[Path]:
-    """The report with its pictures, and the surveys as CSV."""
     pictures = [
         p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)
     ]
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
-    sweeps = pd.concat(
-        {name: rows[name] for name in rows if name != "comparison"}, names=["varied"]
-    )
+    columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
+    columns.remove("standard_errors")
     texts = {
         "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
-        "comparison.csv": rows["comparison"].to_csv(index=False),
-        "sweeps.csv": sweeps.reset_index("varied").to_csv(index=False),
+        "comparison.csv": rows[is_compared][columns].to_csv(index=False),
+        "sweeps.csv": rows[~is_compared][["varied", *columns]].to_csv(index=False),
     }
     for name, text in texts.items():
         write_atomically(
@@ -413,25 +387,25 @@ def main(arguments: list[str] | None = None) -> None:
         args.out.mkdir(parents=True, exist_ok=True)
     except (UserError, BatchingError, OSError) as error:
         sys.exit(f"compare_batching: {error}")
-    tables, impossible = survey_all(corpus)
-    compared, rows = tables["comparison"], {k: frame_of(v) for k, v in tables.items() if v}
+    rows, impossible = survey_all(corpus)
+    compared = rows[rows.varied == "comparison"]
     lines = [*corpus.heading(), *impossible]
     lines.append(f"these means lie within 4 standard errors: {errors_in_words(compared)}")
     if corpus.is_large:
-        within = errors_in_words([*tables["parameter"], *tables["batch_size"]])
+        within = errors_in_words(rows[rows.varied.isin(["parameter", "batch_size"])])
         lines.append(
             f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan 1 "
             f"epoch a batching, at half as many values of a parameter; within {within}"
         )
     closing = equal_padding(args.match_zpr, corpus, compared) if args.match_zpr else []
-    closing += recommended(corpus, compared) if args.recommend else []
+    closing += recommended(corpus) if args.recommend else []
     parts = ["\n".join(f"- {line}" for line in lines), *make_sections(rows, corpus)]
     if closing:
         parts.append("\n".join(["## Found", "", "```", *closing, "```"]))
     report = "\n\n".join(parts)
     print(report)
     try:
-        written = write_all(args.out, report, rows, draw_all(corpus, rows["parameter"]))
+        written = write_all(report, rows, corpus)
     except OSError as error:
         sys.exit(
             f"compare_batching: {args.out} cannot be written: {error}; free some space, or choose "

@@ -137,12 +137,12 @@ def test_measured_steps_predict_other_batches(measured):
 
 
 def test_plans_beyond_memory_are_reported(capsys, monkeypatch):
-    def peak_bytes(self, update):
+    def peak_bytes(trainer, clips, update):
         if len(update[0]) > 4:
             raise MemoryError
         return 10**9
 
-    monkeypatch.setattr(epoch.Timer, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(epoch, "step_peak_bytes", peak_bytes)
     options = ["--device", "cpu", "--hparams", MODEL, "--clips", "30", "--batches", "2"]
     epoch.main([*options, "--decoder", "reference", "--batchings", "RAND"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| RAND")]
