@@ -68,9 +68,6 @@ def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
     return written
 
 
-# ---------------------------------------------------------------------------- padded batches
-
-
 def draw_padded_batches(lengths: Sequence[int] | np.ndarray, *, dynamic: bool) -> Figure:
     """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): the batches of 48 clips under RAND, SB and SSB.
 
@@ -140,9 +137,6 @@ def _draw_batches(
     return figure
 
 
-# ---------------------------------------------------------------------------- parameter sweeps
-
-
 def draw_parameter_sweeps(
     surveyor: Surveyor,
     batch_size: int,
@@ -196,9 +190,6 @@ def draw_parameter_sweeps(
     return figure
 
 
-# ---------------------------------------------------------------------------- order of an epoch
-
-
 def draw_length_against_position(
     lengths: Sequence[int] | np.ndarray, batch_size: int, **options
 ) -> Figure:
@@ -238,9 +229,6 @@ def draw_length_against_position(
     figure.supylabel("length (frames)", fontsize=10)
     seaborn.despine(fig=figure)
     return figure
-
-
-# ---------------------------------------------------------------------------- the trade-off
 
 
 def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:

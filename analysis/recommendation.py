@@ -26,8 +26,6 @@ LEARNED = {
 }
 WITH_RANDOM_EPOCHS = (12, 11)  # of semi_sorted with dynamic sizes
 
-# ---------------------------------------------------------------------------- the search
-
 
 class Limits(NamedTuple):
     """What a batching must keep. A novelty or memory that is not known keeps any."""
@@ -56,76 +54,43 @@ def recommend(
     epochs: int = 5,
 ) -> list[Survey]:
     """The cheapest of every strategy, with fixed and with dynamic sizes, that mixes enough (or its
-    most random one, if none does), RAND first, and last the default SSB-DBS-BR; `limits.ranked`
-    orders them.
+    most random one, if none does), RAND first, and last the default SSB-DBS-BR.
 
     Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
     with randomness, so for every strategy the least random value that mixes enough is sought (by
     bisection). With a limit of memory, which needs `costs`, dynamic sizes take the largest capacity
-    whose batches stay below it; else `batch_capacity`, or batch_size * longest clip.
+    that fits, up to 64 times the default; else `batch_capacity`, or batch_size * longest clip.
     """
-    usual = {"dynamic_batch_size": True, "batch_capacity": batch_capacity}
+    num_clips, longest = len(surveyor.lengths), surveyor.longest
+    usual: dict = {"dynamic_batch_size": True, "batch_capacity": batch_capacity, "epochs": epochs}
+    largest = dict(usual)
+    if surveyor.costs and limits.max_bytes < math.inf:
+        most = min(surveyor.costs.frames_within(limits.max_bytes), 64 * batch_size * longest)
+        largest["batch_capacity"] = max(longest, int(min(most, num_clips * longest)))
 
-    def search(job: tuple[str, bool]) -> Survey:
+    def least_random(job: tuple[str, bool]) -> Survey:
+        """The least random value that mixes enough, else the most random one."""
         strategy, dynamic = job
-        choices: list[dict] = [usual if dynamic else {}]
-        if dynamic and limits.max_bytes < math.inf:
-            choices = _capacities(surveyor, batch_size, strategy, limits)
-        for sizes in choices:
-            options = sizes | {"epochs": epochs}
-            found = _least_random(surveyor, batch_size, strategy, limits, options)
-            if limits.fits(found):
-                break  # the next smaller capacity only if memory runs over after all
-        return found
+        options = largest if dynamic else {"epochs": epochs}
+        values = parameter_values(strategy, num_clips, batch_size, per_octave=8)
+
+        def survey_at(place: int) -> Survey:
+            return surveyor.survey(batch_size, strategy, value=values[place], **options)
+
+        def enough(place: int) -> bool:
+            return limits.mixes(survey_at(place))
+
+        # First among the values a doubling apart, of which a sweep may have surveyed most already.
+        apart = parameter_values(strategy, num_clips, batch_size, per_octave=1)
+        places = [place for place, value in enumerate(values) if value in apart]
+        passed = bisect_left(places, True, key=enough)
+        least, most = [-1, *places][passed] + 1, [*places, len(values)][passed]
+        place = bisect_left(range(len(values)), True, least, most, key=enough)
+        return survey_at(min(place, len(values) - 1))
 
     jobs = list(itertools.product(STRATEGIES, (False, True)))
-    default = surveyor.survey(batch_size, "semi_sorted", epochs=epochs, **usual)
-    return [*in_threads("searching", search, jobs), default]
-
-
-def _least_random(
-    surveyor: Surveyor, batch_size: int, strategy: str, limits: Limits, options: dict
-) -> Survey:
-    """The least random value that mixes enough, else the most random one."""
-    num_clips = len(surveyor.lengths)
-    values = parameter_values(strategy, num_clips, batch_size, per_octave=8)
-
-    def survey_at(place: int) -> Survey:
-        return surveyor.survey(batch_size, strategy, value=values[place], **options)
-
-    def enough(place: int) -> bool:
-        return limits.mixes(survey_at(place))
-
-    # First among the values a doubling apart, of which a sweep may have surveyed most already.
-    apart = parameter_values(strategy, num_clips, batch_size, per_octave=1)
-    places = [place for place, value in enumerate(values) if value in apart]
-    passed = bisect_left(places, True, key=enough)
-    least, most = [-1, *places][passed] + 1, [*places, len(values)][passed]
-    place = bisect_left(range(len(values)), True, least, most, key=enough)
-    return survey_at(min(place, len(values) - 1))
-
-
-def _capacities(surveyor: Surveyor, batch_size: int, strategy: str, limits: Limits) -> list[dict]:
-    """Options of dynamic sizes: the largest capacity that fits, and some smaller ones after it.
-
-    Eight a doubling, from one longest clip to 64 times batch_size of them, but never more than the
-    whole corpus. Where even one clip does not fit, that smallest capacity alone.
-    """
-    longest, num_clips = surveyor.longest, len(surveyor.lengths)
-    steps = range(int(8 * math.log2(min(64 * batch_size, num_clips))) + 1)
-    capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
-    sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
-    fullest = parameter_values(strategy, num_clips, batch_size)[0]
-
-    def too_large(place: int) -> bool:
-        found = surveyor.survey(batch_size, strategy, value=fullest, epochs=1, **sizes[place])
-        return not limits.fits(found)
-
-    end = max(bisect_left(range(len(sizes)), True, key=too_large), 1)
-    return sizes[max(0, end - 5) : end][::-1]
-
-
-# ---------------------------------------------------------------------------- as settings
+    default = surveyor.survey(batch_size, "semi_sorted", **usual)
+    return [*in_threads("searching", least_random, jobs), default]
 
 
 def batching_overrides(found: Survey) -> str:
@@ -151,9 +116,6 @@ def overrides(given: str, hparams: HParams, found: Survey) -> str:
             texts[name] = text
     texts |= dict(line.split("=") for line in override_lines(batching_overrides(found)))
     return ",".join(f"{name}={text}" for name, text in texts.items())
-
-
-# ---------------------------------------------------------------------------- in words
 
 
 def described(found: Survey) -> str:

@@ -1,6 +1,7 @@
 """Seconds and memory of a training step, estimated from steps timed by benchmarks/epoch.py."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -42,6 +43,11 @@ class StepCosts:
         """[batches] peak memory: of the GPU, or on a CPU of the whole process."""
         d, e = self.bytes_per_term
         return d + e * clips * frames
+
+    def frames_within(self, most_bytes: float) -> float:
+        """Padded frames of the largest batch that fits, a hair less for rounding."""
+        d, e = self.bytes_per_term
+        return (1 - 1e-9) * (most_bytes - d) / e if e > 0 else math.inf
 
     @property
     def knows_memory(self) -> bool:

@@ -51,9 +51,6 @@ def in_threads(title: str, function: Callable, items: Sequence) -> list:
     return list(progress_bar(title, len(items), " batchings", iterable=found))
 
 
-# ---------------------------------------------------------------------------- one batching
-
-
 @dataclass(frozen=True)
 class Survey(PaddingStats):
     """One batching of one corpus: means over epochs, and maxima of what is named LARGEST.
@@ -204,9 +201,6 @@ def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict[str, Any]
     return combined | {"standard_errors": errors}
 
 
-# ---------------------------------------------------------------------------- searches
-
-
 def parameter_values(
     strategy: str, num_clips: int, batch_size: int, per_octave: int = 2, include=()
 ) -> list[Any]:
@@ -234,30 +228,26 @@ def parameter_values(
 
 
 def match_zero_padding(
-    draws: Sequence[np.ndarray], batch_size: int, strategy: str, target: float, *, epochs: int = 5
+    surveyors: Sequence[Surveyor], batch_size: int, strategy: str, target: float, epochs: int = 5
 ) -> tuple[int, float] | None:
     """(value, ZPR) with the ZPR nearest to `target` from below, as Ge21 chose Table 1's values.
 
     `strategy` is `bucket` (bucket sizes: multiples of the batch size) or `alternated_sort` (bins:
-    1 to the number of batches), with fixed sizes; ZPR is the mean over draws and epochs. It rises
-    with either but for a little noise: bisection finds where it passes `target`, and all values
-    within a tenth of that place are then tried, or where they are very many, 40 of them. None
-    where even the least pads more.
+    1 to the number of batches), with fixed sizes; ZPR is the mean over surveyors and epochs. It
+    rises with either but for a little noise: bisection finds where it passes `target`, and all
+    values within a tenth of that place are then tried, or where they are very many, 40 of them.
+    None where even the least pads more.
     """
-    num_clips, name = len(draws[0]), PARAMETERS[strategy]
+    num_clips, known = len(surveyors[0].lengths), {}
     values = range(1, -(-num_clips // batch_size) + 1)
     if PARAMETER[strategy].holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
-    known: dict[int, float] = {}
 
     def rate(value: int) -> float:
-        if value not in known:
-            rates = []
-            for (seed, x), epoch in itertools.product(enumerate(draws), range(1, epochs + 1)):
-                options: dict[str, Any] = {"seed": seed, "epoch": epoch, name: value}
-                plan = plan_epoch(x, batch_size, strategy, **options)
-                rates.append(padding_stats(x, plan).zero_padding_rate)
-            known[value] = float(np.mean(rates))
+        surveys = [
+            one.survey(batch_size, strategy, epochs=epochs, value=value) for one in surveyors
+        ]
+        known[value] = float(np.mean([found.zero_padding_rate for found in surveys]))
         return known[value]
 
     place = bisect.bisect_right(values, target, key=rate)

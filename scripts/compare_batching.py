@@ -254,8 +254,8 @@ def errors_in_words(rows: pd.DataFrame) -> str:
 # ---------------------------------------------------------------------------- tables
 
 
-def numbers(column: pd.Series, digits: int, sign: str = "") -> pd.Series:
-    return column.map(f"{{:{sign},.{digits}f}}".format, na_action="ignore").fillna("–")
+def numbers(column: pd.Series, digits: int) -> pd.Series:
+    return column.map(lambda v: "–" if pd.isna(v) else f"{v:,.{digits}f}")
 
 
 def comparison_table(rows: pd.DataFrame, corpus: Corpus) -> pd.DataFrame:
@@ -335,10 +335,9 @@ def equal_padding(strategy: str, corpus: Corpus, compared: pd.DataFrame) -> list
     if name not in compared.index:
         return [f"--match-zpr {strategy}: not possible on this corpus"]
     size, target = corpus.hparams.batch_size, compared.zero_padding_rate[name]
-    frames, epochs = [one.lengths for one in corpus.surveyors], corpus.search_epochs
     lines = [f"Nearest ZPR below {name}'s, {100 * target:.2f} %:"]
     for other in ("bucket", "alternated_sort"):
-        found = match_zero_padding(frames, size, other, target, epochs=epochs)
+        found = match_zero_padding(corpus.surveyors, size, other, target, corpus.search_epochs)
         text = f"={found[0]}: {100 * found[1]:.2f} %" if found else ": none pads so little"
         lines.append(f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}{text}")
     return lines

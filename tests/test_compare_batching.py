@@ -8,15 +8,16 @@ import re
 from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
 from analysis import published
 from analysis.lengths import read_lengths
-from analysis.survey import match_zero_padding, mean_survey
+from analysis.survey import Surveyor, match_zero_padding, mean_survey
 from batching import STRATEGIES, plan_epoch
-from hparams import create_hparams
+from hparams import batching_options, create_hparams
 from scripts import compare_batching as program
 
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples
@@ -158,7 +159,7 @@ def test_parameters_that_mean_random_are_noted(tmp_path):
     path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
     options = program.parse([str(path), "--seconds", "1.5,3"])
     corpus = program.Corpus(options)
-    *_, refused_sizes, bucket, bins = corpus.heading(options)
+    *_, refused_sizes, bucket, bins = corpus.heading()
     assert corpus.capacities == {239: "3 s"}  # 3 s of 276 samples at 22,050 Hz
     assert "1.5 s" in refused_sizes
     assert "clip65 alone has 2.00 s" in refused_sizes
@@ -166,13 +167,19 @@ def test_parameters_that_mean_random_are_noted(tmp_path):
     assert "num_bins=58 for 5 batches" in bins
 
 
-def test_published_figures_need_the_papers_setting():
-    rows = program.frame_of([survey([10, 20, 30], 2, "sorted")])
-    assert program.published_table(rows, HPARAMS, 13_100) is None
-    other = create_hparams("local_randomization_factor=0.2", base=HPARAMS)
-    assert program.published_table(rows, other, published.TRAINING_CLIPS) is None
-    table = program.published_table(rows, HPARAMS, published.TRAINING_CLIPS)
-    assert table.to_numpy().tolist() == [["0.16", "16.67", "+16.51", "526.43", "23.33", "-503.10"]]
+def test_published_figures_need_the_papers_setting(tmp_path):
+    rows = pd.DataFrame([asdict(survey([10, 20, 30], 2, "sorted"))], index=["SB"])
+    path = write_csv(tmp_path / "lengths.csv", [22_050] * published.TRAINING_CLIPS)
+    for clips, overrides, shown in (
+        (10_479, "", False),
+        (10_480, "local_randomization_factor=0.2", False),
+        (10_480, "", True),
+    ):
+        corpus = corpus_of(path, "--clips", clips, "--draws", 1, "--hparams", overrides)
+        cells = program.comparison_table(rows, corpus).loc["SB"]
+        assert (cells["ZPR %"], cells["ABL"]) == ("16.67", "23.3")
+        assert ("ZPR % published" in cells) == shown
+    assert (cells["ZPR % published"], cells["ABL published"]) == ("0.16", "526.4")
 
 
 def test_ljspeech_meets_every_published_number():
@@ -250,8 +257,9 @@ def test_recommended_overrides_mix_as_asked(tmp_path, capsys):
         (own,) = re.findall("^to train with your own settings, add to them: (.*)$", shown, re.M)
         assert create_hparams(own, base=hparams) == hparams
         assert (create_hparams(own).batch_size, create_hparams(own).hop_length) == (64, 256)
-        plans = program.common_options(hparams, hparams.dynamic_batch_size)
-        found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **plans)
+        plans = batching_options(hparams)
+        name, _ = plans.pop("strategy"), [plans.pop(k) for k in ("seed", "batch_size")]
+        found = survey(lengths, 4, name, epochs=4, **plans)
         assert found.novelty >= least
     assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
     assert found.decoder_steps <= paper.decoder_steps
@@ -295,18 +303,15 @@ def test_printed_errors_hold_on_large_corpora(tmp_path, monkeypatch):
     assert (quick.epochs, quick.sweep_epochs, quick.per_octave) == (3, 1, 1)
     full.sweep_epochs, full.surveyors[0].seed = 12, 1
     (found, _), (means, _) = program.survey_all(quick), program.survey_all(full)
-    sweeps = [*found["parameter"], *found["batch_size"]]
-    sets = {"comparison": found["comparison"], "parameter": sweeps, "batch_size": sweeps}
-    for table, surveys in sets.items():
-        errors = program.largest_errors(surveys)
-        assert errors.keys() >= {"zero_padding_rate", "average_batch_length", "decoder_steps"}
-        for ours, theirs in zip(found[table], means[table], strict=True):
-            assert ours.value == theirs.value
-            for name, error in errors.items():
-                is_relative = name in ("average_batch_length", "decoder_steps")
-                scale = getattr(theirs, name) if is_relative else 1
-                difference = 100 * (getattr(ours, name) - getattr(theirs, name)) / scale
-                assert np.isnan(difference) or abs(difference) <= error, (ours, name)
+    pd.testing.assert_series_equal(found.value, means.value)
+    is_compared = found.varied == "comparison"
+    for kind in (is_compared, ~is_compared):
+        for name, error in program.largest_errors(found[kind]).items():
+            is_relative = name in ("average_batch_length", "decoder_steps")
+            scale = means[name] if is_relative else 1
+            difference = 100 * (found[name] - means[name]) / scale
+            assert not (difference[kind].abs() > error).any(), name
+        assert len(program.largest_errors(found[kind])) == (4 if kind is is_compared else 3)
 
 
 def test_searches_try_few_of_many_values():
@@ -314,12 +319,12 @@ def test_searches_try_few_of_many_values():
     tried = []
 
     def counted(*arguments, **options):
-        tried.append(options["num_bins"])
+        tried.append(options.get("num_bins"))
         return plan_epoch(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("analysis.survey.plan_epoch", counted)
-        _, rate = match_zero_padding([lengths], 2, "alternated_sort", 0.15, epochs=1)
+        _, rate = match_zero_padding([Surveyor(lengths)], 2, "alternated_sort", 0.15, 1)
     assert len(set(tried)) < 60
     assert 0.14 < rate <= 0.15
 

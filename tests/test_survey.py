@@ -186,7 +186,7 @@ def test_sweeps_go_from_least_to_most_random(strategy):
 def test_equal_padding_is_the_nearest_below(strategy):
     lengths, batch_size = np.random.default_rng(1).integers(80, 800, 240), 4
     target = 0.06
-    value, rate = match_zero_padding([lengths], batch_size, strategy, target, epochs=4)
+    value, rate = match_zero_padding([Surveyor(lengths)], batch_size, strategy, target, 4)
     every = range(4, 240, 4) if strategy == "bucket" else range(1, 61)
     rates = {}
     for candidate in every:
@@ -200,7 +200,7 @@ def test_equal_padding_is_the_nearest_below(strategy):
 
 def test_equal_padding_may_be_impossible():
     lengths = np.random.default_rng(1).integers(80, 800, 40)
-    assert match_zero_padding([lengths], 4, "bucket", 0.0) is None
+    assert match_zero_padding([Surveyor(lengths)], 4, "bucket", 0.0) is None
 
 
 def test_recommendation_matches_an_exhaustive_search():
