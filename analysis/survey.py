@@ -81,16 +81,13 @@ class Survey(PaddingStats):
 
 
 class Surveyor:
-    """Makes surveys of one corpus, each of them once; threads may ask for different ones at once.
+    """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
+    different ones at once.
 
     Args:
-        lengths: frames of every clip.
         seed: of the plans.
         frames_per_step: of the decoder, n_frames_per_step.
         costs: predict the time of an epoch and its peak memory.
-
-    Raises:
-        BatchingError: if a length is not a positive number.
     """
 
     def __init__(
@@ -113,12 +110,8 @@ class Surveyor:
     ) -> Survey:
         """Plan `epochs` epochs (1, 2, ...; novelty compares each with the one before) and average.
 
-        Args:
-            value: of the strategy's parameter, if it has one; or else as `options` say.
-            options: of `plan_epoch`, but for the epoch and the seed.
-
-        Raises:
-            BatchingError: as `plan_epoch`.
+        `value` of the strategy's parameter, if it has one, or else as `options` say: those of
+        `plan_epoch`, but for the epoch and the seed. BatchingError as there.
         """
         parameter = PARAMETERS.get(strategy)
         if parameter and value is None:
@@ -232,11 +225,10 @@ def match_zero_padding(
 ) -> tuple[int, float] | None:
     """(value, ZPR) with the ZPR nearest to `target` from below, as Ge21 chose Table 1's values.
 
-    `strategy` is `bucket` (bucket sizes: multiples of the batch size) or `alternated_sort` (bins:
-    1 to the number of batches), with fixed sizes; ZPR is the mean over surveyors and epochs. It
-    rises with either but for a little noise: bisection finds where it passes `target`, and all
-    values within a tenth of that place are then tried, or where they are very many, 40 of them.
-    None where even the least pads more.
+    Of `bucket` (sizes that are multiples of the batch size) or `alternated_sort` (1 bin to as many
+    as batches), with fixed sizes, mean over surveyors and epochs. ZPR rises with either but for a
+    little noise: bisection finds where it passes `target`, and all values within a tenth of that
+    place are then tried, or 40 of very many. None where even the least pads more.
     """
     num_clips, known = len(surveyors[0].lengths), {}
     values = range(1, -(-num_clips // batch_size) + 1)

@@ -24,6 +24,7 @@ import functools
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,7 @@ from hparams import HParams, batching_options, create_hparams
 from printing import print_nothing
 from progress import progress_bar
 from training.distributed import Processes, join
+from training.memory_check import fit
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
@@ -154,20 +156,20 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
 
 def step_on(
     trainer: Trainer, clips: CorpusLengths, update: list[np.ndarray]
-) -> tuple[functools.partial, list[MicroBatch]]:
-    """A training step on this process's batches of the update, to be called, and the batches."""
+) -> Callable[[], object]:
+    """A training step on this process's batches of the update, to be called."""
     batches = []
     for batch in update[trainer.processes.rank :: trainer.processes.world_size]:
         noise = synthetic_batch(clips.frames[batch], clips.symbols[batch], trainer.hparams)
         batches.append(MicroBatch(noise.pin_memory() if trainer.device.type == "cuda" else noise))
-    return functools.partial(trainer.step, batches, num_batches=len(update)), batches
+    return functools.partial(trainer.step, batches, num_batches=len(update))
 
 
 def step_seconds(
     trainer: Trainer, clips: CorpusLengths, update: list[np.ndarray], repeats: int
 ) -> float:
     """Of a training step: median of the repeats, of the slowest process."""
-    (step, _), times = step_on(trainer, clips, update), []
+    step, times = step_on(trainer, clips, update), []
     if trainer.device.type == "cuda":  # a GPU's first step of a shape compiles and captures
         step()
     for _ in range(repeats):
@@ -182,23 +184,16 @@ def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: list[np.ndar
     Raises:
         MemoryError: if it does not fit into a GPU's memory, of one of the processes.
     """
-    (step, batches), fits = step_on(trainer, clips, update), True
-    if trainer.device.type == "cuda":  # alone first: one out of memory would keep others waiting
-        try:
-            for micro_batch in batches:
-                trainer.compute_gradients(micro_batch.batch.to(trainer.device))
-        except RuntimeError as error:
-            if not machine.is_out_of_memory(error):
-                raise
-            fits = False
-        trainer.model.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
-    if trainer.processes.any(not fits):
+    processes, device = trainer.processes, trainer.device
+    own = update[processes.rank :: processes.world_size]
+    shapes = [(len(b), int(clips.frames[b].max()), int(clips.symbols[b].max())) for b in own]
+    # Alone first: a process out of memory would keep the others waiting.
+    fits = device.type == "cpu" or fit(trainer, trainer.compute_gradients, shapes)
+    if processes.any(not fits):
         raise MemoryError
-    measurable = machine.reset_peak_memory(trainer.device)
-    step()
-    peak = machine.peak_memory(trainer.device) if measurable else None
-    peaks = trainer.processes.gather(peak)
+    measurable = machine.reset_peak_memory(device)
+    step_on(trainer, clips, update)()
+    peaks = processes.gather(machine.peak_memory(device) if measurable else None)
     return None if None in peaks else max(peaks)
 
 
@@ -254,9 +249,6 @@ def time_plans(
     return rows
 
 
-# ---------------------------------------------------------------------------- the report
-
-
 def table(rows: list[dict]) -> str:
     """Markdown."""
     plan = "{batching}|{capacity:,}|{num_batches:,}|{zero_padding_rate:.2%}|{precision}|{decoder}|"
@@ -275,9 +267,6 @@ def table(rows: list[dict]) -> str:
     return markdown_table(titles, cells)
 
 
-# ---------------------------------------------------------------------------- of finished runs
-
-
 def time_runs(args: argparse.Namespace, processes: Processes) -> None:
     """Write EPOCH_MINUTES_FILE into the folder of every finished run below --runs.
 
@@ -291,14 +280,13 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
     clips, _ = with_symbols(read_lengths(base.training_files, base), base)
     for run in runs:
         names = (*COST_SETTINGS, "training_files")
-        differing = [n for n in names if getattr(run.hparams, n) != getattr(base, n)]
-        if differing:
-            what = ", ".join(differing)
+        what = ", ".join(n for n in names if getattr(run.hparams, n) != getattr(base, n))
+        if what:
             raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
         if run.lengths.tolist() != clips.frames.tolist():
             raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
-    threads = str(first.facts.get("machine's threads"))
-    torch.set_num_threads(int(threads) if threads.isdecimal() else torch.get_num_threads())
+    if (threads := str(first.facts.get("machine's threads"))).isdecimal():
+        torch.set_num_threads(int(threads))
     plans = {  # runs that differ but in their seeds share them
         plan_key(run.hparams, epoch): make_plan(clips, run.hparams, epoch)
         for run in runs
@@ -310,16 +298,15 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
         of_epochs = [rows[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
         minutes = [row["minutes_per_epoch"] for row in of_epochs]
         error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
-        written = {"minutes": minutes, "relative_error": error}
         if processes.is_first:
+            written = {"minutes": minutes, "relative_error": error}
             write_json(Path(run.folder) / EPOCH_MINUTES_FILE, written)
         print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
 
 
-def plan_key(hparams: HParams, epoch: int) -> tuple:
+def plan_key(hparams: HParams, epoch: int) -> str:
     """Equal for epochs that are planned alike, but for their seed."""
-    is_random = epoch < hparams.random_epochs
-    return is_random, str(batching_options(replace(hparams, seed=0)))
+    return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
 
 
 # ---------------------------------------------------------------------------- the program
@@ -356,8 +343,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
     if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
         parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
-    named = [text.split(",") if "=" not in text else [text] for text in args.batchings]
-    args.batchings = list(itertools.chain.from_iterable(named))
+    named = [[text] if "=" in text else text.split(",") for text in args.batchings]
+    args.batchings = list(itertools.chain(*named))
     return args
 
 

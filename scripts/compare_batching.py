@@ -85,9 +85,6 @@ length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of c
 batch, the fraction that did not in the epoch before; min, GB: predicted minutes and peak memory."""
 
 
-# ---------------------------------------------------------------------------- the input
-
-
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -198,9 +195,6 @@ class Corpus:
         return lines
 
 
-# ---------------------------------------------------------------------------- surveying
-
-
 def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
     """The surveys, a row for each by the batching's name, with what it is for (`varied`); and which
     strategies are impossible, and why.
@@ -240,8 +234,8 @@ def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
 
 
 def largest_errors(rows: pd.DataFrame) -> dict:
-    """How far any of these means may lie from that of very many epochs, in %: four times the
-    largest standard error, for few epochs know theirs but roughly."""
+    """How far any of these means may lie from the true one, in %: four times the largest standard
+    error, for few epochs know theirs but roughly."""
     return (400 * pd.DataFrame(list(rows.standard_errors)).max()).dropna().to_dict()
 
 
@@ -302,9 +296,6 @@ def strategy_table() -> str:
         rows.append([f"`{s.name}`", s.short_name, s.source, s.meaning, parameter, larger])
     titles = ["`batching_strategy`", "short", "source", "the clips' order", "parameter"]
     return markdown_table([*titles, "larger values"], rows, labels=6)
-
-
-# ---------------------------------------------------------------------------- searches
 
 
 def recommended(corpus: Corpus) -> list[str]:

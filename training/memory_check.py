@@ -90,12 +90,12 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         unit: int = 1,
     ) -> list[str]:
         """Nothing, or a message with the largest setting that fits: a number of clips in `unit`."""
-        if _fit(trainer, step, asked):
+        if fit(trainer, step, asked):
             return []
         needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
         message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
         fitting = bisect.bisect(
-            range(1, most), False, key=lambda clips: not _fit(trainer, step, shapes(clips))
+            range(1, most), False, key=lambda clips: not fit(trainer, step, shapes(clips))
         )
         if fitting == 0:
             return [f"{message}not even one clip of {asked[0][1]} frames fits: remove the longest"]
@@ -123,7 +123,7 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
-def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
+def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
     """Whether steps on batches of these shapes find the memory they need."""
     try:
         for clips, frames, symbols in shapes:
