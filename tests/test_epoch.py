@@ -31,9 +31,6 @@ PAPER = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
 FRAMES = np.arange(9, 37)
 
 
-# ---------------------------------------------------------------------------- the sample
-
-
 def test_estimate_is_unbiased_with_its_error():
     """Over all samples that could be drawn, against the population itself."""
     population = [[3.0, 5.0, 10.0], [1.0, 1.5, 2.0, 7.0]]
@@ -86,9 +83,6 @@ def test_batchings_are_named_as_in_the_papers():
         assert epoch.batching_name(strategy, dynamic, h.batch_randomization) == name
     with pytest.raises(UserError, match="--batchings SSB-DSB: expected a name as SSB-DBS-BR"):
         epoch.batching_settings("SSB-DSB", PAPER)
-
-
-# ---------------------------------------------------------------------------- the whole program
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +173,6 @@ def test_processes_measure_together(tmp_path):
 def test_too_few_clips_are_a_message():
     with pytest.raises(SystemExit, match=r"^epoch.py: num_bins=58: .* 1 to 20"):
         epoch.main(["--clips", "20", "--batchings", "ATS", "--decoder", "reference"])
-
-
-# ---------------------------------------------------------------------------- finished runs
 
 
 @pytest.fixture

@@ -99,9 +99,6 @@ def test_unreadable_files_are_refused(tmp_path):
         read_lengths(tmp_path / "latin", HPARAMS)
 
 
-# ---------------------------------------------------------------------------- symbols
-
-
 def test_symbols_are_counted_in_texts(tmp_path):
     listed = read_lengths(write(tmp_path / "list.txt", "a.wav|Go on.|1\nb.wav|%|1\n"), HPARAMS)
     assert with_symbols(listed, HPARAMS)[0].symbols[0] == len("go on.")
