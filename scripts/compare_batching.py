@@ -302,11 +302,12 @@ def recommended(corpus: Corpus) -> list[str]:
     """The lines that --recommend prints; they say so where no batching keeps the limits."""
     args, h, surveyor = corpus.args, corpus.hparams, corpus.surveyors[0]
     size, epochs = h.batch_size, corpus.search_epochs
-    limits, least = Limits(args.min_novelty, 1e9 * args.max_memory), f"{args.min_novelty}, as asked"
-    if args.min_novelty is None:
+    novelty, least = args.min_novelty, f"{args.min_novelty}, as asked"
+    if novelty is None:
         paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
-        limits = limits._replace(min_novelty=float(np.nan_to_num(paper.novelty)))
-        least = f"{paper.novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
+        novelty = float(np.nan_to_num(paper.novelty))
+        least = f"{novelty:.4f}, that of the paper's SSB-DBS here (--min-novelty sets it)"
+    limits = Limits(novelty, 1e9 * args.max_memory)
     tried = recommend(surveyor, size, limits, batch_capacity=h.batch_capacity, epochs=epochs)
     largest = corpus.costs.largest_frames if corpus.costs else math.inf
     lines = advice(tried, limits, least, largest)
@@ -364,9 +365,8 @@ def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
         "sweeps.csv": rows[~is_compared][["varied", *columns]].to_csv(index=False),
     }
     for name, text in texts.items():
-        write_atomically(
-            out / name, functools.partial(Path.write_text, data=text, encoding="utf-8")
-        )
+        write = functools.partial(Path.write_text, data=text, encoding="utf-8")
+        write_atomically(out / name, write)
     return [*(out / name for name in texts), *pictures]
 
 
