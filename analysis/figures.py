@@ -29,6 +29,8 @@ from batching import (
 )
 from files import write_atomically
 
+Lengths = Sequence[int] | np.ndarray  # [clips] frames
+
 
 class Style(NamedTuple):
     colour: str
@@ -68,7 +70,7 @@ def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
     return written
 
 
-def draw_padded_batches(lengths: Sequence[int] | np.ndarray, *, dynamic: bool) -> Figure:
+def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
     """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): the batches of 48 clips under RAND, SB and SSB.
 
     Batch size 8, local randomization factor 0.15, as in the paper. The clips are drawn at random
@@ -79,9 +81,7 @@ def draw_padded_batches(lengths: Sequence[int] | np.ndarray, *, dynamic: bool) -
     return _draw_batches(clips, 8, batchings, local_randomization_factor=0.15)
 
 
-def draw_epoch_excerpt(
-    lengths: Sequence[int] | np.ndarray, batch_size: int, *, clips: int = 96
-) -> Figure:
+def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
     """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each.
 
     The batches are planned for the whole corpus: of 48 clips alone SSB-DBS pads several times as
@@ -190,9 +190,7 @@ def draw_parameter_sweeps(
     return figure
 
 
-def draw_length_against_position(
-    lengths: Sequence[int] | np.ndarray, batch_size: int, **options
-) -> Figure:
+def draw_length_against_position(lengths: Lengths, batch_size: int, **options) -> Figure:
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
     `options` are those of `plan_epoch`. A strategy that they do not allow on this corpus says so

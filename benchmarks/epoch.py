@@ -61,9 +61,7 @@ PAPER = "batch_size=16,win_time=50,hop_time=12.5"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 CHOICES = tuple(itertools.product(STRATEGIES, (False, True), (True, False)))
 BATCHINGS = {batching_name(*choice): choice for choice in CHOICES}  # by the papers' names
-
-
-# ---------------------------------------------------------------------------- planning
+Update = list[np.ndarray]  # its batches, of all processes
 
 
 class Plan(NamedTuple):
@@ -71,7 +69,7 @@ class Plan(NamedTuple):
 
     name: str
     capacity: int  # padded frames that a batch may hold
-    updates: list[list[np.ndarray]]  # the batches of each, of all processes
+    updates: list[Update]
     shapes: np.ndarray  # [updates, 3] clips, padded frames one batch after another, symbols
     stats: PaddingStats
 
@@ -93,12 +91,8 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    sampler = LengthBatchSampler(
-        clips.frames,
-        random_epochs=h.random_epochs,
-        batches_per_update=h.batches_per_update,
-        **batching_options(h),
-    )
+    own = {name: getattr(h, name) for name in ("random_epochs", "batches_per_update")}
+    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **own)
     sampler.set_epoch(epoch)
     updates, shapes, batches_done = [], [], 0
     while batches_done < len(sampler.plan):
@@ -129,9 +123,6 @@ def make_plans(
     return plans
 
 
-# ---------------------------------------------------------------------------- the sample
-
-
 def strata(plan: Plan, draws: int) -> list[np.ndarray]:
     """Updates by number, ordered by length, then clips, and cut into `draws` / 2 parts as equal as
     can be; at least two updates in each, if there are so many."""
@@ -154,9 +145,7 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
     return total, math.sqrt(variance)
 
 
-def step_on(
-    trainer: Trainer, clips: CorpusLengths, update: list[np.ndarray]
-) -> Callable[[], object]:
+def step_on(trainer: Trainer, clips: CorpusLengths, update: Update) -> Callable[[], object]:
     """A training step on this process's batches of the update, to be called."""
     batches = []
     for batch in update[trainer.processes.rank :: trainer.processes.world_size]:
@@ -165,9 +154,7 @@ def step_on(
     return functools.partial(trainer.step, batches, num_batches=len(update))
 
 
-def step_seconds(
-    trainer: Trainer, clips: CorpusLengths, update: list[np.ndarray], repeats: int
-) -> float:
+def step_seconds(trainer: Trainer, clips: CorpusLengths, update: Update, repeats: int) -> float:
     """Of a training step: median of the repeats, of the slowest process."""
     step, times = step_on(trainer, clips, update), []
     if trainer.device.type == "cuda":  # a GPU's first step of a shape compiles and captures
@@ -178,7 +165,7 @@ def step_seconds(
     return max(trainer.processes.gather(float(np.median(times))))
 
 
-def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: list[np.ndarray]) -> int | None:
+def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: Update) -> int | None:
     """Memory of a training step, of the process that needs most; None if unknown.
 
     Raises:
@@ -205,16 +192,12 @@ def time_plans(
     Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
     and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
     """
+    h, jobs = trainer.hparams, []
     rows: list[dict[str, Any]] = []
-    jobs = []
     for plan in plans:
         parts, rng = strata(plan, args.batches), np.random.default_rng(args.seed)
-        row: dict[str, Any] = {
-            "batching": plan.name,
-            "capacity": plan.capacity,
-            "status": "measured",
-        }
-        row |= {"precision": trainer.hparams.precision, "decoder": trainer.hparams.decoder}
+        row: dict[str, Any] = {"batching": plan.name, "capacity": plan.capacity}
+        row |= {"precision": h.precision, "decoder": h.decoder, "status": "measured"}
         row |= {"sizes": [len(part) for part in parts], "seconds": [[] for _ in parts]}
         rows.append(row | {"steps": [], "memory": []} | asdict(plan.stats))
         frames = plan.shapes[:, 0] * plan.shapes[:, 1]
@@ -307,9 +290,6 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
 def plan_key(hparams: HParams, epoch: int) -> str:
     """Equal for epochs that are planned alike, but for their seed."""
     return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
-
-
-# ---------------------------------------------------------------------------- the program
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

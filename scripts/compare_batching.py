@@ -245,9 +245,6 @@ def errors_in_words(rows: pd.DataFrame) -> str:
     return ", ".join(words[name].format(e) for name, e in largest_errors(rows).items())
 
 
-# ---------------------------------------------------------------------------- tables
-
-
 def numbers(column: pd.Series, digits: int) -> pd.Series:
     return column.map(lambda v: "–" if pd.isna(v) else f"{v:,.{digits}f}")
 
@@ -333,9 +330,6 @@ def equal_padding(strategy: str, corpus: Corpus, compared: pd.DataFrame) -> list
         text = f"={found[0]}: {100 * found[1]:.2f} %" if found else ": none pads so little"
         lines.append(f"  {REGISTRY[other].short_name}, {PARAMETERS[other]}{text}")
     return lines
-
-
-# ---------------------------------------------------------------------------- the program
 
 
 def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
