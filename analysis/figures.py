@@ -51,7 +51,6 @@ STYLES = {
     "alternated_sort": Style("#E69F00", "X", (2.5, 1.2)),
 }
 GREY = "#555555"
-ROW_LABELS = ("ZPR (%)", "ABL (frames)", "batch length (frames)")  # of the sweeps
 MOST_DOTS = 50_000  # in a panel
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
@@ -184,7 +183,8 @@ def draw_parameter_sweeps(
         lower.set(xlabel=f"number of the batch ({words})", ylim=(0, surveyor.longest * 1.25))
         lower.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         lower.legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
-    for axes, label in zip(grid[:, 0], ROW_LABELS, strict=True):
+    labels = ("ZPR (%)", "ABL (frames)", "batch length (frames)")
+    for axes, label in zip(grid[:, 0], labels, strict=True):
         axes.set_ylabel(label)
     seaborn.despine(fig=figure)
     return figure

@@ -53,15 +53,10 @@ class CorpusLengths:
         )
 
 
-def ljspeech_seconds(fractions: np.ndarray) -> np.ndarray:
-    """The length in seconds that each of `fractions` (0 to 1) of LJSpeech's clips do not exceed."""
-    return np.interp(fractions, LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
-
-
 def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLengths:
     """Frames and symbols distributed as LJSpeech's."""
     rng = np.random.default_rng(seed)
-    seconds = ljspeech_seconds(rng.random(count))
+    seconds = np.interp(rng.random(count), LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
     samples = (seconds * hparams.sampling_rate).astype(int)
     frames = np.array([frame_count(n, hparams) for n in samples.tolist()])
     names = [f"{i:05d}" for i in range(count)]
