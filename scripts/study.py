@@ -82,7 +82,7 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     noise = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED)
     settings, target = [], noise.zero_padding_rate
     for strategy in ("bucket", "alternated_sort"):
-        found = match_zero_padding([surveyor.lengths], batch_size, strategy, target, epochs=PLANNED)
+        found = match_zero_padding([surveyor], batch_size, strategy, target, PLANNED)
         if found is None:
             raise UserError(
                 f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to "

@@ -91,14 +91,14 @@ def _problems(
     """Nothing, or a message with the largest value of `setting` that fits."""
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity)
-    if _fit(trainer, step, asked):
+    if fit(trainer, step, asked):
         return []
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
         """Whether there is no room for so many of the longest clips."""
         shapes = worst_case_shapes(*lengths, count, count * longest if capacity else None)
-        return not _fit(trainer, step, shapes)
+        return not fit(trainer, step, shapes)
 
     most = -(-capacity // longest) if capacity else min(batch_size, len(clips))
     fitting = bisect.bisect(range(1, most), False, key=too_many)
@@ -111,7 +111,7 @@ def _problems(
     return [f"{message}this fits: --hparams {setting}={value}"]
 
 
-def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
+def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
     """Whether steps on batches of these shapes find the memory they need."""
     try:
         for clips, frames, symbols in shapes:
