@@ -11,7 +11,7 @@ from analysis import figures
 from analysis.figures import STYLES
 from analysis.report import Measured
 from analysis.runs import Runs
-from analysis.study import mixing, outcomes
+from analysis.study import mixing
 from analysis.survey import PARAMETERS, Surveyor
 
 LOSSES = {
@@ -141,11 +141,11 @@ def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
 
 def draw_mixing(measured: Measured) -> Figure:
     """Loss at equal updates and word error rate against novelty and spread, a point a row."""
-    mixed = mixing(measured.runs)
+    mixed, outcomes = mixing(measured)
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(2, 2)
     colours, markers, _ = _looks(measured.runs, list(mixed.index))
-    for line, (outcome, found) in zip(panels, outcomes(measured).items(), strict=True):
+    for line, (outcome, found) in zip(panels, outcomes.items(), strict=True):
         for axes, measure in zip(line, mixed, strict=True):
             for label, point in found.dropna(subset="ours").to_dict("index").items():
                 axes.errorbar(

@@ -21,7 +21,7 @@ from analysis import published
 from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls, tidy
 from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
-from analysis.study import CLAIMS, SeedModel, findings, loss_at, study_tables, verdict
+from analysis.study import CLAIMS, findings, loss_at, paired_change, study_tables, verdict
 from scripts import report
 
 STUDY = DATA / "study"
@@ -131,11 +131,15 @@ def test_a_missing_validation_gives_a_dash_and_footnote(tmp_path):
 def test_short_runs_show_thirds_of_their_epochs(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
-    assert measured.spans == ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
     keys = ["vl1", "vl2", "vl3", "vl_average"]
+    spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
+    names = ["early third", "middle third", "late third", "all validations"]
+    headings = [measured.headings[f"unpadded {key}"][0] for key in keys]
+    assert headings == [f"{name}, {span}" for name, span in zip(names, spans, strict=True)]
     assert measured.values.iloc[0][keys].tolist() == [3, 7, 11, 7]
     write_run(tmp_path / "b", "SB", epochs=222)
-    assert Measured(read_runs([tmp_path])).spans == [""] * 4  # no heading could name them
+    headings = Measured(read_runs([tmp_path])).headings  # none could name the spans of both
+    assert [headings[f"unpadded {key}"][0] for key in keys] == names
 
 
 def test_printed_falls_follow_from_table_2():
@@ -143,7 +147,7 @@ def test_printed_falls_follow_from_table_2():
         a, b = PAPER["minutes"]["RAND"], PAPER["minutes"][name]
         assert (a - b, 100 * (1 - b / a)) == pytest.approx(printed, abs=0.01)
         assert tuple(published_falls("minutes", [("RAND", name)]).iloc[0]) == printed
-    for before, after, fall in itertools.chain(*published.TABLE_4.values()):
+    for (before, after), fall in itertools.chain(*map(dict.items, published.TABLE_4.values())):
         assert 100 * (1 - PAPER["vl3"][after] / PAPER["vl3"][before]) == pytest.approx(
             fall, abs=0.01
         )
@@ -160,33 +164,33 @@ def test_rows_of_other_settings_have_no_falls(tmp_path):
 # ---------------------------------------------------------------------------- paired by seed
 
 
-def model(*batchings):
+def change(*batchings):
+    """From the first batching to the second; of each a value for each seed."""
     rows = [
         (name, seed, x)
-        for name, values in zip("abcd", batchings, strict=False)
+        for name, values in zip("ab", batchings, strict=True)
         for seed, x in values.items()
     ]
-    return SeedModel(pd.DataFrame(rows, columns=["label", "seed", "value"]))
+    return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 
 
 def test_two_batchings_give_scipys_paired_t_test():
     first, second = {1: 1.0, 2: 1.5, 3: 0.8}, {1: 1.2, 2: 1.4, 3: 1.1}
-    change = model(first, second).change("a", "b")
+    found = change(first, second)
     logs = np.log(list(second.values())), np.log(list(first.values()))
     expected = ttest_rel(*logs)
-    assert change["p"] == pytest.approx(expected.pvalue, rel=1e-9)
-    assert change["ours"] == pytest.approx(100 * math.expm1((logs[0] - logs[1]).mean()))
-    assert change["runs"] == 3
+    assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found["ours"] == pytest.approx(100 * math.expm1((logs[0] - logs[1]).mean()))
+    assert found["runs"] == 3
 
 
 def test_one_seed_or_equal_values_are_handled():
-    one = model({1: 1.0}, {1: 2.0}).change("a", "b")
+    one = change({1: 1.0}, {1: 2.0})
     assert one["ours"] == pytest.approx(100)
     assert math.isnan(one["p"])
-    assert model({1: 1.0}, {2: 2.0}).change("a", "b")["runs"] == 0
+    assert change({1: 1.0}, {2: 2.0})["runs"] == 0
     for factor, p in ((1, 1.0), (3, 0.0)):
-        same = model({1: 1.0, 2: 2.0}, {1: 1.0 * factor, 2: 2.0 * factor})
-        assert same.change("a", "b")["p"] == p
+        assert change({1: 1.0, 2: 2.0}, {1: 1.0 * factor, 2: 2.0 * factor})["p"] == p
 
 
 def test_every_row_is_compared_with_rand(tmp_path):
