@@ -57,17 +57,17 @@ class Table:
         shown = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            for line, cell in zip(shown, column.cells().itertuples(), strict=True):
+            for line, cell in zip(shown, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
                     # The paper gives minutes with two; an epoch of ours may take seconds.
                     places = 2 if "minutes" in column.heading else decimals
-                    line.append(_number(cell.published, places))
-                text, error = _number(cell.ours, decimals), cell.standard_error
+                    line.append(_number(cell["published"], places))
+                text, error = _number(cell["ours"], decimals), cell["standard_error"]
                 if error >= 0:
                     least = 10.0**-decimals  # that can be seen
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
-                line.append(text + (f" [{notes.index(cell.note) + 1}]" if cell.note else ""))
+                line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
         return shown, notes
 
 
@@ -170,7 +170,7 @@ class Measured:
         if "minutes" in key:
             timing, error = self.shared_errors[key] * found["ours"], found["standard_error"]
             found["standard_error"] = error.where(timing == 0, np.hypot(error.fillna(0), timing))
-        found = found.reindex(labels)
+        found = found.reindex(list(labels))
         missing = "not measured: no finished run of " + found.index.to_series()
         return found.fillna({"note": missing, "runs": 0})
 
@@ -178,7 +178,7 @@ class Measured:
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
         """The summary of a quantity; beside the paper's of the batchings `names`, if not None."""
-        theirs = None if names is None else PAPER[key].reindex(names)
+        theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         heading = heading or usual
         ours = self.summary(key, labels)

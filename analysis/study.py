@@ -155,7 +155,7 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str
     if spent == "hours":
         # How much higher the loss is one standard error of the timing before: means over runs.
         earlier = loss_at(runs, "hours", budget * (1 - runs.table["relative_error"]))
-        higher = np.log(earlier / measured.values[key]).abs().groupby(runs.table["label"])
+        higher = (earlier / measured.values[key]).map(math.log).abs().groupby(runs.table["label"])
         measured.shared_errors[key] = higher.mean().fillna(0)
     return key, budget
 
@@ -216,17 +216,15 @@ def findings(measured: Measured) -> list[Finding]:
             key, _ = at_equal(measured, key, measured_labels)
             theirs = ["– (potentially)"]
         else:
-            falls = published_falls(key, pairs)["per_cent"]
-            lines = zip(pairs, falls, strict=True)
-            theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in lines]
+            falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
+            theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
         ours, lines = changes(measured, key, pairs), []
-        for (first, second), change in zip(pairs, ours.itertuples(), strict=True):
-            text = "– (not measured)"
-            if change.runs:
-                error = change.standard_error
+        for (first, second), change in zip(pairs, ours.to_dict("records"), strict=True):
+            text, error = "– (not measured)", change["standard_error"]
+            if change["runs"]:
                 shown = "" if math.isnan(error) else f" ± {error:.2g}"
-                tested = "one seed" if math.isnan(change.p) else f"p {p_text(change.p)}"
-                text = f"{_signed(change.ours)}{shown}, {tested}"
+                tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
+                text = f"{_signed(change['ours'])}{shown}, {tested}"
             lines.append(f"{first} → {second}: {text}")
         found.append(Finding(claim, theirs, lines, verdict(claim, ours)))
     return found

@@ -44,7 +44,7 @@ try:
     from analysis.lengths import read_lengths
     from analysis.recommendation import Limits, batching_overrides, recommend
     from analysis.runs import EPOCH_MINUTES_FILE
-    from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
+    from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
 except ImportError as error:
     sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
@@ -53,7 +53,6 @@ BATCH_SIZES = (4, 8, 16)
 RANDOM_EPOCHS = 2  # at the start of the follow-up that begins with random batches
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
-EXPONENTIAL = "batching_strategy=semi_sorted_exponential"
 RUN_CORPUS = "demo_corpus.json"
 
 
@@ -64,6 +63,9 @@ class Experiment(NamedTuple):
     script: str
     overrides: str = ""
     all_seeds: bool = False  # or the first FEWER_SEEDS
+
+
+Jobs = list[tuple[Experiment, int]]  # with the seed
 
 
 # ---------------------------------------------------------------------------- what is run
@@ -79,8 +81,8 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     Raises:
         UserError: if the corpus is so small that there is none.
     """
-    noise = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED)
-    settings, target = [], noise.zero_padding_rate
+    settings = []
+    target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
     for strategy in ("bucket", "alternated_sort"):
         found = match_zero_padding([surveyor.lengths], batch_size, strategy, target, epochs=PLANNED)
         if found is None:
@@ -93,50 +95,43 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     return ",".join(settings)
 
 
-def recommended_overrides(surveyor: Surveyor, hparams: HParams) -> str:
-    """The exponential noise that mixes as much as the paper's batching, as --recommend finds it."""
-    size = hparams.batch_size
-    paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-    found = recommend(surveyor, size, Limits(paper.novelty), epochs=PLANNED)
-    exponential = [x for x in found if x.strategy == "semi_sorted_exponential"]
-    [best] = [x for x in exponential if x.dynamic_batch_size]
-    return batching_overrides(best)
-
-
-def size_of_equal_updates(surveyor: Surveyor, batch_size: int) -> int:
-    """The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND."""
-    updates = math.ceil(len(surveyor.lengths) / batch_size)
-
-    def difference(size: int) -> float:
-        found = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-        return abs(found.num_batches - updates)
-
-    return min(range(1, batch_size + 1), key=difference)
-
-
 def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     """All of the study, the follow-ups last."""
-    best, default = "ssb_dbs_br", HParams().local_randomization_factor
-    recommended = recommended_overrides(surveyor, hparams)
-    equal = size_of_equal_updates(surveyor, hparams.batch_size)
-    sizes = [size for size in BATCH_SIZES if size != hparams.batch_size]
-    found = [
+    best, batch_size, lrf = "ssb_dbs_br", hparams.batch_size, "local_randomization_factor"
+
+    def survey(size: int) -> Survey:
+        return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
+
+    # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
+    found = recommend(surveyor, batch_size, Limits(survey(batch_size).novelty), epochs=PLANNED)
+    [recommended] = [
+        batching_overrides(x)
+        for x in found
+        if x.strategy == "semi_sorted_exponential" and x.dynamic_batch_size
+    ]
+    # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.
+    updates = math.ceil(len(surveyor.lengths) / batch_size)
+    sizes = range(1, batch_size + 1)
+    equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
+    exponential = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
+    all_experiments = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
-        Experiment("ssb_exp_dbs_br", best, f"{EXPONENTIAL},local_randomization_factor={default}"),
+        Experiment("ssb_exp_dbs_br", best, exponential),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
         Experiment(f"{best}_random_epochs", best, f"random_epochs={RANDOM_EPOCHS}", True),
         *(
             Experiment(f"{name}_batch_{size}", name, f"batch_size={size}")
-            for size in sizes
+            for size in BATCH_SIZES
             for name in (best, "rand")
+            if size != batch_size
         ),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(all_experiments))
 
 
-def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Experiment, int]]:
+def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
     """Seed by seed; of each the experiments in their order, follow-ups last."""
     return [
         (experiment, seed)
@@ -152,7 +147,7 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Exper
 class Study:
     """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
 
-    def __init__(self, out: Path, epochs: int, shared: str, jobs: list[tuple[Experiment, int]]):
+    def __init__(self, out: Path, epochs: int, shared: str, jobs: Jobs):
         self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
         self.stops = 0
         self.failed: list[str] = []
@@ -161,21 +156,21 @@ class Study:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
         self.stops += 1
 
+    def folder(self, experiment: Experiment, seed: int) -> Path:
+        return self.out / experiment.name / f"seed_{seed}"
+
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
-        left = [job for job in self.jobs if not self.is_done(*job)]
+        left = []
+        for job in self.jobs:
+            found = self.folder(*job) / INTELLIGIBILITY_FILE
+            if not found.exists() or read_intelligibility(found).epochs < self.epochs:
+                left.append(job)
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
             ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
             for result in progress_bar("study", len(left), " runs", iterable=ended):
                 print(result, flush=True)
-
-    def folder(self, experiment: Experiment, seed: int) -> Path:
-        return self.out / experiment.name / f"seed_{seed}"
-
-    def is_done(self, experiment: Experiment, seed: int) -> bool:
-        found = self.folder(experiment, seed) / INTELLIGIBILITY_FILE
-        return found.exists() and read_intelligibility(found).epochs >= self.epochs
 
     def _train_and_transcribe(self, experiment: Experiment, seed: int) -> str:
         """How it ended."""
@@ -220,12 +215,15 @@ class Study:
                 os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
 
 
-def record_unseen(out: Path, corpus: Path, texts: int) -> None:
-    """Record the numbers that follow those of the corpus.
+def run_study(out: Path, side_by_side: int, texts: int) -> Study:
+    """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA.
 
     Raises:
-        UserError: if the corpus is no demo corpus, or a program is missing.
+        UserError: if one of them cannot be used, or the unseen numbers, which follow those of the
+            corpus, cannot be recorded.
     """
+    extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
+    hparams = create_hparams(extra)
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
     lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset to have one made")
     made_from = json.loads("".join(line for _, line in lines))
@@ -233,21 +231,11 @@ def record_unseen(out: Path, corpus: Path, texts: int) -> None:
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
-
-
-def run_study(out: Path, side_by_side: int, texts: int) -> Study:
-    """The study of the environment's settings.
-
-    Raises:
-        UserError: if one of them cannot be used.
-    """
-    hparams = create_hparams(os.environ["EXTRA"])
-    record_unseen(out, Path(os.environ["CORPUS"]), texts)
     clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
     seeds = [int(seed) for seed in os.environ["SEEDS"].split()]
     jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
-    shared = f"{os.environ['EXTRA'].strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
+    shared = f"{extra.strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
     study = Study(out, int(os.environ["EPOCHS"]), shared, jobs)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
