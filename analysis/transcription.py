@@ -147,8 +147,7 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
     """
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
-    clips = read_recordings(recordings)
-    reference = measure_reference(recordings, hparams)
+    clips, reference = read_recordings(recordings), measure_reference(recordings, hparams)
     frames = max(frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips)
     most_steps = ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
     speaker = load_speaker(checkpoint, f"max_decoder_steps={most_steps}")
@@ -164,15 +163,9 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
             transcripts.append(recogniser.transcribe(text, samples, hparams.sampling_rate))
             index += f"{base.name}.wav,{text}\n"  # numbers in words: there is nothing to quote
         write_atomically(folder / "index.csv", lambda file: file.write_text(index, "utf-8"))
-    return Intelligibility(
-        word_error_rate(transcripts),
-        reference.recordings,
-        reference.after_griffin_lim,
-        len(transcripts),
-        checkpoint.name,
-        saved.get("loop", {"epoch": 1})["epoch"] - 1,
-        transcripts,
-    )
+    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
+    rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim
+    return Intelligibility(*rates, len(transcripts), checkpoint.name, epochs, transcripts)
 
 
 def read_intelligibility(path: Path) -> Intelligibility:

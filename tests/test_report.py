@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from analysis.report import BEST, PAPER, Measured, paper_tables, published_falls
 from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
 from analysis.study import CLAIMS, findings, loss_at, paired_change, study_tables, verdict
+from analysis.transcription import Intelligibility, Transcript
 from scripts import report
 
 STUDY = DATA / "study"
@@ -29,18 +31,10 @@ RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
 JITTER = (0.0, 0.01, 0.025)  # of a seed
 
 
-def write_rate(run, rate, epochs=12):
-    found = {
-        "word_error_rate": rate,
-        "recordings": 0.08,
-        "recordings_after_griffin_lim": 0.09,
-        "texts": 100,
-        "checkpoint": "checkpoint_12.pt",
-        "epochs": epochs,
-        "transcripts": [{"text": "one", "heard": "one"}],
-    }
-    (run / "intelligibility.json").write_text(json.dumps(found))
-    return run
+def write_rate(run, rate):
+    words = [Transcript("one", "one")]
+    found = Intelligibility(rate, 0.08, 0.09, 100, "checkpoint_12.pt", 12, words)
+    (run / "intelligibility.json").write_text(json.dumps(asdict(found)))
 
 
 def write_minutes(run, minutes, relative_error):
@@ -91,16 +85,14 @@ def test_a_real_study_gives_the_recorded_numbers():
     assert set(found.index) == set(expected.index)
     found = found.loc[expected.index]
     for column in ("published", "ours", "standard_error", "runs"):
-        for place, ours, theirs in zip(found.index, found[column], expected[column], strict=True):
-            try:
-                theirs = float(theirs)
-            except ValueError:
-                assert ours == theirs, place
-                continue
-            if column == "runs":
-                ours, theirs = (0 if pd.isna(x) else x for x in (ours, theirs))
-            if ours != "":
-                assert float(ours) == pytest.approx(theirs, rel=1e-9, abs=1e-9, nan_ok=True), place
+        ours, theirs = found[column], expected[column]
+        if column == "runs":
+            ours, theirs = ours.fillna(0), theirs.fillna(0)
+        numbers = pd.to_numeric(theirs, errors="coerce")
+        compared = pd.to_numeric(ours, errors="coerce").astype(float)
+        np.testing.assert_allclose(compared, numbers, rtol=1e-9, atol=1e-9, err_msg=column)
+        texts = numbers.isna() & theirs.notna()
+        assert ours[texts].tolist() == theirs[texts].tolist()
 
 
 # ---------------------------------------------------------------------------- definitions
