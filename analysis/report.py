@@ -91,9 +91,6 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
     return pd.concat(frames)[["table", "row", "quantity", *CELL]].astype({"runs": "Int64"})
 
 
-# ---------------------------------------------------------------------------- numbers of runs
-
-
 def thirds(epochs: int) -> list[tuple[int, int]]:
     """First and last epoch of the early, middle and late third of a run, and of all of it."""
     edges = [epochs * part // 3 for part in range(4)]
@@ -107,7 +104,7 @@ class Measured:
     after the last of them; else of the runs' thirds, and of all validations.
     """
 
-    def __init__(self, runs: Runs):
+    def __init__(self, runs: Runs) -> None:
         self.runs, by_run = runs, runs.epochs.groupby("run")
         epochs, shown = by_run.size(), published.EPOCHS_SHOWN
         self.as_published = bool(epochs.min() >= published.EPOCHS)
@@ -137,10 +134,8 @@ class Measured:
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
-        self.headings |= {
-            "minutes": ("minutes per epoch", decimals),
-            "word_error_rate": ("word error rate", 3),
-        }
+        self.headings["minutes"] = "minutes per epoch", decimals
+        self.headings["word_error_rate"] = "word error rate", 3
         self.headings |= {"training_minutes": ("minutes of training", 2), "updates": ("updates", 0)}
         self.sides = {}
         for place, (first, last) in enumerate(thirds(epochs.min())):
@@ -217,9 +212,6 @@ def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
             per_cent = table.get((first, second), per_cent)
         found.append((fall, per_cent))
     return pd.DataFrame(found, columns=["fall", "per_cent"])
-
-
-# ---------------------------------------------------------------------------- tables
 
 
 def paper_tables(measured: Measured) -> list[Table]:

@@ -1,8 +1,5 @@
 """The one reader of run folders: what train.py and a study wrote there, as pandas DataFrames.
 
-    runs = read_runs([Path("runs")])
-    runs.epochs.groupby("label")["minutes"].median()
-
 Runs that differ in nothing but their seed share a label, a row of the report's tables. A broken or
 unfinished run is left out, and `left_out` says why.
 """
@@ -94,9 +91,6 @@ class Runs:
         """The settings that keep two rows from being compared as two batchings."""
         rows = self.rows.drop(columns="name")
         return sorted(rows.columns[_differences(rows.loc[[first, second]])[0, 1]])
-
-
-# ---------------------------------------------------------------------------- reading
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -199,9 +193,6 @@ def _read_run(directory: Path) -> Run:
     )
 
 
-# ---------------------------------------------------------------------------- rows
-
-
 def _facts(
     h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray
 ) -> dict[str, str | float]:
@@ -288,9 +279,6 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
     facts = facts.loc[table.index]
     return Runs(found, table, rows, facts, pd.concat(epochs, ignore_index=True), left_out)
-
-
-# ---------------------------------------------------------------------------- warnings
 
 
 def describe(runs: Runs) -> dict[str, str]:

@@ -1,16 +1,12 @@
 """Differences between batchings, paired by seed, and what a study of learning adds to a report.
 
 Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
-design, and values are compared as ratios:
+design (Montgomery, "Design and Analysis of Experiments"). The model
 
-    log value = effect of the batching + effect of the seed + chance
+    log value = effect of the batching + effect of the seed + noise of equal variance
 
-fitted by least squares to all runs of one corpus and as many epochs (two-way analysis of variance
-without interaction; Montgomery, "Design and Analysis of Experiments", on randomised complete
-blocks). The spread that chance makes is taken to be the same share of every batching's values, so
-all runs together tell it. A change is tested by a two-sided t-test; several that are made together
-share the 5 % by Holm's method (Holm 1979, "A simple sequentially rejective multiple test
-procedure").
+is fitted by least squares to all runs of one corpus and as many epochs. A change is tested by a
+two-sided t-test; several that are made together share the 5 % by Holm's method (1979).
 """
 
 import math
@@ -36,24 +32,15 @@ LOSS = "validation_loss_unpadded"
 NOTHING: dict = {"ours": math.nan, "standard_error": math.nan, "runs": 0, "p": math.nan, "note": ""}
 
 
-# ---------------------------------------------------------------------------- paired by seed
-
-
 def paired_change(
-    values: pd.DataFrame,
-    first: str,
-    second: str,
-    least_error: float = 0.0,
-    shared_error: float = 0.0,
+    values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
 ) -> dict:
     """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
     (seeds that both have) and `p`; NaN for what no run can tell.
 
     Args:
-        values: [runs] `label`, `seed` and `value`, all of one corpus and as many epochs; those
-            without a positive value are left out.
-        least_error: a standard error known from elsewhere, such as from repeated epochs, as a
-            share of the ratio; the runs' own counts where it is larger.
+        values: [runs] `label`, `seed` and `value`; those without a positive value are left out.
+        least_error: what the standard error is at least, as a share of the ratio.
         shared_error: one that all seeds share, so that the runs' own does not show it.
     """
     values = values[values["value"] > 0]
@@ -112,20 +99,14 @@ def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
     """Standard error of the ratio of two rows' minutes because a run's epochs differ."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
-    squares = runs.table.assign(square=shares**2).pivot(
-        index="seed", columns="label", values="square"
-    )
-    of_seeds = (squares[first] + squares[second]).dropna()
+    by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
+    of_seeds = (by_seed.get_group(first) + by_seed.get_group(second)).dropna()
     return math.sqrt(of_seeds.sum()) / max(1, len(of_seeds))
 
 
 def p_text(p: float) -> str:
-    if math.isnan(p):
-        return ""
-    return ("<0.001" if p < 0.001 else f"{p:.3f}") + "*" * (p < LEVEL)
-
-
-# ---------------------------------------------------------------------------- equal budgets
+    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "" if math.isnan(p) else shown + "*" * (p < LEVEL)
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:

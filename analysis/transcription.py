@@ -1,11 +1,8 @@
 """How well a recogniser understands speech: word error rates of a checkpoint and of recordings.
 
-The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout:
-
-    python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000
-
-pocketsphinx is an old recogniser. Its word error rate of the recordings themselves is the least
-that a model can reach, so a model's rate is given beside this reference.
+The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout, as
+`python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000` makes it. pocketsphinx is an
+old recogniser: a model's rate is given beside that of the recordings themselves.
 """
 
 import tempfile

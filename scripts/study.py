@@ -2,32 +2,28 @@
 
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
-Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups: other batch
-sizes, as many updates as RAND makes, random batches at the start. Each is trained by its script in
-scripts/table2, and its last checkpoint (so that all have trained as many epochs) then speaks 100
-numbers that are in no training set, which a recogniser transcribes: scripts/listen.py.
+Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups. Each is
+trained by its script in scripts/table2, with the settings of the environment that settings.sh
+names; its last checkpoint then speaks 100 numbers that are in no training set, which a recogniser
+transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both
+with a checkpoint; the same command resumes.
 
-Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both with a
-checkpoint; the same command resumes. Settings come from the environment, as settings.sh names
-them: CORPUS, EPOCHS, SEEDS, EXTRA.
-
-    OUT/NAME/seed_N/                     a run of train.py
-    OUT/NAME/seed_N/intelligibility.json its word error rate and the transcripts
-    OUT/NAME/seed_N/epoch_minutes.json   what its epochs take, timed in turns at the end
-    OUT/logs/NAME-seed_N.log             what both programs printed
-    OUT/unseen/                          recordings of the 100 numbers, and their own rates
-    OUT/report/                          the report, once every run has ended
+    OUT/NAME/seed_N/           a run of train.py; intelligibility.json: its word error rate and the
+                               transcripts; epoch_minutes.json: its epochs, timed at the end
+    OUT/logs/NAME-seed_N.log   what both programs printed
+    OUT/unseen/                recordings of the 100 numbers, and their own rates
+    OUT/report/                the report, once every run has ended
 """
 
 from project_root import ROOT
 
-import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -68,18 +64,12 @@ class Experiment(NamedTuple):
 Jobs = list[tuple[Experiment, int]]  # with the seed
 
 
-# ---------------------------------------------------------------------------- what is run
-
-
 def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
 
-    The paper chose them so that ZPR is equal but for 0.14 points, in the order SSB, BKT, ATS. On a
-    small corpus its proportions, of a handful of batches a bucket, miss that order, so each is the
-    value whose ZPR comes nearest to that of the one before it from below.
-
-    Raises:
-        UserError: if the corpus is so small that there is none.
+    There ZPR falls by 0.14 points in all from SSB to BKT and ATS. On a small corpus the paper's
+    proportions miss that order, so each value is the one whose ZPR comes nearest to that of the
+    one before it from below. UserError if the corpus is so small that there is none.
     """
     settings = []
     target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
@@ -141,9 +131,6 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
     ]
 
 
-# ---------------------------------------------------------------------------- running
-
-
 class Study:
     """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
 
@@ -178,20 +165,19 @@ class Study:
         log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
         extra = ",".join(filter(None, [self.shared, experiment.overrides]))
         settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
-        script = ROOT / "scripts" / "table2" / f"{experiment.script}.sh"
-        doing, status = "training", self.execute(["bash", script], log, settings)
+        script, found = f"scripts/table2/{experiment.script}.sh", folder / INTELLIGIBILITY_FILE
+        doing, status = "training", self.execute(["bash", ROOT / script], log, settings)
         if not status:
-            command = [sys.executable, ROOT / "scripts" / "listen.py"]
+            command = [sys.executable, ROOT / "scripts/listen.py", "-o", found]
             command += ["--checkpoint", list_checkpoints(folder)[-1][1]]
-            command += ["--recordings", self.out / "unseen", "-o", folder / INTELLIGIBILITY_FILE]
+            command += ["--recordings", self.out / "unseen"]
             doing, status = "transcription", self.execute(command, log)
         if self.stops:
             return f"{name}: stopped"
         if status:
             self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
             return self.failed[-1]
-        rate = read_intelligibility(folder / INTELLIGIBILITY_FILE).word_error_rate
-        return f"{name}: word error rate {rate:.3f}"
+        return f"{name}: word error rate {read_intelligibility(found).word_error_rate:.3f}"
 
     def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
         """The exit status of a command, whose output is added to `log`."""
@@ -207,12 +193,12 @@ class Study:
                 env=os.environ | (environment or {}),
             )
         told = 0
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(timeout=0.2)
+        while (status := process.poll()) is None:
+            time.sleep(0.1)
             if told < self.stops:
                 told += 1
                 os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
+        return status
 
 
 def run_study(out: Path, side_by_side: int, texts: int) -> Study:

@@ -92,7 +92,7 @@ def make_study(tmp_path, monkeypatch):
         def execute(command, log, environment=None):
             if environment is None:
                 transcribed = Intelligibility(0.25, 0.1, 0.1, 1, "checkpoint_9.pt", epochs, [])
-                shell = f"echo '{json.dumps(asdict(transcribed))}' >{command[-1]}"
+                shell = f"echo '{json.dumps(asdict(transcribed))}' >{command[3]}"
             else:
                 folder, shell = tmp_path / environment["NAME"] / "seed_1", train
                 folder.mkdir(parents=True, exist_ok=True)
