@@ -27,7 +27,8 @@ from files import METRICS_FILE, numbered_lines
 from hparams import HParams, create_hparams, hparams_from_dict
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
-BATCHING = ["batching_strategy", "dynamic_batch_size", "batch_randomization"]  # what rows compare
+# What rows compare.
+BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
 # Settings that change no result of training, or that others stand for: the fingerprint for the
 # corpus, win_length and hop_length for the times, started_from for a warm start.
 WITHOUT_EFFECT = set(
@@ -89,8 +90,7 @@ class Runs:
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
-        rows = self.rows.drop(columns="name")
-        return sorted(rows.columns[_differences(rows.loc[[first, second]])[0, 1]])
+        return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -209,6 +209,9 @@ def _facts(
     clips = [str(len(lengths)), str(corpus["validation_clips"])]
     head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
     settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
+    settings["name"] = batching_name(
+        h.batching_strategy, h.dynamic_batch_size, h.batch_randomization
+    )
     settings["epochs"] = str(epochs)
     settings["started_from"] = str(starts[0].get("started_from") if warm else None)
     settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
@@ -257,28 +260,21 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
     rank = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable")
-    names = [
-        batching_name(strategy, dynamic == "True", randomized == "True")
-        for strategy, dynamic, randomized in rows[BATCHING].to_numpy(str)
-    ]
-    representatives = rows.assign(name=names).loc[rank.index].drop_duplicates("name")
+    best = rows.loc[rank.index].drop_duplicates("name").set_index("name", drop=False)
     labels = []
-    for name, (_, row) in zip(names, rows.iterrows(), strict=True):
-        representative = representatives[representatives["name"] == name].iloc[0][row.index]
-        differing = row.index[row.fillna("") != representative.fillna("")]
+    for _, row in rows.iterrows():
+        differing = row.index[row.fillna("") != best.loc[row["name"]].fillna("")]
         shown = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
-        labels.append(name + (f" ({shown})" if shown else ""))
+        labels.append(row["name"] + (f" ({shown})" if shown else ""))
     table = table.replace({"label": dict(zip(rows.index, labels, strict=True))})
-    rows = rows.assign(name=names).set_axis(labels)
-    rows = rows.loc[sorted(labels, key=_place)]
-    places = table["label"].map(rows.index.get_loc)
-    table = table.assign(place=places).sort_values(["place", "seed"], kind="stable")
-    table = table.drop(columns="place")
+    rows = rows.set_axis(labels).loc[sorted(labels, key=_place)]
+    label, seed = table["label"], table["seed"]
+    order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
     by_folder = {run.folder: run for run in runs}
-    found = {folder: by_folder[folder] for folder in table.index}
-    epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
-    facts = facts.loc[table.index]
-    return Runs(found, table, rows, facts, pd.concat(epochs, ignore_index=True), left_out)
+    found = {folder: by_folder[folder] for folder in order}
+    epochs = [run.epochs.assign(run=f, label=label[f]) for f, run in found.items()]
+    all_epochs = pd.concat(epochs, ignore_index=True)
+    return Runs(found, table.loc[order], rows, facts.loc[order], all_epochs, left_out)
 
 
 def describe(runs: Runs) -> dict[str, str]:
@@ -300,7 +296,8 @@ def deviations(runs: Runs) -> list[str]:
     facts.loc[is_other, list(set(PARAMETERS.values()))] = np.nan  # the paper has no value for them
     return [
         f"{name} {value} instead of {paper[name]}{where}"
-        for name in facts.columns.intersection(list(paper)).drop([*BATCHING, "load_mel_from_disk"])
+        for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
+        if name in paper
         for value, where in _by_value(facts[name])
         if value != str(paper[name])
     ]

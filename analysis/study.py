@@ -144,7 +144,7 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str
 def one_batch_size(runs: Runs) -> list[str]:
     """Rows that differ from RAND in nothing but the batching and its parameter."""
     base = runs.rows.loc["RAND" if "RAND" in runs.rows.index else runs.rows.index[0]].dropna()
-    base = base.drop(["name", *BATCHING, *PARAMETERS.values()], errors="ignore")
+    base = base.drop([*BATCHING, *PARAMETERS.values()], errors="ignore")
     return list(runs.rows.index[(runs.rows[base.index] == base).all(axis=1)])
 
 
