@@ -25,8 +25,6 @@ SETTINGS = {
     "batch_capacity": None,
     "loss": "padded",
 }
-
-
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
 

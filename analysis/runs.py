@@ -94,11 +94,8 @@ class Runs:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """All finished runs at or below `folders`.
-
-    Raises:
-        UserError: if there is none, naming what was left out with the reason.
-    """
+    """All finished runs at or below `folders`; UserError if there is none, naming what was left out
+    with the reason."""
     directories: dict[Path, Path] = {}
     left_out, found = [], []
     for folder in folders:

@@ -248,14 +248,10 @@ def study_tables(measured: Measured) -> list[Table]:
     everyone, late = list(rows.index), "unpadded loss, late third"
     at_hours, hours = at_equal(measured, "hours", one_batch_size(runs))
     at_updates, updates = at_equal(measured, "updates", one_batch_size(runs))
-    last = runs.epochs.dropna(subset=LOSS).groupby("run")["epoch"].last()
-    measured.values["at equal epochs"] = loss_at(runs, "epoch", last)
+    measured.values["at equal epochs"] = runs.epochs.groupby("run")[LOSS].last()
     learned = {"padded loss, late third": "vl3", late: "unpadded vl3", "": "word_error_rate"}
-    equal_budgets = {
-        "at equal epochs": "at equal epochs",
-        f"at equal time, {60 * hours:.2f} minutes": at_hours,
-        f"at {updates:,.0f} updates": at_updates,
-    }
+    equal_budgets = {"": "at equal epochs", f"at equal time, {60 * hours:.2f} minutes": at_hours}
+    equal_budgets[f"at {updates:,.0f} updates"] = at_updates
     of_best = {late: "unpadded vl3", f"unpadded loss at {updates:,.0f} updates": at_updates}
     of_best |= {"": "word_error_rate", "decoder steps per epoch": "decoder_steps"}
     bests = list(rows.index[rows["name"].isin([BEST, BEST.replace("SSB", "SSB-exp")])])
@@ -277,16 +273,20 @@ def study_tables(measured: Measured) -> list[Table]:
     seeds = runs.table["label"].value_counts()
     lines = [(label, str(seeds[label])) for label in everyone]
     learning = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
-    facts = {"rates": sorted(rates), "texts": texts}
     sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
     small = [(name, str(size), label) for name in sizes for size, label in sizes[name].items()]
-    quantities = {late: "unpadded vl3", "word error rate": "word_error_rate"}
-    quantities |= {"minutes per epoch": "minutes", "updates per epoch": "num_batches"}
-    quantities |= {"ZPR (%)": "zero_padding_rate"}
+    shown = ("unpadded vl3", "word_error_rate", "minutes", "num_batches", "zero_padding_rate")
+    headings = {"unpadded vl3": late, "num_batches": "updates per epoch"}
     labels = [label for *_, label in small]
-    columns = [column(key, labels, heading) for heading, key in quantities.items()]
+    columns = [column(key, labels, headings.get(key, "")) for key in shown]
     return [
-        Table("learning", ("batching", "seeds"), lines, learning, facts),
+        Table(
+            "learning",
+            ("batching", "seeds"),
+            lines,
+            learning,
+            {"rates": sorted(rates), "texts": texts},
+        ),
         *compared,
         Table("small_batches", ("batching", "base batch size"), [x[:2] for x in small], columns),
         _same_base_table(measured, pd.concat(sizes, axis=1).dropna()),

@@ -35,10 +35,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Transcript:
-    """A text and what the recogniser understood, in lower case."""
-
     text: str
-    heard: str
+    heard: str  # by the recogniser, in lower case
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,7 @@ def read_recordings(folder: Path) -> list[tuple[Path, str]]:
 
 def measure_reference(folder: Path, hparams: HParams) -> Reference:
     """The reference word error rates of the recordings in `folder`, kept there for the next time.
-
-    Raises:
-        UserError: if the folder is not in LJSpeech's layout or a sound cannot be read.
-    """
+    UserError if the folder is not in LJSpeech's layout or a sound cannot be read."""
     kept, mels = folder / REFERENCE_FILE, mel_fingerprint(hparams)
     if kept.exists() and (found := read_findings(kept, Reference)).mels == mels:
         return found
@@ -135,12 +130,8 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
 def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, and transcribe the speech.
 
-    Args:
-        speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text;
-            None keeps none of them.
-
-    Raises:
-        UserError: if the recordings or the checkpoint cannot be read.
+    The folder `speech`, if any, keeps the sounds, the alignments, and an index.csv with the columns
+    wav,text. UserError if the recordings or the checkpoint cannot be read.
     """
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))

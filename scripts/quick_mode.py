@@ -25,11 +25,7 @@ FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes sm
 
 def take_part(corpus: Path, out: Path) -> str:
     """Make `out` a corpus of at most MOST_CLIPS random clips of `corpus`, linked; says what it did.
-
-    Raises:
-        UserError: if `corpus` is not in LJSpeech's layout or `out` is taken by something else.
-        OSError: if `out` cannot be written.
-    """
+    UserError if `corpus` is not in LJSpeech's layout or `out` is taken by something else."""
     corpus, out = corpus.resolve(), out.absolute()
     if out.exists():
         source = out / SOURCE
@@ -57,10 +53,8 @@ def scaled_batching(training_clips: int) -> dict[str, int]:
     """Batch size, bucket size and bins that keep the paper's proportions on a smaller corpus.
 
     Clips a bucket to clips, and bins to batches, are as in Ge et al., Table 1; a bucket and a bin
-    hold at least two batches, or they would be random batches under another name.
-
-    Raises:
-        UserError: if the corpus is too small for two buckets of two batches of two clips.
+    hold at least two batches, or they would be random batches under another name. UserError if the
+    corpus is too small for two buckets of two batches of two clips.
     """
     if training_clips < 8:
         raise UserError(f"{training_clips} training clips: expected at least 8")
