@@ -68,7 +68,7 @@ class Run:
     transcription: Intelligibility | None
     relative_error: float  # of minutes that were timed in turns, else 0
     time: datetime  # of the last start
-    facts: dict[str, str | float]  # all that may differ between runs; NaN: has no effect
+    facts: dict[str, Any]  # all that may differ between runs; NaN: has no effect
     changes: list[str]  # when it was resumed
 
 
@@ -190,9 +190,7 @@ def _read_run(directory: Path) -> Run:
     )
 
 
-def _facts(
-    h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray
-) -> dict[str, str | float]:
+def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
     """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
     ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
     if h.batching_strategy == "random":
@@ -206,9 +204,7 @@ def _facts(
     clips = [str(len(lengths)), str(corpus["validation_clips"])]
     head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
     settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
-    settings["name"] = batching_name(
-        h.batching_strategy, h.dynamic_batch_size, h.batch_randomization
-    )
+    settings["name"] = batching_name(*(getattr(h, setting) for setting in BATCHING[1:]))
     settings["epochs"] = str(epochs)
     settings["started_from"] = str(starts[0].get("started_from") if warm else None)
     settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
@@ -269,9 +265,9 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
     by_folder = {run.folder: run for run in runs}
     found = {folder: by_folder[folder] for folder in order}
-    epochs = [run.epochs.assign(run=f, label=label[f]) for f, run in found.items()]
-    all_epochs = pd.concat(epochs, ignore_index=True)
-    return Runs(found, table.loc[order], rows, facts.loc[order], all_epochs, left_out)
+    epochs = pd.concat([run.epochs.assign(run=f, label=label[f]) for f, run in found.items()])
+    epochs = epochs.reset_index(drop=True)
+    return Runs(found, table.loc[order], rows, facts.loc[order], epochs, left_out)
 
 
 def describe(runs: Runs) -> dict[str, str]:

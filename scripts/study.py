@@ -46,10 +46,8 @@ except ImportError as error:
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
-RANDOM_EPOCHS = 2  # at the start of the follow-up that begins with random batches
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
-RUN_CORPUS = "demo_corpus.json"
 
 
 class Experiment(NamedTuple):
@@ -93,32 +91,27 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
         return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
 
     # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
-    found = recommend(surveyor, batch_size, Limits(survey(batch_size).novelty), epochs=PLANNED)
-    [recommended] = [
-        batching_overrides(x)
-        for x in found
-        if x.strategy == "semi_sorted_exponential" and x.dynamic_batch_size
-    ]
+    limits = Limits(survey(batch_size).novelty)
+    advice = recommend(surveyor, batch_size, limits, epochs=PLANNED)
+    exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
+    [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]
     # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.
     updates = math.ceil(len(surveyor.lengths) / batch_size)
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
-    exponential = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
-    all_experiments = [
+    usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
+    found = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
-        Experiment("ssb_exp_dbs_br", best, exponential),
+        Experiment("ssb_exp_dbs_br", best, usual),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
-        Experiment(f"{best}_random_epochs", best, f"random_epochs={RANDOM_EPOCHS}", True),
-        *(
-            Experiment(f"{name}_batch_{size}", name, f"batch_size={size}")
-            for size in BATCH_SIZES
-            for name in (best, "rand")
-            if size != batch_size
-        ),
+        Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
     ]
-    return list(dict.fromkeys(all_experiments))
+    for size in (size for size in BATCH_SIZES if size != batch_size):
+        for name in (best, "rand"):
+            found.append(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}"))
+    return list(dict.fromkeys(found))
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
@@ -202,16 +195,12 @@ class Study:
 
 
 def run_study(out: Path, side_by_side: int, texts: int) -> Study:
-    """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA.
-
-    Raises:
-        UserError: if one of them cannot be used, or the unseen numbers, which follow those of the
-            corpus, cannot be recorded.
-    """
+    """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
+    of them cannot be used. The unseen numbers are those that follow the corpus'."""
     extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
     hparams = create_hparams(extra)
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-    lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset to have one made")
+    lines = numbered_lines(corpus / "demo_corpus.json", missing + "unset to have one made")
     made_from = json.loads("".join(line for _, line in lines))
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
