@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -156,9 +157,6 @@ def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
 
 
 def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
-    def held(_folder):
-        raise BlockingIOError
-
-    monkeypatch.setattr(study, "lock", held)
+    monkeypatch.setattr(study, "lock", Mock(side_effect=BlockingIOError))
     with pytest.raises(SystemExit, match="another process runs a study in"):
         study.main([os.fspath(tmp_path)])
