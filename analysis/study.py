@@ -148,9 +148,6 @@ def one_batch_size(runs: Runs) -> list[str]:
     return list(runs.rows.index[(runs.rows[base.index] == base).all(axis=1)])
 
 
-# ---------------------------------------------------------------------------- findings
-
-
 @dataclass(frozen=True)
 class Finding:
     """A claim of the paper; a line for each pair of batchings, published and ours."""
@@ -239,9 +236,6 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out
 
 
-# ---------------------------------------------------------------------------- tables
-
-
 def study_tables(measured: Measured) -> list[Table]:
     """What a study adds: word error rates, changes paired by seed, follow-ups."""
     runs, rows, column = measured.runs, measured.runs.rows, measured.column
@@ -324,9 +318,6 @@ def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
         columns.append(Column(what, decimals, pd.DataFrame(least, columns=list(NOTHING))))
         columns += _with_p(f"change at equal {what} (%)", 1, _holm(found))
     return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
-
-
-# ---------------------------------------------------------------------------- novelty and spread
 
 
 def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:

@@ -36,8 +36,6 @@ try:
 except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
-TEMPLATES = ROOT / "scripts" / "templates"
-
 
 def compose(runs: Runs, command: str) -> dict:
     """What the templates show, by the names that they use."""
@@ -85,7 +83,7 @@ def table_in_markdown(table: Table) -> str:
 def render(template: str, **content: object) -> str:
     """A page from a Jinja2 template. One named .html escapes all that it shows."""
     pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(ROOT / "scripts" / "templates"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

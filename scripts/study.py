@@ -115,7 +115,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
-    """Seed by seed; of each the experiments in their order, follow-ups last."""
+    """Seed by seed; of each the experiments in their order."""
     return [
         (experiment, seed)
         for place, seed in enumerate(seeds)
