@@ -26,19 +26,14 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    """--device, --precision and --json."""
-    add_device_option(parser)
-    parser.add_argument("--precision", type=precision, default="fp32", help="tf32: on GPUs only")
-    add_json_option(parser)
-
-
-def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """--device, a torch.device."""
+    """--device, a torch.device, and --json, a file to write or None."""
     import torch
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
     shown = "cpu, cuda or cuda:1; default: the GPU if there is one"
     parser.add_argument("--device", type=available_device, default=default, help=shown)
+    shown = "write the results to this file too"
+    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
 def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int) -> None:
@@ -46,12 +41,6 @@ def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int)
     for name, default in (("batch-size", 16), ("frames", frames), ("symbols", symbols)):
         shown = "default: %(default)s"
         parser.add_argument(f"--{name}", type=at_least_one, default=default, help=shown)
-
-
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """--json, a file to write or None."""
-    shown = "write the results to this file too"
-    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
 def checked(
@@ -103,10 +92,6 @@ output_file = checked(
 positive = checked(float, "a number above 0", lambda value: 0 < value < math.inf)
 share = checked(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 at_least_one = whole_number(1)
+whole_numbers = list_of(at_least_one)
 positive_list = list_of(positive)
 precision_list = list_of(precision)
-
-
-def whole_numbers(least: int) -> Callable[[str], list[int]]:
-    """The type of a list of whole numbers from `least` on."""
-    return list_of(whole_number(least))

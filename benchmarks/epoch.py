@@ -35,8 +35,7 @@ import torch
 
 from analysis import fast_path
 from analysis.arguments import (
-    add_device_option,
-    add_json_option,
+    add_measuring_options,
     at_least_one,
     make_parser,
     precision_list,
@@ -357,7 +356,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
     shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=whole_numbers(1), metavar="25824,51648", help=shown)
+    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
     add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
@@ -365,8 +364,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
     add("--seed", type=whole_number(0), default=0, help="of plans and samples")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add_device_option(parser)
-    add_json_option(parser)
+    add_measuring_options(parser)
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
