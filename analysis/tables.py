@@ -20,21 +20,16 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int 
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]
         for line in (titles, *rows)
     ]
-    widest = ["---"] * len(titles)  # a column has room for the line under its title
-    _, heading, *lines = _aligned([widest, *lines], labels)
-    lines_left = [":" + "-" * (len(title) - 1) for title in heading[:labels]]
-    lines_right = ["-" * (len(title) - 1) + ":" for title in heading[labels:]]
-    rows = (heading, [*lines_left, *lines_right], *lines)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    heading, rule, *body = _aligned([lines[0], ["---"] * len(titles), *lines[1:]], labels)
+    for column, cell in enumerate(rule):
+        line = "-" * (len(cell) - 1)
+        rule[column] = f":{line}" if column < labels else f"{line}:"
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
 
 
 def _aligned(lines: Sequence[Sequence], labels: int) -> list[list[str]]:
-    texts = [list(map(str, line)) for line in lines]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return [
-        [
-            cell.ljust(width) if column < labels else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in texts
-    ]
+    columns = [list(map(str, column)) for column in zip(*lines, strict=True)]
+    for place, column in enumerate(columns):
+        align, width = str.ljust if place < labels else str.rjust, max(map(len, column))
+        columns[place] = [align(cell, width) for cell in column]
+    return list(map(list, zip(*columns, strict=True)))

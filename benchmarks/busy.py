@@ -110,6 +110,9 @@ def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     options.add_measuring_options(parser)
+    parser.add_argument(
+        "--precision", type=options.precision, default="fp32", help="tf32: on GPUs only"
+    )
     for name, default in (("clips", 2620), ("steps", 200)):
         parser.add_argument(f"--{name}", type=options.whole_number(2), default=default)
     parser.add_argument("--hparams", default="", metavar="name=value,...")

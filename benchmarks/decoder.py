@@ -153,6 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     add = parser.add_argument
     options.add_measuring_options(parser)
+    add("--precision", type=options.precision, default="fp32", help="tf32: on GPUs only")
     options.add_size_options(parser, frames=400, symbols=80)
     add("--repeats", type=options.at_least_one, default=5, help="default: %(default)s")
     add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")

@@ -33,8 +33,15 @@ import numpy as np
 import torch
 
 import machine
-from analysis import arguments as options
 from analysis import fast_path
+from analysis.arguments import (
+    add_measuring_options,
+    at_least_one,
+    make_parser,
+    precision_list,
+    whole_number,
+    whole_numbers,
+)
 from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
 from analysis.tables import markdown_table
@@ -293,28 +300,24 @@ def plan_key(hparams: HParams, epoch: int) -> str:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = options.make_parser(__doc__)
-    add, from_two = parser.add_argument, options.whole_number(2)
+    parser = make_parser(__doc__)
+    add, from_two = parser.add_argument, whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
     add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
-    capacities, shown = options.whole_numbers(1), "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=capacities, metavar="25824,51648", help=shown)
-    shown = "default: that of --hparams"
-    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
+    shown = "default: 2 (GPU: 2,4,8) x the first"
+    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
+    add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
-    shown = "timed steps on each; default 1, on a GPU, --runs 3"
-    add("--repeats", type=options.at_least_one, help=shown)
-    add("--seed", type=options.whole_number(0), default=0, help="of plans and samples")
-    shown = "as train.py takes them, over the paper's: batch size 16, 12.5 ms between frames"
-    add("--hparams", default="", metavar="name=value,...", help=shown)
-    options.add_device_option(parser)
-    options.add_json_option(parser)
+    add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
+    add("--seed", type=whole_number(0), default=0, help="of plans and samples")
+    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    add_measuring_options(parser)
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)

@@ -144,10 +144,9 @@ def report(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    options.add_device_option(parser)
+    options.add_measuring_options(parser)
     options.add_size_options(parser, frames=774, symbols=120)
     parser.add_argument("--repeats", type=options.at_least_one, default=10)
-    options.add_json_option(parser)
     args = parser.parse_args(arguments)
     problem = graphs.problem(args.device, torch.float32)
     if problem is not None:

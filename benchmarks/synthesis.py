@@ -72,9 +72,8 @@ def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     add = parser.add_argument
-    options.add_device_option(parser)
-    options.add_json_option(parser)
-    add("--texts", type=options.whole_numbers(1), default="1,16", help="at once (%(default)s)")
+    options.add_measuring_options(parser)
+    add("--texts", type=options.whole_numbers, default="1,16", help="at once (%(default)s)")
     for name, default in (("symbols", 120), ("steps", 600), ("repeats", 5)):
         add(f"--{name}", type=options.at_least_one, default=default, help="(%(default)s)")
     add("--hparams", default="", metavar="name=value,...", help="change the full-size model")

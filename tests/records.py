@@ -86,7 +86,7 @@ def write_run(
     minutes=lambda epoch: 3.0,
     overrides="",
     lengths=LENGTHS,
-    validation_clips=10,
+    clips=None,
     **record,
 ):
     """A run's folder as train.py leaves it. `loss` and `minutes` are functions of the epoch."""
@@ -95,9 +95,9 @@ def write_run(
         f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"
         f"dynamic_batch_size={'-DBS' in name},batch_randomization={name.endswith('-BR')},"
     )
-    counts = {"training_clips": len(lengths), "validation_clips": validation_clips}
-    counts["training_frames"] = int(np.sum(lengths))
-    lines = [run_line(settings + overrides, **{"corpus": CORPUS | counts} | record)]
+    counts = zip(("training_clips", "validation_clips"), clips or (len(lengths), 10), strict=True)
+    corpus = CORPUS | dict(counts) | {"training_frames": int(np.sum(lengths))}
+    lines = [run_line(settings + overrides, **{"corpus": corpus} | record)]
     for epoch in range(1, epochs + 1):
         lines.append(epoch_line(epoch, minutes=minutes(epoch)))
         if epoch % step == 0:
