@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.lengths import read_lengths
 from analysis.survey import PARAMETERS
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from batching import batching_name
+from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from errors import UserError
 from files import METRICS_FILE, numbered_lines

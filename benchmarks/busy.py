@@ -27,12 +27,12 @@ import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.lengths import make_corpus, synthetic_lengths
-from analysis.tables import markdown_table
+from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader, read_filelist
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, seconds_of, synchronize
+from tables import markdown_table
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 

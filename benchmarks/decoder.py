@@ -28,12 +28,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from data_utils import synthetic_batch
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, peak_memory, reset_peak_memory, seconds_of
+from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:

@@ -42,9 +42,7 @@ from analysis.arguments import (
     whole_number,
     whole_numbers,
 )
-from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
-from analysis.tables import markdown_table
 from batching import (
     STRATEGIES,
     BatchingError,
@@ -53,6 +51,7 @@ from batching import (
     batching_name,
     padding_stats,
 )
+from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
@@ -60,6 +59,7 @@ from files import write_json
 from hparams import HParams, batching_options, create_hparams
 from printing import print_nothing
 from progress import progress_bar
+from tables import markdown_table
 from training.distributed import Processes, join
 from training.memory_check import fit
 from training.trainer import DECODERS, MicroBatch, Trainer

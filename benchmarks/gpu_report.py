@@ -13,8 +13,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from analysis.tables import markdown_table
 from files import write_atomically
+from tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's

@@ -23,12 +23,12 @@ import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from files import write_json
 from hparams import HParams
 from machine import measured_on
 from model import Decoder
+from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES
 
 if not fast_path.IS_HERE:

@@ -26,13 +26,13 @@ import torch
 import captured_steps
 import model
 from analysis import arguments as options
-from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from audio import griffin_lim
 from files import write_json
 from hparams import create_hparams
 from machine import measured_on
 from model import Tacotron2
+from tables import markdown_table
 
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 

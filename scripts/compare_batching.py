@@ -28,7 +28,6 @@ import pandas as pd
 
 from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, positive, positive_list, share
-from analysis.lengths import read_lengths
 from analysis.recommendation import Limits, advice, batching_overrides, overrides, recommend
 from analysis.step_costs import HOW_TO_MEASURE, read_costs
 from analysis.survey import (
@@ -41,7 +40,6 @@ from analysis.survey import (
     mean_survey,
     parameter_values,
 )
-from analysis.tables import markdown_table
 from batching import (
     MOST_COUNTED,
     REGISTRY,
@@ -51,9 +49,11 @@ from batching import (
     batching_name,
     plan_epoch,
 )
+from corpus.lengths import read_lengths
 from errors import UserError
 from files import refuse_no_folder, write_atomically
 from hparams import create_hparams
+from tables import markdown_table
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 VARIED = ("comparison", "parameter", "batch_size", "capacity")  # what surveys are for

@@ -21,10 +21,10 @@ from statistics import mean, median
 from typing import Any
 
 from analysis.arguments import make_parser
-from analysis.tables import text_table
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from errors import UserError
 from files import METRICS_FILE, refuse_no_folder, write_atomically
+from tables import markdown_table
 from training.checkpoint import BEST
 
 RANDOM_EPOCHS = 3
@@ -89,7 +89,7 @@ def compare(epochs: list[dict[str, Any]]) -> str:
         saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
         rows.append([name, len(own), *shown, f"{speed:,.0f}", saving])
     titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
-    return text_table(titles, rows) + "\n"
+    return markdown_table(titles, rows) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -34,7 +34,6 @@ from pathlib import Path
 import numpy as np
 
 from analysis.arguments import make_parser, positive, share
-from analysis.tables import text_table
 from clip_table import Clip, ClipTable
 from corpus.download import download_corpus
 from corpus.faults import fault_warnings
@@ -46,6 +45,7 @@ from data_utils import keep_table, warn_of_long_clips
 from errors import UserError
 from files import refuse_no_folder
 from hparams import HParams, create_hparams, override_lines
+from tables import markdown_table
 from text import text_to_sequence
 
 
@@ -62,7 +62,7 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
             numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
             rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
     titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
-    return text_table(titles, rows)
+    return markdown_table(titles, rows)
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:

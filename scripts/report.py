@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from analysis.tables import markdown_table
 from errors import UserError
 from files import write_atomically
+from tables import markdown_table
 
 try:
     import jinja2

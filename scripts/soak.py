@@ -29,14 +29,14 @@ from pathlib import Path
 import torch
 
 from analysis.arguments import make_parser, whole_number
-from analysis.lengths import make_corpus, synthetic_lengths
 from analysis.same_run import compare_runs, read_metrics
-from analysis.tables import markdown_table
+from corpus.lengths import make_corpus, synthetic_lengths
 from errors import UserError
 from files import METRICS_FILE, write_atomically
 from hparams import create_hparams
 from machine import measured_on
 from progress import duration, progress_bar
+from tables import markdown_table
 from training.checkpoint import list_checkpoints
 
 SETTINGS = (

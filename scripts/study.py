@@ -37,10 +37,10 @@ from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
 try:
-    from analysis.lengths import read_lengths
     from analysis.recommendation import Limits, batching_overrides, recommend
     from analysis.runs import EPOCH_MINUTES_FILE
     from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
+    from corpus.lengths import read_lengths
 except ImportError as error:
     sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 

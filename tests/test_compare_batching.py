@@ -13,9 +13,9 @@ from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
 from analysis import published
-from analysis.lengths import read_lengths
 from analysis.survey import Surveyor, match_zero_padding, mean_survey
 from batching import REGISTRY, STRATEGIES, plan_epoch
+from corpus.lengths import read_lengths
 from hparams import batching_options, create_hparams
 from scripts import compare_batching as program
 

@@ -14,11 +14,11 @@ from helpers import TINY, fork_server, free_port, train_with_others
 from records import MACHINE, write_run
 
 from analysis import fast_path
-from analysis.lengths import synthetic_lengths
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.step_costs import read_costs
 from batching import STRATEGIES
 from benchmarks import epoch
+from corpus.lengths import synthetic_lengths
 from errors import UserError
 from hparams import create_hparams
 

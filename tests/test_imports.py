@@ -12,7 +12,7 @@ from helpers import ROOT
 
 # From bottom to top. A module imports from the layers below its own and from its own package.
 LAYERS = [
-    "batching cuda_capture environment errors layers machine pictures progress version",
+    "batching cuda_capture environment errors layers machine pictures progress tables version",
     "alignment files printing text",
     "clip_table hparams",
     "audio model",

@@ -1,4 +1,4 @@
-"""analysis/lengths.py: every format of lengths read alike, what is refused, LJSpeech's likeness."""
+"""corpus/lengths.py: every format of lengths read alike, what is refused, LJSpeech's likeness."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import lengths as module
-from analysis.lengths import (
+from clip_table import Clip, ClipTable, table_path, write_table
+from corpus.lengths import (
     HEADERS,
     make_corpus,
     read_lengths,
     synthetic_lengths,
     with_symbols,
 )
-from clip_table import Clip, ClipTable, table_path, write_table
 from data_utils import read_filelist
 from errors import UserError
 from hparams import HParams, create_hparams
