@@ -145,12 +145,13 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
         raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    _write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
+    write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
 
 
-def _write_sound(
+def write_sound(
     path: str | Path, samples: np.ndarray, sampling_rate: int, kind: str, subtype: str
 ) -> None:
+    """Write samples [N] in one step, of a format and subtype as soundfile names them."""
     import soundfile
 
     content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
@@ -167,7 +168,7 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HP
         samples = _read_samples(sound, "float64" if subtype in ("FLOAT", "DOUBLE") else "int32")
     if len(samples) < stop:
         raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
-    _write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)
+    write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:

@@ -52,7 +52,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         _say(f"{error}; make room")  # on the disk of a file, or of what is printed
         sys.exit(1)
     kinds = {base.__name__ for base in kind.__mro__}  # by name: their modules import much
-    if kinds & {"UserError", "BatchingError", "OSError"}:
+    if kinds & {"UserError", "BatchingError", "OSError"} and "BrokenPipeError" not in kinds:
         _say(str(error))
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):

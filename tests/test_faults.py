@@ -11,13 +11,14 @@ import soundfile
 from corpora import RATE, contents, kill_while_preparing, refusal
 
 from audio import log_mel_spectrogram, read_audio
+from corpus import preparation
 from corpus.faults import dropped_symbols, usual_rates
 from corpus.made_files import KEPT_SECONDS
+from corpus.preparation import prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from data_utils import read_filelist
 from hparams import create_hparams
-from scripts import prepare_ljspeech
-from scripts.prepare_ljspeech import main, prepare
+from scripts.prepare_ljspeech import main
 
 HPARAMS = create_hparams()
 WINDOW = round(WINDOW_SECONDS * RATE)
@@ -28,7 +29,7 @@ TEXT = "Words by the dozen."
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch):
     for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(prepare_ljspeech, name, lambda *_: b"a picture")
+        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
@@ -199,7 +200,7 @@ def test_trimmed_clips_keep_a_little_silence(tmp_path, capsys):
         assert any(np.array_equal(whole[at : at + len(short)], short) for at in starts)
     assert f"4 of 12 clips are shorter in {trimmed}, by {cut / RATE:.1f} s in all" in printed
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
-    assert re.search(rf"all .* seconds .* {total / RATE:.2f}\n", printed)
+    assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):
         for clip in read_filelist(lists / f"{name}.txt", HPARAMS):  # its seconds are the file's
             assert Path(clip.path).parent == trimmed

@@ -6,8 +6,8 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import lengths as module
 from clip_table import Clip, ClipTable, table_path, write_table
+from corpus import lengths as module
 from corpus.lengths import (
     HEADERS,
     make_corpus,

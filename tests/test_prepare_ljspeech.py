@@ -27,12 +27,12 @@ from corpora import (
 from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
 from clip_table import Sound
-from corpus import made_files, recordings
+from corpus import made_files, preparation, recordings
 from corpus.metadata import choose_split
+from corpus.preparation import prepare
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
 from hparams import create_hparams
-from scripts import prepare_ljspeech
-from scripts.prepare_ljspeech import main, prepare
+from scripts.prepare_ljspeech import main
 
 HPARAMS = create_hparams()
 FILES = {
@@ -46,7 +46,7 @@ MEL_HPARAMS = create_hparams("load_mel_from_disk=True")
 def no_picture(monkeypatch):
     """Drawing takes longer than all the rest."""
     for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(prepare_ljspeech, name, lambda *_: b"a picture")
+        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
 
 def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "lists")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
     numbers = {tuple(words[:3]): words[3:] for words in lines if len(words) == 8}
     samples = np.arange(10) * 137 + 4000
     frames = [1 + n // 256 for n in samples]

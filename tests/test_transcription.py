@@ -27,7 +27,7 @@ TEXTS = ["Seven.", "Seven hundred.", "Two."]
 
 @pytest.mark.parametrize("rate", [22050, 16000])
 def test_spoken_numbers_are_mostly_understood(rate):
-    from scripts.make_demo_corpus import Voice
+    from corpus.synthesised import Voice
 
     recogniser, voice, transcripts = NumberRecogniser(), Voice(), []
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
