@@ -260,7 +260,7 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     os.utime(corpus / "wavs" / "c03.wav")
     capsys.readouterr()
     prepare(corpus, tmp_path / "l", trim=trimmed)
-    assert f"9 of 12 files are already in {trimmed}" in capsys.readouterr().out
+    assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
 
 

@@ -26,8 +26,9 @@ from corpora import (
 )
 from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
+import audio
 from clip_table import Sound
-from corpus import made_files, recordings
+from corpus import recordings
 from corpus.metadata import choose_split
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
 from hparams import create_hparams
@@ -394,7 +395,7 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, lists, mels=mels)
-    assert "5 of 10 files are already in" in capsys.readouterr().out
+    assert "5 of 10 files were already in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
@@ -417,21 +418,21 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     """No mel is left incomplete under its name, and none is computed again."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    cache_mel, begun = made_files.cache_mel, []
+    write_mel, begun = audio.write_mel, []
 
-    def interrupted(clip, folder, hparams):
-        begun.append(f"{clip.id}.npy")
+    def interrupted(path, mel):
+        begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)  # for the main thread to be interrupted before all is done
-        return cache_mel(clip, folder, hparams)
+        return write_mel(path, mel)
 
     if stop == "kill":
         kill_while_preparing(".npy", options)
         assert list(mels.glob(".*.tmp"))  # the incomplete mel
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(made_files, "cache_mel", interrupted)
+            patch.setattr(audio, "write_mel", interrupted)
             message = refusal(main, options, error=SystemExit)
         assert message.startswith("stopped; no filelist was written")
         assert not list(mels.glob(".*"))
@@ -440,7 +441,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     assert 3 <= len(done) < 50
     assert stop == "kill" or set(begun) == set(done)
     main(options)
-    assert f"{len(done)} of 50 files are already in" in capsys.readouterr().out
+    assert f"{len(done)} of 50 files were already in" in capsys.readouterr().out
     assert {path.name for path in mels.glob("*.npy")} == {f"c{i:02}.npy" for i in range(50)}
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)
