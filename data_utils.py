@@ -66,7 +66,8 @@ def read_filelist(
     )
     if only is not None:
         numbered = [line for line in numbered if line[0] in only]
-    problems, problem_of = [], lru_cache(lambda folder: mel_settings_problem(folder, hparams))
+    problems, settings = [], mel_fingerprint(hparams)
+    problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
     def length_or_problem(numbered_line: tuple[int, str]) -> int | UserError:
         path = ""
@@ -169,11 +170,6 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
     return mel
 
 
-def mel_settings_problem(folder: Path, hparams: HParams) -> str:
-    """How the audio settings that the mels in `folder` were made with differ from `hparams`."""
-    return settings_problem(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-
-
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
     """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
@@ -246,8 +242,8 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
-    folders = {os.path.dirname(path) for path in mels}
-    return None if any(mel_settings_problem(Path(f), hparams) for f in folders) else table
+    files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
+    return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:

@@ -130,14 +130,7 @@ class Decoder(nn.Module):
         self.p_decoder_dropout = h.p_decoder_dropout
         self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
         self.attention_rnn = nn.LSTMCell(h.prenet_dim + memory_dim, h.attention_rnn_dim)
-        self.attention_layer = Attention(
-            h.attention_rnn_dim,
-            memory_dim,
-            h.attention_dim,
-            h.attention_location_n_filters,
-            h.attention_location_kernel_size,
-            h.attention_location_gradient,
-        )
+        self.attention_layer = Attention(h)
         self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
         out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)

@@ -10,7 +10,6 @@ import re
 from errors import UserError
 from text.numbers import spell_number
 
-MOST_DIGITS = 6
 # Long numbers are most of them, as most clips of read speech are long.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # by their digits
 _UNITS = "one two three four five six seven eight nine".split()
@@ -57,8 +56,8 @@ def sentence_of(text: str) -> str:
     anything else."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
-        if not 1 <= int(digits[:20]) < 10**MOST_DIGITS:
-            raise UserError(f"{text!r}: expected a number from 1 to {10**MOST_DIGITS - 1:,}")
+        if not 1 <= int(digits[:20]) < 10**6:
+            raise UserError(f"{text!r}: expected a number from 1 to {10**6 - 1:,}")
         return as_sentence(in_words(int(digits)))
     words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(words) - WORDS)

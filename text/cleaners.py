@@ -6,7 +6,6 @@
 which have no symbols, so write numbers out for them.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -104,11 +103,7 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
     pieces = list(pieces)
     for name in cleaner_names:
         if name not in CLEANERS:
-            nearest = difflib.get_close_matches(str(name), CLEANERS, n=1, cutoff=0.0)[0]
-            raise UserError(
-                f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
-                f"Available: {', '.join(CLEANERS)}"
-            )
+            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
         pieces = [_clean(piece, *CLEANERS[name]) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
