@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -382,30 +382,23 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class TextMelCollate:
-    """Pads items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in their order."""
-
-    def __init__(self, n_frames_per_step: int = 1):
-        self.n_frames_per_step = n_frames_per_step
-
-    def __call__(self, items: Sequence[tuple]) -> Batch:
-        texts, mels = [item[0] for item in items], [item[1] for item in items]
-        text_lengths = torch.tensor([len(text) for text in texts])
-        mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
-        num_steps = -(-int(mel_lengths.max()) // self.n_frames_per_step)
-        mel = torch.zeros(len(items), mels[0].shape[0], num_steps * self.n_frames_per_step)
-        for row, item in zip(mel, mels, strict=True):
-            row[:, : item.shape[1]] = item
-        last_step = (mel_lengths - 1) // self.n_frames_per_step
-        indices = torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None
-        return Batch(
-            text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
-            text_lengths=text_lengths,
-            mel=mel,
-            gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
-            mel_lengths=mel_lengths,
-            clip_indices=indices,
-        )
+def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
+    """Items (text [T_in], mel [n_mels, T], optionally index), padded, in their order."""
+    texts, mels = [item[0] for item in items], [item[1] for item in items]
+    mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
+    num_steps = -(-int(mel_lengths.max()) // n_frames_per_step)
+    mel = torch.zeros(len(items), mels[0].shape[0], num_steps * n_frames_per_step)
+    for row, item in zip(mel, mels, strict=True):
+        row[:, : item.shape[1]] = item
+    last_step = (mel_lengths - 1) // n_frames_per_step
+    return Batch(
+        text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
+        text_lengths=torch.tensor([len(text) for text in texts]),
+        mel=mel,
+        gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
+        mel_lengths=mel_lengths,
+        clip_indices=torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None,
+    )
 
 
 def synthetic_batch(
@@ -420,7 +413,7 @@ def synthetic_batch(
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
     ]
-    return TextMelCollate(hparams.n_frames_per_step)(items)
+    return collate(items, hparams.n_frames_per_step)
 
 
 def _start_worker(_worker_id: int) -> None:
@@ -453,7 +446,7 @@ def make_loader(
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
-        collate_fn=TextMelCollate(hparams.n_frames_per_step),
+        collate_fn=partial(collate, n_frames_per_step=hparams.n_frames_per_step),
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,

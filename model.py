@@ -327,17 +327,13 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Synthesize texts: each step is given the model's own frames before it.
+        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Each step gets the
+        model's own frames before it. Masks for `max_decoder_steps` steps are drawn if None.
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
         after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
-        text alone with the same prenet masks, but for rounding.
-
-        Args:
-            text: int64 [B, T_in], padded with anything. text_lengths: [B].
-            dropout_masks: the prenet's for at least `max_decoder_steps` steps; drawn if None.
-
-        RuntimeError in training mode, where batch norm would mix the texts.
+        text alone with the same prenet masks, but for rounding. RuntimeError in training mode,
+        where batch norm would mix the texts.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() before infer")

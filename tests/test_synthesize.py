@@ -72,7 +72,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-symbols=0"], "--max-symbols 0: expected a whole number from 1"),
+        (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
         (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
