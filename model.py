@@ -327,7 +327,7 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Each step gets the
+        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Steps get the
         model's own frames before it. Masks for `max_decoder_steps` steps are drawn if None.
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest

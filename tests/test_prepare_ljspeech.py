@@ -15,15 +15,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import soundfile
-from corpora import (
-    RATE,
-    add_line,
-    contents,
-    kill_while_preparing,
-    make_corpus,
-    refusal,
-    write_tone,
-)
+from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
 from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
 
 import audio
