@@ -50,14 +50,10 @@ def read_filelist(
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
     Lengths come from the files' headers. Seconds, where given, must agree with them to half a
-    sample and one in a million, or to the frame of a cached mel.
+    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
+    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
 
-    Args:
-        new_run: check all samples or mel values too, and refuse texts without a letter.
-        only: the numbers of the lines to read; None: all.
-
-    Raises:
-        UserError: one message with every bad line, its number, the problem and how to fix it.
+    UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     numbered = numbered_lines(
         filelist,

@@ -69,14 +69,14 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             _duplicates(clips),
         ),
     ]
-    return [_warning(what, advice, notes, len(clips)) for what, advice, notes in faults if notes]
-
-
-def _warning(what: str, advice: str, notes: list[str], total: int) -> str:
-    more = len(notes) - WORST_SHOWN
-    listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-    count = f"{len(notes):,} of {total:,} clips"
-    return f"warning: {what} in {count}: {listed}. {advice} (docs/own-data.md)"
+    warnings = []
+    for what, advice, notes in faults:
+        more = len(notes) - WORST_SHOWN
+        listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        found = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
+        if notes:
+            warnings.append(f"warning: {found}. {advice} (docs/own-data.md)")
+    return warnings
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:

@@ -34,11 +34,6 @@ def in_words(number: int) -> str:
     return " ".join(re.findall("[a-z]+", spell_number(str(number))))
 
 
-def as_sentence(words: str) -> str:
-    """As a corpus of this language writes it: "Four thousand seventy two."."""
-    return f"{words[0].upper()}{words[1:]}."
-
-
 def draw_numbers(count: int, seed: int) -> list[int]:
     """Different numbers, most of them long, in random order; UserError if there are too few."""
     rng = random.Random(seed)
@@ -52,13 +47,13 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 
 
 def sentence_of(text: str) -> str:
-    """The sentence of what a user types: "4,072", "4072" or the words of a number; UserError on
-    anything else."""
+    """The sentence, "Four thousand seventy two.", of "4,072", "4072" or the words of a number;
+    UserError on anything else."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
         if not 1 <= int(digits[:20]) < 10**6:
             raise UserError(f"{text!r}: expected a number from 1 to {10**6 - 1:,}")
-        return as_sentence(in_words(int(digits)))
+        return f"{in_words(int(digits)).capitalize()}."
     words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(words) - WORDS)
     if not words or unknown:
@@ -66,4 +61,4 @@ def sentence_of(text: str) -> str:
             f"{text!r}: this model speaks only numbers, in digits or in words"
             + (f"; it does not know {', '.join(unknown)}" if unknown else "")
         )
-    return as_sentence(" ".join(words))
+    return f"{' '.join(words).capitalize()}."

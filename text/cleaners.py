@@ -88,13 +88,6 @@ CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
 }
 
 
-def _clean(text: str, to_ascii: Callable[[str], str], rules: list[Rule]) -> str:
-    text = to_ascii(text).lower()
-    for pattern, replacement in rules:
-        text = pattern.sub(replacement, text)
-    return text
-
-
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
@@ -104,7 +97,10 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
     for name in cleaner_names:
         if name not in CLEANERS:
             raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
-        pieces = [_clean(piece, *CLEANERS[name]) for piece in pieces]
+        to_ascii, rules = CLEANERS[name]
+        pieces = [to_ascii(piece).lower() for piece in pieces]
+        for pattern, replacement in rules:
+            pieces = [pattern.sub(replacement, piece) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()
