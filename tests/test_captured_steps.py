@@ -125,9 +125,6 @@ def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
     assert model.speaking_decoder is readable.free_running
 
 
-# ---------------------------------------------------------------------------- on a GPU
-
-
 @pytest.fixture(scope="module")
 def full_size():
     torch.manual_seed(0)

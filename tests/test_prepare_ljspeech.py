@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
-from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
+from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
 import audio
 from clip_table import Sound
 from corpus import recordings
-from corpus.metadata import choose_split
+from corpus.metadata import SPLIT_FILE, choose_split, read_split
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
 from hparams import create_hparams
 from scripts import prepare_ljspeech
@@ -299,11 +299,6 @@ def test_invalid_options_are_refused(tmp_path, options, capsys):
 # ---------------------------------------------------------------------------- split
 
 
-def read_pinned():
-    with open(ROOT / "filelists" / "ljspeech_split.csv", encoding="utf-8", newline="") as file:
-        return {row["id"]: row["set"] for row in csv.DictReader(file)}
-
-
 def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspeech_metadata):
     with open(LJSPEECH_LENGTHS, encoding="utf-8", newline="") as file:
         samples = {row["id"]: int(row["samples"]) for row in csv.DictReader(file)}
@@ -325,7 +320,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
     assert "LJ014-0165 (5.3)" in warning
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
-    pinned = read_pinned()
+    pinned = read_split(SPLIT_FILE)
     for which, rows in zip(("train", "val"), read_lists(tmp_path / "lists"), strict=True):
         assert ids_of(rows) == {name for name in samples if pinned[name] == which}
         for path, text, seconds in rows:
@@ -335,7 +330,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
 
 def test_split_follows_ids_fraction_and_seed():
     """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
-    pinned = read_pinned()
+    pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(list(pinned), 0.2, 0)
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}

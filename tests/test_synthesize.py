@@ -14,8 +14,6 @@ import version
 from audio import SILENCE
 from errors import UserError
 
-# ---------------------------------------------------------------------------- in parts
-
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 
 
@@ -81,9 +79,6 @@ def test_arguments_out_of_range_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())
-
-
-# ---------------------------------------------------------------------------- files
 
 
 @pytest.fixture

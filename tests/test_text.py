@@ -26,14 +26,8 @@ def spoken(text, cleaner_names=COMPATIBLE):
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
-# --- symbols ---------------------------------------------------------------------------------
-
-
 def test_symbols_equal_nvidias():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
-
-
-# --- the compatible cleaner: the reference's behaviour, mistakes included --------------------
 
 
 @pytest.mark.parametrize(
@@ -136,9 +130,6 @@ def test_compatible_abbreviations(text, expected):
     assert spoken(text) == expected
 
 
-# --- ARPAbet ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -160,9 +151,6 @@ def test_compatible_abbreviations(text, expected):
 )
 def test_arpabet_in_braces(text, expected):
     assert spoken(text) == expected
-
-
-# --- the corrected cleaner -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,9 +192,6 @@ def test_corrected_cleaner(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-# --- the other cleaners, and their names -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cleaners", "expected"),
     [
@@ -225,8 +210,6 @@ def test_unknown_cleaner_is_refused_naming_the_known():
     with pytest.raises(UserError, match=f"'english_cleaner'; there are {', '.join(CLEANERS)}"):
         text_to_sequence("", ["english_cleaner"])
 
-
-# --- any text --------------------------------------------------------------------------------
 
 awkward_text = st.one_of(st.text(), st.text(alphabet="0123456789.,$£€%{}stndrh \n_ABmMrs&"))
 
@@ -253,9 +236,6 @@ def test_corrected_text_has_only_spoken_characters(text):
 @given(st.lists(st.integers(min_value=0, max_value=147)))
 def test_ids_survive_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
-
-
-# --- against the reference -------------------------------------------------------------------
 
 
 def test_sequences_equal_nvidias():
