@@ -64,7 +64,16 @@ def download_corpus(corpus: Path) -> None:
     if not archive.exists():
         _fetch(part)
         os.replace(part, archive)
-    _verify(archive)
+    print(f"Verifying {archive}", flush=True)
+    with open(archive, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        broken = archive.with_name(archive.name + ".broken")
+        os.replace(archive, broken)
+        raise UserError(
+            f"{archive}: SHA-256 {digest}, expected {SHA256}; the file is broken and now named "
+            f"{broken.name}: delete it and run the same command to download it again"
+        )
     _unpack(archive, corpus)
     print(f"Unpacked {corpus}; {archive} can be deleted")
 
@@ -122,20 +131,6 @@ def _receive(part: Path, bar: tqdm) -> None:
                 bar.update(len(chunk))
     if _size(part) < ARCHIVE_BYTES:
         raise ConnectionError("the connection ended early")
-
-
-def _verify(archive: Path) -> None:
-    """Raise UserError, and rename the file to `.broken`, unless it has the right hash."""
-    print(f"Verifying {archive}", flush=True)
-    with open(archive, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
-        broken = archive.with_name(archive.name + ".broken")
-        os.replace(archive, broken)
-        raise UserError(
-            f"{archive}: SHA-256 {digest}, expected {SHA256}; the file is broken and now named "
-            f"{broken.name}: delete it and run the same command to download it again"
-        )
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
