@@ -57,8 +57,6 @@ def sentence_of(text: str) -> str:
     words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(words) - WORDS)
     if not words or unknown:
-        raise UserError(
-            f"{text!r}: this model speaks only numbers, in digits or in words"
-            + (f"; it does not know {', '.join(unknown)}" if unknown else "")
-        )
+        note = f"; it does not know {', '.join(unknown)}" if unknown else ""
+        raise UserError(f"{text!r}: this model speaks only numbers, in digits or in words{note}")
     return f"{' '.join(words).capitalize()}."

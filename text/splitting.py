@@ -80,18 +80,13 @@ def _ending(unit: str, following: str) -> Ending:
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare)  # "j.", "u.s."
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
-    if _is_inside_number(last, following):
+    words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
+    goes_on = not last.endswith(",") or _NUMBER_GOES_ON.fullmatch(last)
+    if goes_on and all(map(_NUMBER_WORD.fullmatch, words)):
         return Ending.INSIDE
     if last.endswith(("..", ";", ":", ",", "--")) or last == "-":
         return Ending.CLAUSE
     return Ending.WORD
-
-
-def _is_inside_number(word: str, following: str) -> bool:
-    if word.endswith(",") and not _NUMBER_GOES_ON.fullmatch(word):
-        return False
-    pair = word.rstrip(","), re.split(r"[,;:.!?]", following)[0]
-    return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
 
 
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
