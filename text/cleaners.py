@@ -48,17 +48,11 @@ _SILENT_RULES: list[Rule] = [
 
 
 def _to_ascii(text: str) -> str:
-    """As unidecode, which is not needed where the text is ASCII already."""
+    """As unidecode, which is not loaded where the text is ASCII already."""
     if text.isascii():
         return text
-    try:
-        from unidecode import unidecode
-    except ModuleNotFoundError:
-        letters = "".join(sorted(set(re.sub(r"[\x00-\x7f]", "", text))))
-        raise UserError(
-            f"{letters!r} can only be cleaned with the package unidecode, which is not installed; "
-            "install requirements.txt, or write it in ASCII"
-        ) from None
+    from unidecode import unidecode
+
     return unidecode(text)
 
 
@@ -91,7 +85,7 @@ CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises UserError for an unknown cleaner, and if a package that the text needs is missing.
+    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
     """
     pieces = list(pieces)
     for name in cleaner_names:
