@@ -55,27 +55,25 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[Any]:
             reason = getattr(error, "error_string", error)  # without the number of the descriptor
             raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
         with sound:
-            _check_header(sound, hparams)
+            if problem := _header_problem(sound, hparams):
+                raise UserError(problem)
             yield sound
 
 
-def _check_header(sound: Any, hparams: HParams) -> None:
+def _header_problem(sound: Any, hparams: HParams) -> str | None:
     rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
     if sound.format not in FORMATS:
-        raise UserError(
-            f"{sound.format_info}, expected WAV or FLAC; convert it: "
-            f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
-        )
+        fix = f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
+        return f"{sound.format_info}, expected WAV or FLAC; convert it: {fix}"
     if sound.channels != 1:
-        raise UserError(f"{sound.channels} channels, expected mono; mix down: sox in out remix -")
+        return f"{sound.channels} channels, expected mono; mix down: sox in out remix -"
     if sound.samplerate != rate:
-        raise UserError(
-            f"{sound.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
-            f"or set sampling_rate={sound.samplerate}"
-        )
+        fix = f"resample it (sox in -r {rate} out) or set sampling_rate={sound.samplerate}"
+        return f"{sound.samplerate} Hz, expected {rate}; {fix}"
     if sound.frames < minimum:
         empty = "empty" if sound.frames == 0 else f"{sound.frames} samples"
-        raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
+        return f"{empty}, expected at least {minimum} samples; leave the clip out"
+    return None
 
 
 def _read_samples(sound: Any, dtype: str) -> np.ndarray:

@@ -28,24 +28,19 @@ def free_running(
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,
+    repeated: Callable[[Callable, torch.device], Iterator] | None = None,
 ) -> Iterator[SpokenSteps]:
-    """`model.free_running`, several steps at a time on a GPU, one at a time elsewhere and under
-    autocast, whose copies of weights must not belong to a graph."""
+    """`model.free_running` in chunks of CHUNK steps on a GPU, the last one cut at `max_steps`; one
+    step at a time elsewhere and under autocast, whose copies of weights must not belong to a graph.
+
+    Each chunk reads and writes the same tensors. `repeated(make_steps, device)`, by default
+    `replayed` on a GPU, may overwrite a result by the next.
+    """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
-        return in_chunks(decoder, memory, mask, dropout_masks, max_steps, replayed)
-    return model.free_running(decoder, memory, mask, dropout_masks, max_steps)
-
-
-def in_chunks(
-    decoder: Decoder,
-    memory: torch.Tensor,
-    mask: torch.Tensor,
-    dropout_masks: DropoutMasks,
-    max_steps: int,
-    repeated: Callable[[Callable, torch.device], Iterator],
-) -> Iterator[SpokenSteps]:
-    """The same in chunks of CHUNK steps, the last one cut at `max_steps`. Each chunk reads and
-    writes the same tensors; `repeated(make_steps, device)` may overwrite a result by the next."""
+        repeated = repeated or replayed
+    if repeated is None:
+        yield from model.free_running(decoder, memory, mask, dropout_masks, max_steps)
+        return
     processed_memory = decoder.attention_layer.memory_layer(memory)
     first_state = decoder.initial_state(memory)
     last_frames = memory.new_zeros(len(memory), decoder.frame_dim)

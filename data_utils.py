@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,10 @@ def read_filelist(
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
     Lengths come from the files' headers. Seconds, where given, must agree with them to half a
-    sample and one in a million, or to the frame of a cached mel.
+    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
+    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
 
-    Args:
-        new_run: check all samples or mel values too, and refuse texts without a letter.
-        only: the numbers of the lines to read; None: all.
-
-    Raises:
-        UserError: one message with every bad line, its number, the problem and how to fix it.
+    UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     numbered = numbered_lines(
         filelist,
@@ -66,7 +62,8 @@ def read_filelist(
     )
     if only is not None:
         numbered = [line for line in numbered if line[0] in only]
-    problems, problem_of = [], lru_cache(lambda folder: mel_settings_problem(folder, hparams))
+    problems, settings = [], mel_fingerprint(hparams)
+    problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
     def length_or_problem(numbered_line: tuple[int, str]) -> int | UserError:
         path = ""
@@ -169,11 +166,6 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
     return mel
 
 
-def mel_settings_problem(folder: Path, hparams: HParams) -> str:
-    """How the audio settings that the mels in `folder` were made with differ from `hparams`."""
-    return settings_problem(folder / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-
-
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
     """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
@@ -246,8 +238,8 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
-    folders = {os.path.dirname(path) for path in mels}
-    return None if any(mel_settings_problem(Path(f), hparams) for f in folders) else table
+    files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
+    return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
@@ -386,30 +378,23 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class TextMelCollate:
-    """Pads items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in their order."""
-
-    def __init__(self, n_frames_per_step: int = 1):
-        self.n_frames_per_step = n_frames_per_step
-
-    def __call__(self, items: Sequence[tuple]) -> Batch:
-        texts, mels = [item[0] for item in items], [item[1] for item in items]
-        text_lengths = torch.tensor([len(text) for text in texts])
-        mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
-        num_steps = -(-int(mel_lengths.max()) // self.n_frames_per_step)
-        mel = torch.zeros(len(items), mels[0].shape[0], num_steps * self.n_frames_per_step)
-        for row, item in zip(mel, mels, strict=True):
-            row[:, : item.shape[1]] = item
-        last_step = (mel_lengths - 1) // self.n_frames_per_step
-        indices = torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None
-        return Batch(
-            text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
-            text_lengths=text_lengths,
-            mel=mel,
-            gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
-            mel_lengths=mel_lengths,
-            clip_indices=indices,
-        )
+def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
+    """Items (text [T_in], mel [n_mels, T], optionally index), padded, in their order."""
+    texts, mels = [item[0] for item in items], [item[1] for item in items]
+    mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
+    num_steps = -(-int(mel_lengths.max()) // n_frames_per_step)
+    mel = torch.zeros(len(items), mels[0].shape[0], num_steps * n_frames_per_step)
+    for row, item in zip(mel, mels, strict=True):
+        row[:, : item.shape[1]] = item
+    last_step = (mel_lengths - 1) // n_frames_per_step
+    return Batch(
+        text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
+        text_lengths=torch.tensor([len(text) for text in texts]),
+        mel=mel,
+        gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
+        mel_lengths=mel_lengths,
+        clip_indices=torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None,
+    )
 
 
 def synthetic_batch(
@@ -424,7 +409,7 @@ def synthetic_batch(
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
     ]
-    return TextMelCollate(hparams.n_frames_per_step)(items)
+    return collate(items, hparams.n_frames_per_step)
 
 
 def _start_worker(_worker_id: int) -> None:
@@ -457,7 +442,7 @@ def make_loader(
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
-        collate_fn=TextMelCollate(hparams.n_frames_per_step),
+        collate_fn=partial(collate, n_frames_per_step=hparams.n_frames_per_step),
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,

@@ -209,10 +209,9 @@ def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]
 
 def describe(hparams: HParams) -> str:
     """All settings, a `name = value` line each; those that differ from the default are starred."""
-    default = HParams()
     lines = []
     for name, value in asdict(hparams).items():
-        star = " " if value == getattr(default, name) else "*"
+        star = " " if value == getattr(HParams, name) else "*"  # the class holds the defaults
         lines.append(f"{star} {name} = {list(value) if isinstance(value, tuple) else value}")
     return "\n".join(lines)
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hparams import HParams
+
 Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # of the non-linearity that follows
 
 
@@ -136,25 +138,20 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
 
-    Without `location_gradient` the past alignments are constants: through all steps that gradient
-    can grow large and drown what would teach attention to follow the text (docs/training.md).
+    Without `attention_location_gradient` the past alignments are constants: through all steps that
+    gradient can grow large and drown what would teach attention to follow the text
+    (docs/training.md).
     """
 
-    def __init__(
-        self,
-        query_dim: int,
-        memory_dim: int,
-        attention_dim: int,
-        location_n_filters: int,
-        location_kernel_size: int,
-        location_gradient: bool = True,
-    ):
+    def __init__(self, hparams: HParams):
         super().__init__()
-        self.location_gradient = location_gradient
-        self.query_layer = Linear(query_dim, attention_dim, bias=False, gain="tanh")
-        self.memory_layer = Linear(memory_dim, attention_dim, bias=False, gain="tanh")
-        self.v = Linear(attention_dim, 1, bias=False)
-        self.location_layer = LocationLayer(location_n_filters, location_kernel_size, attention_dim)
+        h, dim = hparams, hparams.attention_dim
+        self.location_gradient = h.attention_location_gradient
+        self.query_layer = Linear(h.attention_rnn_dim, dim, bias=False, gain="tanh")
+        self.memory_layer = Linear(h.encoder_embedding_dim, dim, bias=False, gain="tanh")
+        self.v = Linear(dim, 1, bias=False)
+        n_filters, kernel_size = h.attention_location_n_filters, h.attention_location_kernel_size
+        self.location_layer = LocationLayer(n_filters, kernel_size, dim)
 
     def forward(
         self,

@@ -130,14 +130,7 @@ class Decoder(nn.Module):
         self.p_decoder_dropout = h.p_decoder_dropout
         self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
         self.attention_rnn = nn.LSTMCell(h.prenet_dim + memory_dim, h.attention_rnn_dim)
-        self.attention_layer = Attention(
-            h.attention_rnn_dim,
-            memory_dim,
-            h.attention_dim,
-            h.attention_location_n_filters,
-            h.attention_location_kernel_size,
-            h.attention_location_gradient,
-        )
+        self.attention_layer = Attention(h)
         self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
         out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)
@@ -334,17 +327,13 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Synthesize texts: each step is given the model's own frames before it.
+        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Steps get the
+        model's own frames before it. Masks for `max_decoder_steps` steps are drawn if None.
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
         after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
-        text alone with the same prenet masks, but for rounding.
-
-        Args:
-            text: int64 [B, T_in], padded with anything. text_lengths: [B].
-            dropout_masks: the prenet's for at least `max_decoder_steps` steps; drawn if None.
-
-        RuntimeError in training mode, where batch norm would mix the texts.
+        text alone with the same prenet masks, but for rounding. RuntimeError in training mode,
+        where batch norm would mix the texts.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() before infer")

@@ -15,13 +15,13 @@ import argparse
 import textwrap
 from pathlib import Path
 
+from analysis.arguments import at_least_one, make_parser
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
 from printing import print_without_failing
 from speaking import PAUSE, load_speaker, sequence_to_speak, speak_text, write_speech
-from version import __version__
 
 
 def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, list[int]]]:
@@ -46,10 +46,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser = make_parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="one text")
@@ -57,7 +54,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
     parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
     limit = "split longer texts into parts; default: the longest training text"
-    parser.add_argument("--max-symbols", type=int, metavar="N", help=limit)
+    parser.add_argument("--max-symbols", type=at_least_one, metavar="N", help=limit)
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
@@ -65,8 +62,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--numbers", action="store_true", help=numbers)
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
-    if args.max_symbols is not None and args.max_symbols < 1:
-        parser.error(f"--max-symbols {args.max_symbols}: expected a whole number from 1")
     if not 0 <= args.pause <= 60:  # nan too
         parser.error(f"--pause {args.pause:g}: expected seconds from 0 to 60")
     return args

@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,14 +69,14 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
             _duplicates(clips),
         ),
     ]
-    return [_warning(what, advice, notes, len(clips)) for what, advice, notes in faults if notes]
-
-
-def _warning(what: str, advice: str, notes: list[str], total: int) -> str:
-    more = len(notes) - WORST_SHOWN
-    listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-    count = f"{len(notes):,} of {total:,} clips"
-    return f"warning: {what} in {count}: {listed}. {advice} (docs/own-data.md)"
+    warnings = []
+    for what, advice, notes in faults:
+        more = len(notes) - WORST_SHOWN
+        listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        found = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
+        if notes:
+            warnings.append(f"warning: {found}. {advice} (docs/own-data.md)")
+    return warnings
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
@@ -104,20 +103,14 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[str]:
-    groups = defaultdict(list)
-    for clip in clips:
-        groups[clip.sound.checksum].append(clip)
-    repeated = sorted(
-        groups.values(),
-        key=lambda group: (len({clip.text for clip in group}), len(group)),
-        reverse=True,
-    )
-    return [
-        f"{clip.id} (that of {first.id}, {'the same' if clip.text == first.text else 'another'}"
-        " text)"
-        for first, *others in repeated
-        for clip in others
-    ]
+    first: dict[int, Clip] = {}
+    pairs = [(clip, first.setdefault(clip.sound.checksum, clip)) for clip in clips]
+    notes: dict[str, list[str]] = {"another": [], "the same": []}  # worst first
+    for clip, before in pairs:
+        if clip is not before:
+            text = "the same" if clip.text == before.text else "another"
+            notes[text].append(f"{clip.id} (that of {before.id}, {text} text)")
+    return notes["another"] + notes["the same"]
 
 
 def dropped_symbols(text: str, cleaner_names: Sequence[str]) -> list[str]:

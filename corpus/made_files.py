@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,35 +51,26 @@ class Folder:
         means that the file is bad, one of `make` that the clip is: those are returned, by
         `Clip.where`."""
 
-        def is_good(clip: Clip) -> bool:
-            try:
-                return is_made(clip)
-            except (OSError, UserError):
-                return False
-
-        def problem_of(clip: Clip) -> str | None:
+        def made_or_problem(clip: Clip) -> bool | str:
+            with contextlib.suppress(OSError, UserError):
+                if is_made(clip):
+                    return False
             try:
                 make(clip)
             except UserError as error:
                 return f"{clip.path}: {error}"
-            return None
+            return True
 
         self.path.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path)
         write_json(self.path / self.settings_file, self.settings)
-        good = map_in_threads(is_good, clips)
-        todo = [clip for clip, is_there in zip(clips, good, strict=True) if not is_there]
-        if len(todo) < len(clips):
-            done = len(clips) - len(todo)
-            print(f"{self.option}: {done:,} of {len(clips):,} files are already in {self.path}")
-        problems, results = {}, map_in_threads(problem_of, todo, threads)
+        progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
         # Closed when interrupted: the files begun are then finished.
-        with progress_bar(self.option, len(todo), " clips") as bar, contextlib.closing(results):
-            for clip, problem in zip(todo, results, strict=True):
-                bar.update()
-                if problem:
-                    problems[clip.where] = problem
-        return problems
+        with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
+            found = {c.where: result for c, result in zip(progress, results, strict=True)}
+        if already := [*found.values()].count(False):
+            print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
+        return {where: result for where, result in found.items() if isinstance(result, str)}
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
@@ -104,23 +94,20 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
         num_frames = mel_length(path, None, hparams, read_contents=True)
         return num_frames == clip.num_frames and is_newer(path, clip)
 
+    def cache(clip: Clip) -> None:
+        mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
+        if mel.shape[1] != clip.num_frames:
+            counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
+            raise UserError(f"{counts} when it was checked; run again")
+        audio.write_mel(folder.path / f"{clip.id}.npy", mel)
+
     audio.mel_filters(hparams)  # computed here once, and not in every thread
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        make = partial(cache_mel, folder=folder.path, hparams=hparams)
-        return folder.fill(clips, is_cached, make, os.cpu_count() or 1)
+        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
-
-
-def cache_mel(clip: Clip, folder: Path, hparams: HParams) -> None:
-    """Compute and write one mel; UserError where the clip has changed since it was checked."""
-    mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
-    if mel.shape[1] != clip.num_frames:
-        counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
-        raise UserError(f"{counts} when it was checked; run again")
-    audio.write_mel(folder / f"{clip.id}.npy", mel)
 
 
 def trim_folder(path: Path, corpus: Path) -> Folder:

@@ -37,9 +37,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+    return _png(figure)
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
@@ -48,6 +46,10 @@ def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
     rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

@@ -29,16 +29,14 @@ def check_recordings(
     wavs = corpus / "wavs"
     if not wavs.is_dir():
         raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
-    sounds = {
-        path.name: path
-        for path in wavs.iterdir()
-        if path.suffix in (".wav", ".flac") and not path.name.startswith(".")
-    }
+    kinds = (".wav", ".flac")
+    files = [path for path in wavs.iterdir() if path.suffix in kinds and path.name[0] != "."]
+    sounds = {path.name: path for path in files}
     # macOS and some archives write é as e and an accent, metadata.csv as one letter.
     composed = {unicodedata.normalize("NFC", name): path for name, path in sounds.items()}
 
     def sound_of(clip: Clip) -> Path | None:
-        names = [f"{clip.id}{suffix}" for suffix in (".wav", ".flac")]
+        names = [f"{clip.id}{kind}" for kind in kinds]
         normal = [unicodedata.normalize("NFC", name) for name in names]
         found = [*map(sounds.get, names), *map(composed.get, normal)]
         return next(filter(None, found), None)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from audio import write_sound
-from corpus.spoken_numbers import as_sentence, draw_numbers, in_words
+from corpus.spoken_numbers import draw_numbers, sentence_of
 from errors import UserError
 from files import folder_made_whole
 from progress import progress_bar
@@ -101,7 +101,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
         for i, number in enumerate(bar, start=skip + 1):
             if stop_requested.is_set():
                 raise KeyboardInterrupt
-            sentence = as_sentence(in_words(number))
+            sentence = sentence_of(str(number))
             samples = voice.speak(sentence, WORDS_PER_MINUTE)
             samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
             samples = np.rint(samples + noise_rng.normal(0, NOISE, len(samples)))

@@ -76,9 +76,6 @@ def naive_log_mel(samples, h):
     return np.log(np.maximum(np.stack(triangles) @ magnitudes, 1e-5))
 
 
-# ---------------------------------------------------------------------------- log-mel
-
-
 @BOTH
 @pytest.mark.parametrize("clip", ["LJ001-0002", "LJ001-0008", "LJ002-0020"])
 def test_log_mel_matches_nvidia(clip, h):
@@ -139,9 +136,6 @@ def test_mel_fingerprint_changes_with_mel_settings_only():
     assert mel_fingerprint(same) == mel_fingerprint(REFERENCE)
 
 
-# ---------------------------------------------------------------------------- Griffin-Lim
-
-
 @BOTH
 def test_griffin_lim_gives_the_mel_back(h):
     """The log-mels lie 0.12 and 0.13 apart (measured), those of noise as loud 1.8."""
@@ -173,9 +167,6 @@ def test_griffin_lim_takes_a_few_frames(frames, h):
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
     assert 0.01 < np.abs(samples).max() < 2
-
-
-# ---------------------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
@@ -229,9 +220,6 @@ def test_faulty_file_is_refused_with_a_fix(tmp_path, fault, words):
             read(path, REFERENCE)
         for word in words:
             assert word in str(caught.value)
-
-
-# ---------------------------------------------------------------------------- every sample
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from audio import log_mel_spectrogram, mel_fingerprint
 from clip_table import Clip, ClipTable
 from data_utils import (
     Batch,
-    TextMelCollate,
     TextMelDataset,
     changed_clips,
     check_again,
+    collate,
     keep_table,
     kept_table,
     make_loader,
@@ -342,11 +342,11 @@ import sys
 for name in ("librosa", "soundfile", "unidecode", "inflect"):
     sys.modules[name] = None  # as if it were not installed
 import synthesize, train
-from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from data_utils import TextMelDataset, collate, read_filelist
 from hparams import create_hparams
 hparams = create_hparams("load_mel_from_disk=True")
 dataset = TextMelDataset(read_filelist({str(filelist)!r}, hparams), hparams)
-print(list(TextMelCollate()([dataset[0]]).mel.shape))
+print(list(collate([dataset[0]]).mel.shape))
 """
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -402,7 +402,7 @@ def test_collation_equals_a_plain_loop(shapes, r):
         )
         for i, (symbols, frames) in enumerate(shapes)
     ]
-    batch = TextMelCollate(r)(items)
+    batch = collate(items, r)
     longest_text = max(len(text) for text, _, _ in items)
     longest_mel = max(mel.shape[1] for _, mel, _ in items)
     steps = (longest_mel + r - 1) // r

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, contents, kill_while_preparing, refusal
+from corpora import RATE, contents, refusal
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
@@ -58,9 +58,6 @@ def write_corpus(folder: Path, changes: dict | None = None, clips: int = 12) -> 
 
 def warnings(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if line.startswith("warning")]
-
-
-# ---------------------------------------------------------------------------- measures
 
 
 @pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
@@ -122,9 +119,6 @@ def test_usual_rates_follow_the_spread():
     assert usual_rates(np.full(9, 12.0)) == pytest.approx((8, 12, 18))
 
 
-# ---------------------------------------------------------------------------- warnings
-
-
 LOUD = np.clip(4.0 * sound(), -32768, 32767).astype(np.int16)
 FAULTS = {
     "silence": (  # the worst five of seven
@@ -162,9 +156,6 @@ def test_each_fault_is_warned_of_alone(tmp_path, capsys, fault):
     assert re.search(f"^warning: .*{expected}", warning)
     lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
     assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # nothing is refused
-
-
-# ---------------------------------------------------------------------------- --trim-silence
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
@@ -261,21 +252,5 @@ def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     os.utime(corpus / "wavs" / "c03.wav")
     capsys.readouterr()
     prepare(corpus, tmp_path / "l", trim=trimmed)
-    assert f"9 of 12 files are already in {trimmed}" in capsys.readouterr().out
+    assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before
-
-
-def test_killed_trimming_resumes(tmp_path):
-    corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "l", tmp_path / "t"
-    options = [str(corpus), "--out", str(lists), "--trim-silence", str(trimmed)]
-    kill_while_preparing(".wav", options)
-    assert not lists.exists()
-    done = contents(trimmed)
-    assert list(trimmed.glob(".*.tmp"))  # the half clip
-    main(options)
-    after = contents(trimmed)
-    assert after.keys() == {"trim_settings.json", *(f"c{i:02}.wav" for i in range(12))}
-    whole = {name for name in done if name.endswith(".wav")}
-    assert 3 <= len(whole) < 12
-    assert all(after[name] == done[name] for name in whole)
-    assert read_filelist(lists / "train.txt", HPARAMS)

@@ -63,9 +63,6 @@ def refusal(overrides, base=None):
     return str(caught.value)
 
 
-# ---------------------------------------------------------------------------- conversion
-
-
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -104,9 +101,6 @@ def test_commas_and_spaces_separate_overrides():
     for nothing in (None, "", " ", " , "):
         assert create_hparams(nothing, h) == h
     assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2  # the last one wins
-
-
-# ---------------------------------------------------------------------------- refusals
 
 
 def test_all_problems_are_listed_together():
@@ -217,9 +211,6 @@ def test_settings_work_without_pydantic():
     assert "batch_size=0: expected a whole number, at least 1" in run.stderr
 
 
-# ---------------------------------------------------------------------------- settings files
-
-
 @pytest.fixture
 def settings(tmp_path):
     """Writes a settings file and returns the override that names it."""
@@ -269,9 +260,6 @@ def test_problems_in_settings_files_name_their_lines(settings, tmp_path):
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")  # overridden since
 
 
-# ---------------------------------------------------------------------------- times and lengths
-
-
 BY_TIME = "win_time=50,hop_time=12.5"
 
 
@@ -294,9 +282,6 @@ def test_times_become_lengths(before, overrides, expected):
     assert (h.win_length, h.hop_length, h.filter_length) == expected
 
 
-# ---------------------------------------------------------------------------- saved settings
-
-
 def test_saved_settings_load_again():
     h = create_hparams("win_time=50,hop_time=12.5,text_cleaners=[a,b],batch_capacity=9000")
     saved = dataclasses.asdict(h)
@@ -316,9 +301,6 @@ def test_description_stars_what_differs_from_defaults():
     starred = {line for line in lines if line.startswith("*")}
     assert starred == {"* batch_size = 8", "* text_cleaners = ['a', 'b']"}
     assert len(lines) == len(NAMES)
-
-
-# ---------------------------------------------------------------------------- defaults and the file
 
 
 def test_defaults_are_the_published_ones():

@@ -12,10 +12,11 @@ from helpers import ROOT
 
 # From bottom to top. A module imports from the layers below its own and from its own package.
 LAYERS = [
-    "batching cuda_capture environment errors layers machine pictures progress tables version",
-    "alignment files printing text",
+    "batching cuda_capture environment errors machine pictures progress tables version",
+    "files printing text",
     "clip_table hparams",
-    "audio model",
+    "audio layers",
+    "alignment model",
     "captured_steps data_utils fast_decoder",
     "corpus training",
     "speaking",

@@ -15,20 +15,13 @@ import matplotlib.image
 import numpy as np
 import pytest
 import soundfile
-from corpora import (
-    RATE,
-    add_line,
-    contents,
-    kill_while_preparing,
-    make_corpus,
-    refusal,
-    write_tone,
-)
-from helpers import LJSPEECH_LENGTHS, ROOT, make_other_than_file
+from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
+from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
+import audio
 from clip_table import Sound
-from corpus import made_files, preparation, recordings
-from corpus.metadata import choose_split
+from corpus import preparation, recordings
+from corpus.metadata import SPLIT_FILE, choose_split, read_split
 from corpus.preparation import prepare
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
 from hparams import create_hparams
@@ -306,11 +299,6 @@ def test_invalid_options_are_refused(tmp_path, options, capsys):
 # ---------------------------------------------------------------------------- split
 
 
-def read_pinned():
-    with open(ROOT / "filelists" / "ljspeech_split.csv", encoding="utf-8", newline="") as file:
-        return {row["id"]: row["set"] for row in csv.DictReader(file)}
-
-
 def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspeech_metadata):
     with open(LJSPEECH_LENGTHS, encoding="utf-8", newline="") as file:
         samples = {row["id"]: int(row["samples"]) for row in csv.DictReader(file)}
@@ -332,7 +320,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
     assert "LJ014-0165 (5.3)" in warning
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
-    pinned = read_pinned()
+    pinned = read_split(SPLIT_FILE)
     for which, rows in zip(("train", "val"), read_lists(tmp_path / "lists"), strict=True):
         assert ids_of(rows) == {name for name in samples if pinned[name] == which}
         for path, text, seconds in rows:
@@ -342,7 +330,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
 
 def test_split_follows_ids_fraction_and_seed():
     """The pinned one for LJSpeech's ids; any other set follows the rule that gave it."""
-    pinned = read_pinned()
+    pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(list(pinned), 0.2, 0)
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
@@ -394,7 +382,7 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
     prepare(corpus, lists, mels=mels)
-    assert "5 of 10 files are already in" in capsys.readouterr().out
+    assert "5 of 10 files were already in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"c03.npy"}
@@ -417,21 +405,21 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     """No mel is left incomplete under its name, and none is computed again."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    cache_mel, begun = made_files.cache_mel, []
+    write_mel, begun = audio.write_mel, []
 
-    def interrupted(clip, folder, hparams):
-        begun.append(f"{clip.id}.npy")
+    def interrupted(path, mel):
+        begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)  # for the main thread to be interrupted before all is done
-        return cache_mel(clip, folder, hparams)
+        return write_mel(path, mel)
 
     if stop == "kill":
         kill_while_preparing(".npy", options)
         assert list(mels.glob(".*.tmp"))  # the incomplete mel
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(made_files, "cache_mel", interrupted)
+            patch.setattr(audio, "write_mel", interrupted)
             message = refusal(main, options, error=SystemExit)
         assert message.startswith("stopped; no filelist was written")
         assert not list(mels.glob(".*"))
@@ -440,7 +428,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     assert 3 <= len(done) < 50
     assert stop == "kill" or set(begun) == set(done)
     main(options)
-    assert f"{len(done)} of 50 files are already in" in capsys.readouterr().out
+    assert f"{len(done)} of 50 files were already in" in capsys.readouterr().out
     assert {path.name for path in mels.glob("*.npy")} == {f"c{i:02}.npy" for i in range(50)}
     assert {name: (mels / name).stat().st_mtime_ns for name in done} == done
     h = settings_of(lists)

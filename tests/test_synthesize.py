@@ -14,8 +14,6 @@ import version
 from audio import SILENCE
 from errors import UserError
 
-# ---------------------------------------------------------------------------- in parts
-
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 
 
@@ -72,7 +70,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-symbols=0"], "--max-symbols 0: expected a whole number from 1"),
+        (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
         (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
@@ -81,9 +79,6 @@ def test_arguments_out_of_range_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())
-
-
-# ---------------------------------------------------------------------------- files
 
 
 @pytest.fixture

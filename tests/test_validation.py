@@ -12,7 +12,7 @@ from test_train import poison_mel
 from alignment import alignment_sums
 from analysis.same_run import without_times
 from batching import plan_epoch
-from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from data_utils import TextMelDataset, collate, read_filelist
 from hparams import create_hparams, hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
 from training import validation
@@ -64,7 +64,7 @@ def test_validation_numbers_by_hand(r, corpus, tmp_path):
     clips = read_filelist(corpus.val, hparams)
     data, rows = TextMelDataset(clips, hparams), []
     for numbers in plan_epoch([clip.num_frames for clip in clips], 3, "random", seed=0):
-        batch = TextMelCollate(r)([data[i] for i in numbers])
+        batch = collate([data[i] for i in numbers], r)
         lengths = [clips[i].num_frames for i in numbers]
         steps = [-(-length // r) for length in lengths]
         with torch.no_grad():

@@ -6,7 +6,6 @@
 which have no symbols, so write numbers out for them.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -49,17 +48,11 @@ _SILENT_RULES: list[Rule] = [
 
 
 def _to_ascii(text: str) -> str:
-    """As unidecode, which is not needed where the text is ASCII already."""
+    """As unidecode, which is not loaded where the text is ASCII already."""
     if text.isascii():
         return text
-    try:
-        from unidecode import unidecode
-    except ModuleNotFoundError:
-        letters = "".join(sorted(set(re.sub(r"[\x00-\x7f]", "", text))))
-        raise UserError(
-            f"{letters!r} can only be cleaned with the package unidecode, which is not installed; "
-            "install requirements.txt, or write it in ASCII"
-        ) from None
+    from unidecode import unidecode
+
     return unidecode(text)
 
 
@@ -89,27 +82,19 @@ CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
 }
 
 
-def _clean(text: str, to_ascii: Callable[[str], str], rules: list[Rule]) -> str:
-    text = to_ascii(text).lower()
-    for pattern, replacement in rules:
-        text = pattern.sub(replacement, text)
-    return text
-
-
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises UserError for an unknown cleaner, and if a package that the text needs is missing.
+    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
     """
     pieces = list(pieces)
     for name in cleaner_names:
         if name not in CLEANERS:
-            nearest = difflib.get_close_matches(str(name), CLEANERS, n=1, cutoff=0.0)[0]
-            raise UserError(
-                f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
-                f"Available: {', '.join(CLEANERS)}"
-            )
-        pieces = [_clean(piece, *CLEANERS[name]) for piece in pieces]
+            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
+        to_ascii, rules = CLEANERS[name]
+        pieces = [to_ascii(piece).lower() for piece in pieces]
+        for pattern, replacement in rules:
+            pieces = [pattern.sub(replacement, piece) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()

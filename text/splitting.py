@@ -80,42 +80,30 @@ def _ending(unit: str, following: str) -> Ending:
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare)  # "j.", "u.s."
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
-    if _is_inside_number(last, following):
+    words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
+    goes_on = not last.endswith(",") or _NUMBER_GOES_ON.fullmatch(last)
+    if goes_on and all(map(_NUMBER_WORD.fullmatch, words)):
         return Ending.INSIDE
     if last.endswith(("..", ";", ":", ",", "--")) or last == "-":
         return Ending.CLAUSE
     return Ending.WORD
 
 
-def _is_inside_number(word: str, following: str) -> bool:
-    if word.endswith(",") and not _NUMBER_GOES_ON.fullmatch(word):
-        return False
-    pair = word.rstrip(","), re.split(r"[,;:.!?]", following)[0]
-    return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
-
-
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
     # Costs: the endings of each kind, worst first, and the sum of squared lengths.
-    cheapest: list[tuple[int, ...]] = [(0,) * (len(Ending) + 1)]
-    origins = [0]  # where the last part begins, among the first so many units
+    best: list[tuple[list[int], list[TextPart]]] = [([0] * (len(Ending) + 1), [])]
     for end in range(1, len(units) + 1):
         found = []
         for start in reversed(range(end)):
-            length = units[end - 1].end - units[start].start
+            part = TextPart(units[start].start, units[end - 1].end, units[end - 1].ending)
+            length = part.end - part.start
             if length > limit and start < end - 1:
                 break
-            cost = list(cheapest[start])
+            cost, parts = best[start][0].copy(), best[start][1]
             cost[-1] += length**2
-            if start > 0:
-                cost[Ending.INSIDE - units[start - 1].ending] += 1
-            found.append((tuple(cost), start))
-        least, origin = min(found)
-        cheapest.append(least)
-        origins.append(origin)
-    parts, end = [], len(units)
-    while end > 0:
-        start = origins[end]
-        parts.append(TextPart(units[start].start, units[end - 1].end, units[end - 1].ending))
-        end = start
-    return parts[::-1]
+            if parts:
+                cost[Ending.INSIDE - parts[-1].ending] += 1
+            found.append((cost, [*parts, part]))
+        best.append(min(reversed(found), key=lambda way: way[0]))
+    return best[-1][1]
