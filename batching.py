@@ -644,23 +644,16 @@ class LengthBatchSampler(Sampler[list[int]]):
         return len(self._own_batches())
 
     def __iter__(self) -> Iterator[list[int]]:
-        self._refuse_second_pass()
-        return self._draw()
-
-    def _draw(self) -> Iterator[list[int]]:
         # A pass begins when its first batch is drawn, not at iter(): a DataLoader with workers
         # calls that twice an epoch and draws from the second only.
-        self._refuse_second_pass()
-        self._iterated = True
-        for number in self._own_batches():
-            yield self.plan[number].tolist()
-
-    def _refuse_second_pass(self) -> None:
         if self._iterated:
             raise RuntimeError(
                 f"epoch {self.epoch} was iterated already: call set_epoch({self.epoch + 1}) before "
                 f"the next epoch, or set_epoch({self.epoch}) to get the same batches again"
             )
+        self._iterated = True
+        for number in self._own_batches():
+            yield self.plan[number].tolist()
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
         """Where to resume: after `batches_trained` of this epoch's batches, of all ranks, as the

@@ -1,6 +1,7 @@
 """What runs and benchmarks are measured with: time, memory, and the machine they ran on."""
 
 import ctypes
+import hashlib
 import os
 import platform
 import resource
@@ -88,6 +89,14 @@ def versions() -> dict[str, Any]:
 def measured_on(device: torch.device) -> dict[str, Any]:
     """Machine, versions and date, for a benchmark's JSON."""
     return {"device": machine(device), "versions": versions(), "date": date.today().isoformat()}
+
+
+def fingerprint_of_code(*patterns: str) -> str:
+    """Of the files of this recipe that match the patterns."""
+    found, root = hashlib.sha256(), Path(__file__).resolve().parent
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
+        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

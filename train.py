@@ -21,7 +21,6 @@ import shlex
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from audio import mel_filters
@@ -197,7 +196,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     """
     hparams, state, sampler, trainer = run.hparams, run.state, run.sampler, run.trainer
     several = run.processes.world_size > 1
-    longest = np.maximum.reduceat(sampler.lengths[sampler.plan.order], sampler.plan.starts)
+    longest = sampler.plan.longest(sampler.lengths)
     total, done = longest.sum(), longest[: state.batches_trained].sum()  # as steps take time
     title, line = f"epoch {state.epoch}", "{desc}: {n_fmt} of {total_fmt}{unit}{postfix}"
     progress = progress_bar(title, len(longest), " batches", line, initial=state.batches_trained)

@@ -30,6 +30,7 @@ from fast_decoder import graphs
 from fast_decoder.parity import Problem, relative_errors
 from files import write_json
 from hparams import HParams
+from machine import fingerprint_of_code
 from model import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +125,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
         **machine(device),
         "torch": torch.__version__,
         "triton": graphs._kernels().triton.__version__,
-        "fast_decoder": fingerprint(),
+        "fast_decoder": fingerprint_of_code("fast_decoder/*.py", "cuda_capture.py"),
         "autocast": None if autocast is None else str(autocast).removeprefix("torch."),
         "TF32": torch.backends.cuda.matmul.allow_tf32,
         "early launches": graphs.launches_early(device),
@@ -140,14 +141,6 @@ def machine(device: torch.device) -> dict:
     major, minor = torch.cuda.get_device_capability(device)
     name = torch.cuda.get_device_name(device)
     return {"GPU": name, "compute capability": f"{major}.{minor}", "driver": driver}
-
-
-def fingerprint() -> str:
-    """Of the code that runs the kernels."""
-    found = hashlib.sha256()
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), ROOT / "cuda_capture.py"):
-        found.update(f"{path.name}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def cache_file(facts: dict) -> Path:

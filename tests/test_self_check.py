@@ -266,7 +266,7 @@ def test_gpu_without_second_process_stays_unknown(text, monkeypatch):
 
 CHANGES = {  # of what the answer depends on
     "GPU": (self_check, "machine", lambda _: {"GPU": "other"}),
-    "code": (self_check, "fingerprint", lambda: "other"),
+    "code": (self_check, "fingerprint_of_code", lambda *_: "other"),
     "torch": (torch, "__version__", "other"),
 }
 

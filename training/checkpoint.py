@@ -6,14 +6,13 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
-import contextlib
 import io
 import math
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -313,24 +312,16 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
         UserError: if it cannot be written. Earlier checkpoints are then all still there.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
-    with _writing(path):
-        write_atomically(path, lambda temporary: torch.save(state, temporary))
-        for _, old in list_checkpoints(directory)[:-keep]:
-            old.unlink()
-    return path
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Let a failure to write `path` be a UserError."""
     try:
-        yield
+        write_atomically(path, lambda temporary: torch.save(state, temporary))
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        free = shutil.disk_usage(path.parent).free / 1e9 if path.parent.is_dir() else 0
         raise UserError(
-            f"{path} could not be written ({_first_line(error)}; {free:.2f} GB free): make "
-            "room or make the folder writable; earlier checkpoints are untouched"
+            f"{path} could not be written ({_first_line(error)}): make room or make the folder "
+            "writable; earlier checkpoints are untouched"
         ) from None
+    for _, old in list_checkpoints(directory)[:-keep]:
+        old.unlink()
+    return path
 
 
 def _first_line(error: Exception) -> str:
@@ -338,12 +329,7 @@ def _first_line(error: Exception) -> str:
 
 
 def mark_best(path: Path) -> None:
-    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    best = path.with_name(BEST)
+    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed."""
 
     def link(temporary: Path) -> None:
         try:
@@ -351,8 +337,7 @@ def mark_best(path: Path) -> None:
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
-    with _writing(best):
-        write_atomically(best, link)
+    write_atomically(path.with_name(BEST), link)
 
 
 def mark_if_best(found: Checkpoint) -> None:

@@ -26,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from errors import UserError
+from errors import UserError, explained
 from progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
@@ -117,14 +117,14 @@ class Processes:
         """What `action` returns in this process, if it ends well in all of them.
 
         Raises:
-            UserError: in every process, if it raised one in any; with the processes' numbers where
-                not all of them say the same.
+            UserError: in every process, if any raised one or an OSError; with the processes' numbers
+                where not all of them say the same.
         """
         problem = None
         try:
             result = action()
-        except UserError as error:
-            problem = str(error)
+        except (UserError, OSError) as error:
+            problem = explained(error)
         problems = self.gather(problem)
         if not any(problems):
             return result

@@ -105,7 +105,7 @@ class Run:
     def close(self) -> None:
         """Give the logs and the output folder back."""
         if self.logger is not None:
-            with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
+            with contextlib.suppress(OSError):  # a failure to write was reported before
                 self.logger.close()
         self.output.close()
 

@@ -1,11 +1,9 @@
 """The output folder of a run and its logs: metrics.jsonl and TensorBoard."""
 
-import contextlib
 import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +31,32 @@ class OutputFolder:
         is_used: whether this process reads and writes it, which one of a run's does.
 
     Raises:
-        UserError: if another process trains in the folder, or it cannot be used.
+        OSError: if another process trains in the folder, or it cannot be used.
     """
 
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
         if is_used:
-            with using(self.path):
-                refuse_no_folder(path, "-o")
-                if path.is_dir():
-                    self._lock = lock(path)
+            refuse_no_folder(path, "-o")
+            if path.is_dir():
+                self._lock = lock(path)
 
     def holds_run(self) -> bool:
-        """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
+        """Whether a run has begun in the folder."""
         metrics = self.path / METRICS_FILE
-        with using(self.path):
-            return bool(
-                list_checkpoints(self.path)
-                or (self.path / BEST).exists()
-                or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed in set-up
-            )
+        return bool(
+            list_checkpoints(self.path)
+            or (self.path / BEST).exists()
+            or (metrics.exists() and metrics.stat().st_size > 0)  # empty if killed in set-up
+        )
 
     def make(self) -> None:
         """Make the folder if it was not there, and lock it, unless a run has begun in it since."""
         if self._lock is not None:
             return
-        with using(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.path)
         if self.holds_run():
             raise UserError(
                 f"{self.path}: another process has started a run in this folder meanwhile: add "
@@ -74,18 +69,6 @@ class OutputFolder:
             self._lock.close()
 
 
-@contextlib.contextmanager
-def using(directory: Path) -> Iterator[None]:
-    """Let a failure to read or write the output folder be a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"writing to {directory} failed ({error}): make room or make the folder writable; "
-            "checkpoints are untouched"
-        ) from error
-
-
 class RunLogger:
     """Appends to `metrics.jsonl` in the output folder and to TensorBoard events in the log folder.
 
@@ -93,7 +76,7 @@ class RunLogger:
     sizes, so a run that resumes from a checkpoint leaves no trace of the steps after it; without it
     the logs are cleared. Event files that are not ours stay as they are. A metrics.jsonl that is
     not what it was at the checkpoint is kept under another name, and a new one is begun
-    (`has_lost_metrics`). All methods raise UserError when they cannot write.
+    (`has_lost_metrics`).
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -126,13 +109,12 @@ class RunLogger:
     def state(self) -> dict[str, Any]:
         """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
         metrics; all of it on the disk."""
-        with using(self.directory):
-            self.writer.flush()
-            self.metrics.flush()
-            os.fsync(self.metrics.fileno())
-            sizes = {self._name(path): path.stat().st_size for path in self._files()}
-            sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
-            return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
+        self.writer.flush()
+        self.metrics.flush()
+        os.fsync(self.metrics.fileno())
+        sizes = {self._name(path): path.stat().st_size for path in self._files()}
+        sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
+        return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
     def _cut_back(self, sizes: dict[str, int]) -> None:
         for path in self._files():
@@ -144,23 +126,20 @@ class RunLogger:
 
     def log_run(self, record: dict[str, Any]) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""
-        with using(self.directory):
-            self._write("run", record)
-            rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
-            table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
-            self.writer.add_text("hparams", table, record["iteration"])
+        self._write("run", record)
+        rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
+        table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
+        self.writer.add_text("hparams", table, record["iteration"])
 
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Training curves by step, to TensorBoard alone."""
-        with using(self.directory):
-            for name, value in values.items():
-                self.writer.add_scalar(f"training/{name}", value, iteration)
+        for name, value in values.items():
+            self.writer.add_scalar(f"training/{name}", value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
-        with using(self.directory):
-            self._write("epoch", record)
-            self._draw("epoch", record)
+        self._write("epoch", record)
+        self._draw("epoch", record)
 
     def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
@@ -169,20 +148,19 @@ class RunLogger:
         frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
         or None if there was too little memory to make it.
         """
-        with using(self.directory):
-            self._write("validation", record)
-            self._draw("validation", record)
-            iteration, audio = record["iteration"], example["audio"]
-            figures = {
-                "alignment": draw_alignment(example["alignment"]),
-                "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
-                "gate": draw_gate(example["gate_target"], example["gate"]),
-            }
-            for name, figure in figures.items():
-                self.writer.add_figure(name, figure, iteration, close=False)
-            if audio is not None:
-                audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
-                self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
+        self._write("validation", record)
+        self._draw("validation", record)
+        iteration, audio = record["iteration"], example["audio"]
+        figures = {
+            "alignment": draw_alignment(example["alignment"]),
+            "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
+            "gate": draw_gate(example["gate_target"], example["gate"]),
+        }
+        for name, figure in figures.items():
+            self.writer.add_figure(name, figure, iteration, close=False)
+        if audio is not None:
+            audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
+            self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
         line = json.dumps({"kind": kind} | record) + "\n"

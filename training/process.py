@@ -9,7 +9,7 @@ from types import FrameType
 
 import torch
 
-from errors import UserError
+from errors import UserError, explained
 from training.distributed import Processes, SaidElsewhere
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
@@ -49,16 +49,16 @@ class StopRequest:
 def messages(resume_command: str = "") -> Iterator[None]:
     """End the program with a message, and no traceback, on what is no fault of the recipe.
 
-    That is a mistake of the user's, Ctrl-C, or the death of a process that reads clips. The message
-    says how to resume, if that is given. Any other exception keeps its traceback.
+    That is a mistake of the user's, what the system refuses, Ctrl-C, or the death of a process that
+    reads clips. The message says how to resume, if that is given.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
         yield
     except SaidElsewhere as error:
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
-    except UserError as error:
-        sys.exit("\n".join(filter(None, [f"train.py: {error}", resume])))
+    except (UserError, OSError) as error:
+        sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if said_by_gloo or isinstance(error, torch.distributed.DistError):

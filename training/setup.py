@@ -5,7 +5,6 @@ Each looks at the files itself, for on several machines they may differ, and all
 does. Nothing is written before all is checked.
 """
 
-import hashlib
 import time
 import zlib
 from collections import Counter
@@ -27,7 +26,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import remove_leftovers, write_atomically
+from files import remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -36,16 +35,16 @@ from hparams import (
     create_hparams,
     hparams_from_dict,
 )
-from machine import describe_environment, versions
+from machine import describe_environment, fingerprint_of_code, versions
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
 from training.epoch import Clips, Run, name_of
-from training.logging import OutputFolder, RunLogger, using
+from training.logging import OutputFolder, RunLogger
 from training.trainer import choose_decoder
 from version import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+CODE = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")  # all that trains
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
@@ -155,18 +154,9 @@ def refuse_differences(
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
             "torch": versions()["torch"],
-            "this recipe's code": _fingerprint_of_code(),
+            "this recipe's code": fingerprint_of_code(*CODE),
         }
     )
-
-
-def _fingerprint_of_code() -> str:
-    """Of all that trains, in whatever folder it lies."""
-    found = hashlib.sha256()
-    patterns = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")
-    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
-        found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 # ---------------------------------------------------------------------------- clips
@@ -224,13 +214,8 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 def write_clips(directory: Path, clips: Clips) -> None:
     """`clips.csv`, which tells later what changed in the clips, and `lengths.csv`."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write("list,frames,text_crc32,id\n")
-            file.writelines(f"{row}\n" for row in _rows(clips))
-
-    write_atomically(directory / CLIPS_FILE, write)
+    content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
+    write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)
 
 
@@ -348,25 +333,24 @@ def open_logs(run: Run, start: Start) -> None:
     that is resumed in its own folder are cut back to it.
 
     Raises:
-        UserError: if the folder cannot be written to, or another process trains in it.
+        OSError: if the folder cannot be written to, or another process trains in it.
     """
     if not run.processes.is_first:
         return
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     own = found if found is not None and lies_in(found.path, directory) else None
-    with using(directory):
-        remove_leftovers(directory)
-        # Before the logs are cut: killed in between, the next --resume must cut them too.
-        for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
-            print(f"set aside a later or damaged checkpoint: {moved}")
-        if own is not None:
-            checkpoint.mark_if_best(own)
-        if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-            state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
-        run.logger = RunLogger(directory, directory / run.output.logs, own and own.state)
-        if own is None or run.clips.change:
-            write_clips(directory, run.clips)
+    remove_leftovers(directory)
+    # Before the logs are cut: killed in between, the next --resume must cut them too.
+    for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+        print(f"set aside a later or damaged checkpoint: {moved}")
+    if own is not None:
+        checkpoint.mark_if_best(own)
+    if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
+        state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
+    run.logger = RunLogger(directory, directory / run.output.logs, own and own.state)
+    if own is None or run.clips.change:
+        write_clips(directory, run.clips)
     if own is None or run.clips.change or run.logger.has_lost_metrics:
         run.save()  # the next --resume then needs no other flag, and a full disk shows now
     run.logger.log_run(run_record(run, start))
