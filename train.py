@@ -8,8 +8,7 @@
 
 Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are in hparams.py.
 
-This file is the recipe from top to bottom: arguments, set-up, and the loop in the order in which
-it runs. The folder training/ holds its parts: the learning rate, gradient clipping and one update
+This file is the recipe from top to bottom. The folder training/ holds its parts: one update
 (trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), what is settled
 before the first step (setup.py), validation (validation.py), signals (process.py).
 """
@@ -200,8 +199,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     total, done = longest.sum(), longest[: state.batches_trained].sum()  # as steps take time
     title, line = f"epoch {state.epoch}", "{desc}: {n_fmt} of {total_fmt}{unit}{postfix}"
     progress = progress_bar(title, len(longest), " batches", line, initial=state.batches_trained)
-    if run.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(run.device)
+    if trainer.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(trainer.device)
     try:
         batches = next_batches(run.loader)
         while update := next_update(sampler, state.batches_trained, hparams.n_frames_per_step):
@@ -229,7 +228,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             progress.update(update.end - before)
         read_pending(run)
         state.seconds += time.perf_counter() - clock
-        state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(run.device))
+        state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(trainer.device))
     finally:
         progress.close()
 

@@ -6,13 +6,8 @@ attention, a second one the decoder LSTM, and everything else is one matrix prod
 the prenet, the inputs' share of both LSTMs' gates, the projections. The backward passes of both
 loops are written by hand. Every weight's gradient is then one product over steps x batch too.
 
-    recurrences.py  both recurrences for autograd, their formulas and buffers
-    plain.py        their loops in plain operations      operations.py  matrix products
-    graphs.py       their loops on a GPU                 kernels.py     its Triton kernels
-    self_check.py   are the kernels right on this GPU?   parity.py      results, and their errors
-
-Letters of shapes are explained in recurrences.py. Without this folder training uses the reference
-decoder.
+recurrences.py has the formulas, the buffers and the letters of shapes; plain.py the loops in plain
+operations, graphs.py those on a GPU. Without this folder training uses the reference decoder.
 """
 
 import warnings

@@ -64,7 +64,6 @@ class Setting(NamedTuple):
     attention: LSTM
     decoder: LSTM
     context_size: int  # E
-    dim: int  # D
     kernel_size: int  # K
     location_gradient: bool  # whether gradients go back through the alignments of steps before
     differentiable: bool  # whether the backward passes are wanted too
@@ -133,7 +132,6 @@ def graphs_for(
         LSTM(size, size + context_size, dim, p_attention),
         LSTM(decoder_size, decoder_size, 0, p_decoder),
         context_size,
-        dim,
         decoder.attention_layer.location_layer.location_conv.conv.weight.shape[2],
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
@@ -243,8 +241,8 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "QUERY_BLOCK": _power_of_two(lstm.query) if lstm.query else 0,
         "DROPOUT": lstm.p_dropout > 0,
         "SPLITS": lstm.split()[0],
-        "DIM": s.dim,
-        "DIM_BLOCK": _power_of_two(s.dim),
+        "DIM": s.attention.query,
+        "DIM_BLOCK": _power_of_two(s.attention.query),
         "KERNEL": s.kernel_size,
         "KERNEL_BLOCK": _power_of_two(s.kernel_size),
         "TAPS_BLOCK": _power_of_two(2 * s.kernel_size),

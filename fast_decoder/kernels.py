@@ -79,11 +79,6 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 
 @triton.jit
-def _sigmoid(x):
-    return 1 / (1 + tl.exp(-x))
-
-
-@triton.jit
 def _tanh(x):
     """From exp of a negative number, which cannot overflow; near 0, where that would cancel, the
     first terms of the series, the rest of which is below 1e-11 of it."""
@@ -227,7 +222,7 @@ def _lstm_cell(table, total, step, unit, has_past, inside, SIZE: tl.constexpr, D
     i_and_g, f_and_o = tl.split(tl.reshape(total, (rows, units, 2, 2)))
     i, g = tl.split(i_and_g)
     f, o = tl.split(f_and_o)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
+    i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), _tanh(g), tl.sigmoid(o)
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
     tl.store(gates, i, inside)
     tl.store(gates + SIZE, f, inside)

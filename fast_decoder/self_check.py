@@ -5,9 +5,8 @@ precision, must be as close to the exact ones, computed in float64, as the tests
 are not, with early launches or without, training uses plain operations, with a warning that says
 what to report.
 
-The kernels run in a separate process. One that hangs is stopped, and an illegal memory access,
-after which a process can no longer use the GPU, ends that process alone. Each answer is cached for
-the same GPU, driver, versions, sizes and precision.
+The kernels run in a separate process, which may hang, or end by an illegal memory access. Each
+answer is cached for the same GPU, driver, versions, sizes and precision.
 """
 
 import functools

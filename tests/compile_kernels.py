@@ -32,8 +32,8 @@ CASES = [  # clips, symbols, precision
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The rest of graphs.Setting: E, D, K; location gradient, differentiable, early launches; stream.
-FULL: tuple[Any, ...] = (*LSTMS, 512, 128, 31, True, True, True, 0)
+# The rest of graphs.Setting: E, K; location gradient, differentiable, early launches; stream.
+FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:

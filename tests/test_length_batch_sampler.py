@@ -46,7 +46,7 @@ def test_second_pass_without_set_epoch_is_refused():
     sampler.set_epoch(5)
     one, other = iter(sampler), iter(sampler)  # as a DataLoader with workers does
     assert next(one) != first[0]
-    for draw in (lambda: next(other), lambda: iter(sampler)):
+    for draw in (lambda: next(other), lambda: next(iter(sampler))):
         with pytest.raises(RuntimeError, match=r"set_epoch\(6\)"):
             draw()
     with pytest.raises(TypeError, match="epoch"):

@@ -282,11 +282,8 @@ def save(
     loop: LoopState,
     **more: Any,
 ) -> Path:
-    """Write a checkpoint of this moment, and mark it if it is the best so far.
-
-    Args:
-        more: the other parts of PlainParts: corpus, longest_text, logs, metrics_checksum.
-    """
+    """Write a checkpoint of this moment, and mark it if it is the best so far. `more` are the other
+    parts of PlainParts: corpus, longest_text, logs, metrics_checksum."""
     state = {
         "version": __version__,
         "iteration": loop.iteration,
@@ -306,11 +303,8 @@ def save(
 
 
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
-    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest.
-
-    Raises:
-        UserError: if it cannot be written. Earlier checkpoints are then all still there.
-    """
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest. UserError if it
+    cannot be written: earlier checkpoints are then all still there."""
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
         write_atomically(path, lambda temporary: torch.save(state, temporary))
@@ -350,10 +344,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
 
     A run that resumes from an earlier one must not find them at its next --resume, and nothing is
-    deleted. Returns the new names.
-
-    Raises:
-        UserError: if `best.pt` cannot be read; nothing is then renamed.
+    deleted. Returns the new names. UserError if `best.pt` cannot be read: nothing is then renamed.
     """
     newer = [path for number, path in list_checkpoints(directory) if number > iteration]
     best = directory / BEST
@@ -370,11 +361,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """(iteration, path) of the checkpoints in a folder, oldest first; none where there is none.
-
-    Raises:
-        OSError: if the folder cannot be looked into.
-    """
+    """(iteration, path) of the checkpoints in a folder, oldest first; none where there is none."""
     try:
         names = os.listdir(directory)  # a glob finds nothing where it may not look
     except FileNotFoundError:
@@ -472,10 +459,8 @@ def complete(found: Checkpoint) -> Checkpoint:
 def restore(
     found: Checkpoint, trainer: Trainer, sampler: LengthBatchSampler, *, new_clips: bool = False
 ) -> LoopState:
-    """Put a checkpoint's state into a new trainer and sampler. Returns where the run stands.
-
-    Args:
-        new_clips: the clips are not those of the checkpoint: its epoch begins anew.
+    """Put a checkpoint's state into a new trainer and sampler. Returns where the run stands. With
+    `new_clips` the clips are not those of the checkpoint: its epoch begins anew.
 
     Raises:
         UserError: if it is of another model, or of other batches inside an epoch.

@@ -1,8 +1,5 @@
-"""The processes that train together: who is who, and what they tell each other.
-
-torchrun starts them and says by its variables which each one is. PyTorch's own parts do the rest:
-`DistributedDataParallel` adds up gradients while the backward pass goes on, over NCCL on GPUs and
-over gloo on CPUs.
+"""The processes that torchrun started to train together: who is who, and what they tell each other.
+`DistributedDataParallel` adds up gradients while the backward pass goes on.
 """
 
 import contextlib
@@ -117,8 +114,8 @@ class Processes:
         """What `action` returns in this process, if it ends well in all of them.
 
         Raises:
-            UserError: in every process, if any raised one or an OSError; with the processes' numbers
-                where not all of them say the same.
+            UserError: in every process, if any raised one or an OSError; with the processes'
+                numbers where not all of them say the same.
         """
         problem = None
         try:
@@ -139,10 +136,7 @@ class Processes:
         """`all_or_none` of an action that may take longer than processes wait for each other.
 
         It runs in a thread, and meanwhile the processes tell each other every second that they are
-        there. So one that dies is noticed at once.
-
-        Args:
-            what: those who wait are said to wait for processes "which" do this.
+        there. So one that dies is noticed at once. `what` they do is said to those who wait.
         """
         if self.world_size == 1:
             return action()
@@ -169,14 +163,8 @@ class Processes:
         return self.all_or_none(future.result)
 
     def refuse_differences(self, facts: dict[str, Any]) -> None:
-        """Refuse processes that do not know the same.
-
-        Args:
-            facts: what must be the same in all of them, by its name.
-
-        Raises:
-            UserError: in every process, naming those that differ from the first, and in what.
-        """
+        """Refuse processes whose `facts`, by name, differ; UserError in every process, naming those
+        that differ from the first, and in what."""
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
             f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, "
@@ -250,14 +238,8 @@ def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
 
 
 def join(seconds: float) -> Processes:
-    """This process among those that torchrun started; `ALONE` without torchrun.
-
-    Args:
-        seconds: how long one may wait for the others before it gives up.
-
-    Raises:
-        UserError: if this machine has GPUs, and fewer than processes.
-    """
+    """This process among those that torchrun started; `ALONE` without torchrun. One waits for the
+    others so many `seconds`. UserError if this machine has GPUs, and fewer than processes."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         return ALONE

@@ -1,14 +1,12 @@
-"""An epoch: the updates it is made of, their losses read late, and its sums.
-
-Losses are read some steps after they were made, so that the device never waits for them.
-"""
+"""An epoch: the updates it is made of, their losses, read late so that the device never waits for
+them, and its sums."""
 
 import contextlib
 import math
 import shlex
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,10 +70,6 @@ class Run:
     @property
     def hparams(self) -> HParams:
         return self.trainer.hparams
-
-    @property
-    def device(self) -> torch.device:
-        return self.trainer.device
 
     @property
     def processes(self) -> Processes:
@@ -158,11 +152,7 @@ def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iter
 
 
 def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
-    """The loader's batches.
-
-    Raises:
-        NoNextBatch: from what was raised, if reading fails.
-    """
+    """The loader's batches; NoNextBatch, from what was raised, if reading fails."""
     try:
         yield from loader
     except Exception as error:
@@ -265,14 +255,7 @@ def log_epoch(run: Run) -> None:
         "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
         "minutes": state.seconds / 60,
         "prepare_seconds": state.prepare_seconds,
-        "num_batches": stats.num_batches,
-        "zero_padding_rate": stats.zero_padding_rate,
-        "average_batch_length": stats.average_batch_length,
-        "padded_to_original_rate": stats.padded_to_original_rate,
-        "padded_fraction": stats.padded_fraction,
-        "decoder_steps": int(stats.decoder_steps),
-        "largest_batch_size": stats.largest_batch_size,
-        "largest_batch_frames": int(stats.largest_batch_frames),
+        **asdict(stats),
         "frames_per_second": state.frames / seconds,
         "padded_frames_per_second": stats.padded_frames / seconds,
         "clips_per_second": state.clips / seconds,

@@ -21,17 +21,12 @@ SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left 
 
 
 class OutputFolder:
-    """The output folder of a run, which one process at a time may read and write.
+    """The output folder of a run, which one process at a time may read and write: the first of a
+    run's `is_used`. OSError if another run trains in it.
 
     A folder that is there is locked before a checkpoint in it is read: another process would
-    otherwise train on. A folder that is not there is made and locked by `make`.
-
-    Args:
-        logs: of TensorBoard, inside the folder.
-        is_used: whether this process reads and writes it, which one of a run's does.
-
-    Raises:
-        OSError: if another process trains in the folder, or it cannot be used.
+    otherwise train on. A folder that is not there is made and locked by `make`. `logs`, inside it,
+    is TensorBoard's.
     """
 
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
@@ -139,7 +134,6 @@ class RunLogger:
     def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
-        self._draw("epoch", record)
 
     def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
         """One `validation` line, curves, and pictures and sound of one validation clip.
@@ -149,7 +143,6 @@ class RunLogger:
         or None if there was too little memory to make it.
         """
         self._write("validation", record)
-        self._draw("validation", record)
         iteration, audio = record["iteration"], example["audio"]
         figures = {
             "alignment": draw_alignment(example["alignment"]),
@@ -167,10 +160,8 @@ class RunLogger:
         self.metrics.write(line)
         self.metrics.flush()
         self.metrics_checksum = zlib.crc32(line.encode(), self.metrics_checksum)
-
-    def _draw(self, kind: str, record: dict[str, Any]) -> None:
         for name, value in record.items():
-            if name not in ("epoch", "iteration"):
+            if kind != "run" and name not in ("epoch", "iteration"):
                 tag = f"{kind}/{name.removeprefix(kind + '_')}"
                 self.writer.add_scalar(tag, value, record["iteration"])
 

@@ -48,13 +48,8 @@ def worst_case_shapes(
 
 def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
     """Forward and backward of the worst-case training batches, forward of the worst-case validation
-    batch, leaving no trace: buffers, gradients and random states are put back bitwise.
-
-    Returns:
-        Peak bytes of device memory.
-
-    Raises:
-        UserError: with the largest capacity or batch sizes that do fit.
+    batch, leaving no trace: buffers, gradients and random states are put back bitwise. Returns the
+    peak bytes of device memory; UserError with the largest capacity or batch sizes that do fit.
     """
     hparams, device = trainer.hparams, trainer.device
     capacity, setting = None, "batch_size"

@@ -58,6 +58,8 @@ def messages(resume_command: str = "") -> Iterator[None]:
     except SaidElsewhere as error:
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # not the system's
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)

@@ -1,8 +1,6 @@
-"""What the processes of a run settle before the first step: the folder, the checkpoint, the
-settings, the clips and their batches.
-
-Each looks at the files itself, for on several machines they may differ, and all continue or none
-does. Nothing is written before all is checked.
+"""What a run settles before its first step: the folder, the checkpoint, the settings, the clips and
+their batches. Each process looks at the files itself, for on several machines they may differ, and
+all continue or none does. Nothing is written before all is checked.
 """
 
 import time
@@ -70,12 +68,8 @@ def find_start(
     warm_start: bool,
 ) -> Start:
     """The newest checkpoint of the folder (`resume`), or the one at `path`; each process reads the
-    one that the first finds.
-
-    Raises:
-        UserError: if the output folder holds a run and nothing says to resume it, or the
-            checkpoint cannot be used.
-    """
+    one that the first finds. UserError if it cannot be used, or if the output folder holds a run
+    and nothing says to resume it."""
 
     def find() -> Checkpoint | None:
         held = output.holds_run()
@@ -163,12 +157,8 @@ def refuse_differences(
 
 
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
-    """The clips that the filelists name. All processes call this together.
-
-    Raises:
-        UserError: if they cannot be read, or are not those of the checkpoint and `new_clips` does
-            not allow that.
-    """
+    """The clips that the filelists name; UserError if they cannot be read, or are not those of the
+    checkpoint and `new_clips` does not allow that."""
     found = start.resumed
     try:
         training, validation = read_clips(hparams, processes, new_run=new_clips or found is None)
@@ -330,11 +320,7 @@ def start_from(run: Run, start: Start) -> None:
 
 def open_logs(run: Run, start: Start) -> None:
     """Bring the output folder to the state of the checkpoint, if there is one; the logs of a run
-    that is resumed in its own folder are cut back to it.
-
-    Raises:
-        OSError: if the folder cannot be written to, or another process trains in it.
-    """
+    that is resumed in its own folder are cut back to it."""
     if not run.processes.is_first:
         return
     run.output.make()
@@ -374,5 +360,5 @@ def run_record(run: Run, start: Start) -> dict[str, Any]:
         },
         "changed_clips": clips.change,
         "decoder": run.trainer.decoder_description,
-        **describe_environment(run.device),
+        **describe_environment(run.trainer.device),
     }
