@@ -6,7 +6,11 @@ class UserError(ValueError):
     and line or the setting, its value, what was expected and how to fix it."""
 
 
-def explained(error: Exception) -> str:
-    """A UserError, or an error of the system with what may help."""
-    advice = "; make room or make the folder writable; checkpoints are untouched"
-    return f"{error}{advice if getattr(error, 'errno', None) else ''}"
+def explained(error: UserError | OSError) -> str:
+    """The message; of the system's errors with what may help."""
+    if isinstance(error, UserError) or error.errno is None:
+        return str(error)
+    advice = (
+        "if that is the output folder, make room or make it writable; checkpoints are untouched"
+    )
+    return f"{error}; {advice}"
