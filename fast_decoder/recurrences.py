@@ -1,7 +1,5 @@
-"""The two recurrences as functions that autograd can differentiate, with their buffers.
-
-The loops over steps are those of `loops`: `plain.PlainLoops` or `graphs.Graphs`, which have the
-same four methods on the buffers below.
+"""The two recurrences as functions that autograd can differentiate, with their buffers. The loops
+over steps are those of `loops`: `plain.PlainLoops` or `graphs.Graphs`, which have the same methods.
 
 In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.

@@ -397,10 +397,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint on the CPU, this recipe's or the reference's; the one reader of checkpoints.
-
-    Its bytes are compared with the CRC-32 that the zip holds of them, and its parts with what they
-    may be.
+    """A checkpoint on the CPU, this recipe's or the reference's. Its bytes are compared with the
+    CRC-32 that the zip holds of them, and its parts with what they may be.
 
     Raises:
         DamagedCheckpoint: if the file is there and can be read, but is not what was written.

@@ -169,9 +169,8 @@ class PendingStep(NamedTuple):
 
 
 def read_pending(run: Run, but: int = 0) -> None:
-    """Read the losses of the steps since the last call, which waits for the device to end them.
-
-    The newest `but` steps are left for the next call, so that the device has them to work at.
+    """Read the losses of the steps since the last call, which waits for the device to end them. The
+    newest `but` steps are left for the next call, so that the device has them to work at.
 
     Raises:
         UserError: on a loss that is not finite, or too many skipped updates in a row. Every

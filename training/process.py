@@ -18,9 +18,7 @@ OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
 
 class StopRequest:
     """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after it stops at once.
-
-    A SIGHUP that is ignored already, by nohup, stays ignored.
-    """
+    A SIGHUP that is ignored already, by nohup, stays ignored."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

@@ -1,7 +1,4 @@
-"""The training step: model, optimizer, scaler and precision, and one update of them all.
-
-`train.py` and the benchmarks use the same `Trainer`, so what is measured is what trains.
-"""
+"""The training step: model, optimizer, scaler and precision, and one update of them all."""
 
 import contextlib
 import importlib.util
@@ -65,11 +62,8 @@ class StepLosses(NamedTuple):
 
 
 class Trainer:
-    """The model with its optimizer on a device, in the precision that `hparams` names.
-
-    Sets torch's switches for that precision, and for results that repeat, in the whole process.
-    With several processes each has a Trainer, and all make every update together.
-    """
+    """The model with its optimizer on a device, in the precision that `hparams` names. Sets torch's
+    switches for that precision, and for results that repeat, in the whole process."""
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
@@ -148,9 +142,7 @@ class Trainer:
         num_batches: int = 1,
         stop: bool = False,
     ) -> StepLosses:
-        """One update, at the optimizer's own rate unless one is given.
-
-        Nothing here waits for the device.
+        """One update, at the optimizer's own rate unless one is given; nothing waits for a GPU.
 
         Args:
             micro_batches: this process's batches of the update; it may have none.
