@@ -23,7 +23,6 @@ import argparse
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,24 +32,11 @@ import numpy as np
 import torch
 
 import machine
+from analysis import arguments as options
 from analysis import fast_path
-from analysis.arguments import (
-    add_measuring_options,
-    at_least_one,
-    make_parser,
-    precision_list,
-    whole_number,
-    whole_numbers,
-)
 from analysis.step_costs import COST_SETTINGS
-from batching import (
-    STRATEGIES,
-    BatchingError,
-    LengthBatchSampler,
-    PaddingStats,
-    batching_name,
-    padding_stats,
-)
+from analysis.timing import publish
+from batching import STRATEGIES, LengthBatchSampler, PaddingStats, batching_name, padding_stats
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
@@ -66,8 +52,12 @@ from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
-CHOICES = tuple(itertools.product(STRATEGIES, (False, True), (True, False)))
-BATCHINGS = {batching_name(*choice): choice for choice in CHOICES}  # by the papers' names
+BATCHINGS = {  # settings by the papers' names
+    batching_name(strategy, dynamic, mixed): (
+        f"batching_strategy={strategy},dynamic_batch_size={dynamic},batch_randomization={mixed}"
+    )
+    for strategy, dynamic, mixed in itertools.product(STRATEGIES, (False, True), (True, False))
+}
 Update = list[np.ndarray]  # its batches, of all processes
 
 
@@ -83,23 +73,19 @@ class Plan(NamedTuple):
 
 def batching_settings(batching: str, hparams: HParams) -> HParams:
     """`hparams` with a batching given by name (SSB-DBS-BR) or by overrides (name=value,...)."""
-    if "=" in batching:
-        return create_hparams(batching, base=hparams)
-    if batching not in BATCHINGS:
+    if "=" not in batching and batching not in BATCHINGS:
         raise UserError(
             f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py "
             "--strategies has the first parts), or name=value,... as train.py takes"
         )
-    strategy, dynamic, mixed = BATCHINGS[batching]
-    chosen: dict[str, Any] = {"dynamic_batch_size": dynamic, "batch_randomization": mixed}
-    return replace(hparams, batching_strategy=strategy, **chosen)
+    return create_hparams(BATCHINGS.get(batching, batching), base=hparams)
 
 
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    own = {name: getattr(h, name) for name in ("random_epochs", "batches_per_update")}
-    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **own)
+    more = {"random_epochs": h.random_epochs, "batches_per_update": h.batches_per_update}
+    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **more)
     sampler.set_epoch(epoch)
     updates, shapes, batches_done = [], [], 0
     while batches_done < len(sampler.plan):
@@ -300,8 +286,9 @@ def plan_key(hparams: HParams, epoch: int) -> str:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    add, from_two = parser.add_argument, whole_number(2)
+    parser = options.make_parser(__doc__)
+    options.add_measuring_options(parser)
+    add, from_two = parser.add_argument, options.whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
     add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
@@ -309,15 +296,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
     shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
-    add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
+    add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
+    shown = "default: that of --hparams"
+    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
-    add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
-    add("--seed", type=whole_number(0), default=0, help="of plans and samples")
-    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add_measuring_options(parser)
+    add("--repeats", type=options.at_least_one, help="steps on each; default 1; GPU, --runs: 3")
+    add("--seed", type=options.whole_number(0), default=0, help="of plans and samples")
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
@@ -326,8 +312,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
     if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
         parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
-    named = [[text] if "=" in text else text.split(",") for text in args.batchings]
-    args.batchings = list(itertools.chain(*named))
+    lists = [[text] if "=" in text else text.split(",") for text in args.batchings]
+    args.batchings = list(itertools.chain(*lists))
     return args
 
 
@@ -355,20 +341,16 @@ def time_batchings(args: argparse.Namespace, processes: Processes) -> None:
     more = [k * first for k in times] if args.capacities is None else args.capacities
     plans = make_plans(clips, hparams, args.batchings, [first, *more])
     decoders, rows = list(DECODERS) if args.decoder == "both" else [args.decoder], []
-    measured = machine.measured_on(args.device)
-    print(f"{measured['device']}, torch {measured['versions']['torch']}, {source}")
     for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
         h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
         rows += time_plans(trainer, clips, plans, args)
         print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
-    print(f"\n{table(rows)}")
-    if args.json and processes.is_first:
-        result = {**measured, "processes": processes.world_size, "clips": source}
-        result |= {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
-        write_json(args.json, result | {"hparams": asdict(hparams), "rows": rows})
-        print(f"\nwrote {args.json}")
+    result = {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
+    result |= {"processes": processes.world_size, "clips": source}
+    result |= {"hparams": asdict(hparams), "rows": rows}
+    publish(args, result, f"{source}\n\n{table(rows)}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -376,13 +358,9 @@ def main(arguments: list[str] | None = None) -> None:
     processes = join(seconds=600)
     args.device = processes.device or args.device
     if not processes.is_first:
+        args.json = None
         print_nothing()
-    try:
-        time_runs(args, processes) if args.runs else time_batchings(args, processes)
-    except (UserError, BatchingError, OSError) as error:
-        sys.exit(f"epoch.py: {error}" if processes.is_first else 1)
-    except KeyboardInterrupt:
-        sys.exit("epoch.py: stopped; nothing was written")
+    time_runs(args, processes) if args.runs else time_batchings(args, processes)
 
 
 if __name__ == "__main__":
