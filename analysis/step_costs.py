@@ -49,10 +49,6 @@ class StepCosts:
         d, e = self.bytes_per_term
         return (1 - 1e-9) * (most_bytes - d) / e if e > 0 else math.inf
 
-    @property
-    def knows_memory(self) -> bool:
-        return not np.isnan(self.bytes_per_term).any()
-
     def differing(self, hparams: HParams) -> list[str]:
         """The settings in which other training steps were measured than those of `hparams`."""
         return [

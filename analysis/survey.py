@@ -82,13 +82,7 @@ class Survey(PaddingStats):
 
 class Surveyor:
     """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
-    different ones at once.
-
-    Args:
-        seed: of the plans.
-        frames_per_step: of the decoder, n_frames_per_step.
-        costs: predict the time of an epoch and its peak memory.
-    """
+    different ones at once. `costs` predict the time of an epoch and its peak memory."""
 
     def __init__(
         self,

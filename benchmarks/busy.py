@@ -8,7 +8,7 @@ their wall time, and then under torch's profiler, 100 at a time, since its buffe
 launches are late: a kernel that begins early waits, and that waiting would count as work.
 """
 
-from project_root import ROOT
+import project_root
 
 import argparse
 import itertools
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
-os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
+os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf")))
 
 import torch
 

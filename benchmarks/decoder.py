@@ -43,17 +43,17 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
-class Workload:
-    """The full-size model, its optimizer and one batch."""
+def make_step(args: argparse.Namespace) -> Callable[[str], None]:
+    """A training step on one batch, the decoder's name its argument."""
+    clips, trainer = args.batch_size, Trainer(args.hparams, args.device)
+    batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
+    batch = batch.to(args.device)
 
-    def __init__(self, args: argparse.Namespace):
-        clips = args.batch_size
-        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
-        self.trainer, self.batch = Trainer(args.hparams, args.device), batch.to(args.device)
+    def step(decoder: str) -> None:
+        trainer.use_decoder(decoder)
+        trainer.step([MicroBatch(batch)])
 
-    def step(self, decoder: str) -> None:
-        self.trainer.use_decoder(decoder)
-        self.trainer.step([MicroBatch(self.batch)])
+    return step
 
 
 def product_speed(device: torch.device, precision: str) -> float:
@@ -64,14 +64,14 @@ def product_speed(device: torch.device, precision: str) -> float:
     return float(2 * size**3 / np.median(times[1:]))
 
 
-def step_flop(workload: Workload, args: argparse.Namespace) -> int:
+def step_flop(step: Callable[[str], None], args: argparse.Namespace) -> int:
     """Operations of the products and convolutions of a training step with the reference decoder.
 
     torch counts them as they run, but for the encoder's LSTM: three products, forwards and for the
     gradients of both factors, of 4 gates by inputs and state, in both directions.
     """
     with FlopCounterMode(display=False) as counter:
-        workload.step("reference")
+        step("reference")
     inputs = args.hparams.encoder_embedding_dim
     lstm = 3 * 2 * 2 * 4 * (inputs // 2) * (inputs + inputs // 2)
     return counter.get_total_flops() + args.batch_size * args.symbols * lstm
@@ -79,12 +79,12 @@ def step_flop(workload: Workload, args: argparse.Namespace) -> int:
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     """The most bytes that a step held, the optimizer's state included."""
-    workload = Workload(args)
+    step = make_step(args)
     for _ in range(2):
-        workload.step(name)
+        step(name)
     if args.device.type == "cuda":  # what compiling and capturing took for a moment does not count
         reset_peak_memory(args.device)
-        workload.step(name)
+        step(name)
         torch.cuda.synchronize(args.device)
     return peak_memory(args.device)
 
@@ -104,11 +104,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     memory: dict[str, Any] = dict.fromkeys(DECODERS)
     if not args.no_memory:
         memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
-    workload = Workload(args)
-    tasks = {name: partial(workload.step, name) for name in DECODERS}
+    step = make_step(args)
+    tasks = {name: partial(step, name) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-    flop = step_flop(workload, args)
+    flop = step_flop(step, args)
     speed = product_speed(args.device, args.precision)
     result = {name: getattr(args, name) for name in SIZES} | {
         "speedup": medians["reference"] / medians["fast"],

@@ -112,11 +112,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Corpus:
-    """The clips, or draws of them, with settings, costs, and how much of them is planned.
-
-    Raises:
-        UserError, BatchingError: for what is wrong with files and options.
-    """
+    """The clips, or draws of them, with settings, costs, and how much of them is planned. UserError
+    or BatchingError for what is wrong with files and options."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.hparams = args, create_hparams(args.hparams, create_hparams(PAPER_SETTING))
@@ -125,7 +122,7 @@ class Corpus:
         self.costs = read_costs(args.cost, h) if args.cost else None
         self.clips = clips = read_lengths(args.lengths, h)
         plan_epoch(clips.frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit
-        if args.max_memory < math.inf and self.costs and not self.costs.knows_memory:
+        if self.costs and args.max_memory < math.inf and np.isnan(self.costs.bytes_per_term[0]):
             raise UserError(f"--max-memory: no memory was measured for {args.cost}")
         draws, size = [clips], args.clips
         if size:
@@ -141,10 +138,9 @@ class Corpus:
         self.is_large = len(clips) >= LARGE_CORPUS
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(clips)))
         self.epochs = args.epochs or (3 if self.is_large else usual)
-        # Epochs of the sweeps and the searches, and values of a parameter a doubling.
-        self.sweep_epochs, self.search_epochs, self.per_octave = (
-            (1, 1, 1) if self.is_large else ((self.epochs + 1) // 2, self.epochs, 2)
-        )
+        self.sweep_epochs = 1 if self.is_large else (self.epochs + 1) // 2
+        self.search_epochs = 1 if self.is_large else self.epochs
+        self.per_octave = 1 if self.is_large else 2  # values of a parameter a doubling
         self.frame_seconds = h.hop_length / h.sampling_rate
         frames = {f"{s:g} s": s / self.frame_seconds for s in sorted(args.seconds)}
         longest = self.surveyors[0].longest
@@ -179,11 +175,8 @@ class Corpus:
                 lines.append("warning: measured with other settings: " + "; ".join(differing))
         if self.refused:
             longest = int(frames.argmax())
-            lines.append(
-                f"Refused: batches of {', '.join(self.refused)} ({clips.ids[longest]} alone has "
-                f"{frames[longest] * self.frame_seconds:.2f} s, and speech for synthesis cannot be "
-                "cut)."
-            )
+            alone = f"{clips.ids[longest]} alone has {frames[longest] * self.frame_seconds:.2f} s"
+            lines.append(f"Refused: batches of {', '.join(self.refused)}; {alone}")
         batches = -(-len(clips) // h.batch_size)
         hint = "; --match-zpr semi_sorted finds values that suit these clips"
         if h.bucket_size >= len(clips) > 1:
@@ -195,10 +188,8 @@ class Corpus:
 
 
 def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
-    """The surveys, a row for each by the batching's name, with what it is for (`varied`); and which
-    strategies are impossible, and why.
-
-    The comparison is over all draws of clips; the sweeps take the first.
+    """The surveys by the batching's name, with what each is for (`varied`); and which strategies
+    are impossible, and why. The comparison is over all draws of clips; the sweeps take the first.
     """
     size = corpus.hparams.batch_size
     jobs: list[tuple[str, dict]] = []
@@ -233,8 +224,8 @@ def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
 
 
 def largest_errors(rows: pd.DataFrame) -> dict:
-    """How far any of these means may lie from the true one, in %: four times the largest standard
-    error, for few epochs know theirs but roughly."""
+    """How far these means may lie from the true ones, in %: four times the largest standard error,
+    which few epochs tell but roughly."""
     return (400 * pd.DataFrame(list(rows.standard_errors)).max()).dropna().to_dict()
 
 
@@ -372,10 +363,8 @@ def main(arguments: list[str] | None = None) -> None:
     lines.append(f"these means lie within 4 standard errors: {errors_in_words(compared)}")
     if corpus.is_large:
         within = errors_in_words(rows[rows.varied.isin(["parameter", "batch_size"])])
-        lines.append(
-            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan 1 "
-            f"epoch a batching, at half as many values of a parameter; within {within}"
-        )
+        planned = "the sweeps and --recommend plan 1 epoch, at half as many values of a parameter"
+        lines.append(f"{LARGE_CORPUS:,} clips or more: {planned}; within {within}")
     closing = equal_padding(args.match_zpr, corpus, compared) if args.match_zpr else []
     closing += recommended(corpus) if args.recommend else []
     parts = ["\n".join(f"- {line}" for line in lines), *make_sections(rows, corpus)]

@@ -32,7 +32,7 @@ from analysis.arguments import make_parser, whole_number
 from analysis.same_run import compare_runs, read_metrics
 from corpus.lengths import make_corpus, synthetic_lengths
 from errors import UserError
-from files import METRICS_FILE, write_atomically
+from files import METRICS_FILE, write_bytes
 from hparams import create_hparams
 from machine import measured_on
 from progress import duration, progress_bar
@@ -52,16 +52,13 @@ WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 4.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 60
-
-
 # One start of the run: of KINDS, "set-up" (imports included) or "training", and what went wrong.
 Stop = namedtuple("Stop", "kind phase exit_code fault")
 
 
-def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
+def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str | Path]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    program = [sys.executable, str(ROOT / "train.py")]
-    return [*program, "-o", str(output), "--resume", "--hparams", settings]
+    return [sys.executable, ROOT / "train.py", "-o", output, "--resume", "--hparams", settings]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
@@ -179,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
     lost = compare_runs(run, undisturbed)
     page = summary(stops, lost, epochs, time.monotonic() - began)
     print(f"\n{page}")
-    write_atomically(args.out / "soak.md", lambda path: path.write_text(page, encoding="utf-8"))
+    write_bytes(args.out / "soak.md", page.encode())
     sys.exit(bool(lost) or any(stop.fault for stop in stops))
 
 
