@@ -132,10 +132,7 @@ def advice(
 ) -> list[str]:
     """The lines about the best that `recommend` tried: its cost, mixing and memory, what comes
     next, what it learns; or about the limit that none keeps, and the best that can be had.
-
-    Args:
-        least_novelty: the limit and where it comes from.
-        measured_frames: of the largest batch whose step was timed.
+    `least_novelty` says where its limit comes from; `measured_frames` has the largest batch timed.
     """
     order, fitting = limits.ranked(tried), [one for one in tried if limits.fits(one)]
     if not order:
@@ -165,15 +162,11 @@ def advice(
     lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
     lines.append(f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}")
     if best.largest_batch_frames > 1.05 * measured_frames:
-        lines.append(
-            f"warning: steps were measured up to {measured_frames:,} frames a batch; the costs of "
-            "larger ones are extrapolated"
-        )
+        measured = f"steps were measured up to {measured_frames:,} frames a batch"
+        lines.append(f"warning: {measured}; the costs of larger ones are extrapolated")
     if best.num_batches < 0.5 * random.num_batches:
-        lines.append(
-            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
-            f"{random.num_batches:,.0f}: an epoch is shorter but may teach less"
-        )
+        steps = f"{best.num_batches:,.0f} training steps an epoch, RAND {random.num_batches:,.0f}"
+        lines.append(f"note: {steps}: an epoch is shorter but may teach less")
     return lines
 
 

@@ -126,8 +126,7 @@ def strata(plan: Plan, draws: int) -> list[np.ndarray]:
 def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
     """(sum, its standard error) of a quantity over strata of `sizes`, from the values drawn there.
 
-    Stratified sampling without replacement (Cochran, chapter 5). The error is not-a-number where a
-    stratum of several has one value only.
+    Cochran, chapter 5. The error is not-a-number where a stratum of several has one value only.
     """
     total, variance = 0.0, 0.0
     for size, values in zip(sizes, drawn, strict=True):
@@ -228,19 +227,17 @@ def time_plans(
 def table(rows: list[dict]) -> str:
     """Markdown."""
     plan = "{batching}|{capacity:,}|{num_batches:,}|{zero_padding_rate:.2%}|{precision}|{decoder}|"
-    times = (
-        "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}|{saved:.1%}|"
-        "{padded_frames_per_second:,.0f}|{real_frames_per_second:,.0f}|"
-    )
+    times = "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}|{saved:.1%}|"
+    times += "{padded_frames_per_second:,.0f}|{real_frames_per_second:,.0f}|"
     cells = []
     for row in rows:
         peak, line = row.get("peak_memory_bytes"), plan + "{status}||||"
         if row["status"] == "measured":
             line = plan + times + ("not measured" if peak is None else f"{peak / 1e9:.2f} GB")
         cells.append(line.format(**row).split("|"))
-    titles = ["batching", "capacity", "batches", "ZPR", "precision", "decoder", "min/epoch"]
-    titles += ["saved", "padded frames/s", "real frames/s", "peak memory"]
-    return markdown_table(titles, cells)
+    titles = "batching|capacity|batches|ZPR|precision|decoder|min/epoch|saved|"
+    titles += "padded frames/s|real frames/s|peak memory"
+    return markdown_table(titles.split("|"), cells)
 
 
 def time_runs(args: argparse.Namespace, processes: Processes) -> None:
@@ -263,26 +260,23 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
             raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
     if (threads := str(first.facts.get("machine's threads"))).isdecimal():
         torch.set_num_threads(int(threads))
-    plans = {  # runs that differ but in their seeds share them
-        plan_key(run.hparams, epoch): make_plan(clips, run.hparams, epoch)
-        for run in runs
-        for epoch in (0, run.hparams.random_epochs)
-    }
+
+    def key(hparams: HParams, epoch: int) -> str:
+        """Equal for epochs that are planned alike, but for their seed."""
+        return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
+
+    starts = [(run.hparams, epoch) for run in runs for epoch in (0, run.hparams.random_epochs)]
+    plans = {key(h, epoch): make_plan(clips, h, epoch) for h, epoch in starts}
     measured = time_plans(Trainer(base, args.device, processes), clips, list(plans.values()), args)
     rows = dict(zip(plans, measured, strict=True))
     for run in runs:
-        of_epochs = [rows[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
+        of_epochs = [rows[key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
         minutes = [row["minutes_per_epoch"] for row in of_epochs]
         error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
         if processes.is_first:
-            written = {"minutes": minutes, "relative_error": error}
-            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, written)
+            found = {"minutes": minutes, "relative_error": error}
+            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, found)
         print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
-
-
-def plan_key(hparams: HParams, epoch: int) -> str:
-    """Equal for epochs that are planned alike, but for their seed."""
-    return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
