@@ -84,7 +84,8 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    more = {"random_epochs": h.random_epochs, "batches_per_update": h.batches_per_update}
+    more: dict[str, Any] = {"random_epochs": h.random_epochs}
+    more["batches_per_update"] = h.batches_per_update
     sampler = LengthBatchSampler(clips.frames, **batching_options(h), **more)
     sampler.set_epoch(epoch)
     updates, shapes, batches_done = [], [], 0

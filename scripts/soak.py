@@ -56,9 +56,10 @@ STUCK_SECONDS = 60
 Stop = namedtuple("Stop", "kind phase exit_code fault")
 
 
-def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str | Path]:
+def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    return [sys.executable, ROOT / "train.py", "-o", output, "--resume", "--hparams", settings]
+    arguments = (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings)
+    return [sys.executable, *map(str, arguments)]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
