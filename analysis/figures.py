@@ -19,14 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
-from batching import (
-    REGISTRY,
-    STRATEGIES,
-    BatchingError,
-    batching_name,
-    padding_stats,
-    plan_epoch,
-)
+from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, padding_stats, plan_epoch
 from files import write_atomically
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames

@@ -10,9 +10,8 @@ Of LJSpeech's clips those of the pinned training set are used. Every batching is
 capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
 fixed size then have as many clips as the capacity holds longest ones.
 
-The updates of each plan are ordered by length and cut into strata of equal size; two of each are
-drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise of their lengths are
-timed, the plans in turns, so what else the machine does affects all alike. What follows ± is the
+The updates of each plan are cut by length into strata of equal size, of which two each are drawn.
+Whole training steps on noise of their lengths are timed, the plans in turns. What follows ± is the
 standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data is read. Under
 torchrun each process runs its own batches of every update.
 """

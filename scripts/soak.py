@@ -5,11 +5,9 @@
 
 Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
 number of workers and ends in a random way at a random moment: by a signal to one process or to all
-of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished, and
-another one is trained without a stop. Their weights, optimizer, random states and metrics must be
-equal bit by bit, and no start may end in a traceback.
-
-Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
+of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished. It
+must equal a run without a stop bit by bit, and no start may end in a traceback. Writes OUT/soak.md,
+and exits with 1 if anything was lost. OUT must be new.
 """
 
 from project_root import ROOT
