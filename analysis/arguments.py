@@ -25,22 +25,19 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    """--device, a torch.device, and --json, a file to write or None."""
+def add_measuring_options(parser: argparse.ArgumentParser, **counts: int) -> None:
+    """--device, a torch.device; --json, a file to write or None; --hparams; and for each of
+    `counts` a whole number from 1, with its default."""
     import torch
 
-    default = "cuda" if torch.cuda.is_available() else "cpu"
+    add, default = parser.add_argument, "cuda" if torch.cuda.is_available() else "cpu"
     shown = "cpu, cuda or cuda:1; default: the GPU if there is one"
-    parser.add_argument("--device", type=available_device, default=default, help=shown)
-    shown = "write the results to this file too"
-    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
-
-
-def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int) -> None:
-    """--batch-size, --frames and --symbols of one synthetic batch, with these defaults."""
-    for name, default in (("batch-size", 16), ("frames", frames), ("symbols", symbols)):
-        shown = "default: %(default)s"
-        parser.add_argument(f"--{name}", type=at_least_one, default=default, help=shown)
+    add("--device", type=available_device, default=default, help=shown)
+    add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
+    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
+    for name, count in counts.items():
+        option = f"--{name.replace('_', '-')}"
+        add(option, type=at_least_one, default=count, help="default: %(default)s")
 
 
 def checked(

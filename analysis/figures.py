@@ -19,14 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
-from batching import (
-    REGISTRY,
-    STRATEGIES,
-    BatchingError,
-    batching_name,
-    padding_stats,
-    plan_epoch,
-)
+from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, padding_stats, plan_epoch
 from files import write_atomically
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames
@@ -70,26 +63,18 @@ def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
-    """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): the batches of 48 clips under RAND, SB and SSB.
-
-    Batch size 8, local randomization factor 0.15, as in the paper. The clips are drawn at random
-    from `lengths`; fewer than 48 are all taken.
-    """
+    """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): batches of 48 clips, drawn at random, under RAND,
+    SB and SSB. Batch size 8, local randomization factor 0.15, as in the paper."""
     clips = np.random.default_rng(0).permutation(np.asarray(lengths))[:48]
     batchings = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
     return _draw_batches(clips, 8, batchings, local_randomization_factor=0.15)
 
 
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
-    """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each.
-
-    The batches are planned for the whole corpus: of 48 clips alone SSB-DBS pads several times as
-    much. The titles are about the whole epoch.
-    """
-    batchings = [("random", False), ("semi_sorted", True)]
-    return _draw_batches(
-        np.asarray(lengths), batch_size, batchings, clips, batch_randomization=True
-    )
+    """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each,
+    planned, as the titles say, for the whole corpus: few clips alone are padded much more."""
+    lengths, batchings = np.asarray(lengths), [("random", False), ("semi_sorted", True)]
+    return _draw_batches(lengths, batch_size, batchings, clips, batch_randomization=True)
 
 
 def _draw_batches(
@@ -120,17 +105,12 @@ def _draw_batches(
         axes.set_xticks(left + first.sizes / 2, [str(size) for size in first.sizes])
         axes.tick_params(axis="x", length=0)
         name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
-        title = (
-            f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together "
-            f"{stats.decoder_steps:,.0f} frames long"
-        )
-        axes.set_title(title, loc="left", fontsize=11)
+        title = f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together"
+        axes.set_title(f"{title} {stats.decoder_steps:,.0f} frames long", loc="left", fontsize=11)
     clips = f"{len(lengths)} clips" if len(lengths) <= shown else "first batches of an epoch"
     axes.set_xlabel(f"the {clips}, a bar a clip; under each batch its number of clips")
-    handles = [
-        Patch(facecolor=GREY, edgecolor=GREY, label="real frames"),
-        Patch(edgecolor=GREY, label="padding", **hatched),
-    ]
+    handles = [Patch(facecolor=GREY, edgecolor=GREY, label="real frames")]
+    handles.append(Patch(edgecolor=GREY, label="padding", **hatched))
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
     seaborn.despine(fig=figure)
     return figure
@@ -145,10 +125,9 @@ def draw_parameter_sweeps(
 ) -> Figure:
     """Ge21 Figure 2, a column each for SSB, BKT and ATS with fixed batch sizes.
 
-    Upper rows: the parameter against ZPR and against ABL, the value `chosen` (parameter -> value)
-    marked with a ring. Lowest row: the longest clip of every batch at that value, in the order
-    planned and sorted. The values are those of `parameter_values`, means of `epochs`. A chosen
-    value that the corpus does not allow is replaced by the nearest that it does.
+    Upper rows: the parameter against ZPR and against ABL, means of `epochs`, with a ring around the
+    value `chosen` (by parameter), or the nearest that the corpus allows. Lowest row: the longest
+    clip of every batch at that value, in the order planned and sorted.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
@@ -193,8 +172,8 @@ def draw_parameter_sweeps(
 def draw_length_against_position(lengths: Lengths, batch_size: int, **options) -> Figure:
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
-    `options` are those of `plan_epoch`. A strategy that they do not allow on this corpus says so
-    in its panel. Of a large corpus, clips at equal distances are drawn, as many as can be seen.
+    `options` are those of `plan_epoch`; a panel says where they do not allow its strategy. Of a
+    large corpus, clips at equal distances are drawn, as many as can be seen.
     """
     lengths = np.asarray(lengths)
     figure = Figure(figsize=(11, 8), layout="constrained")

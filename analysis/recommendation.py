@@ -132,32 +132,25 @@ def advice(
 ) -> list[str]:
     """The lines about the best that `recommend` tried: its cost, mixing and memory, what comes
     next, what it learns; or about the limit that none keeps, and the best that can be had.
-
-    Args:
-        least_novelty: the limit and where it comes from.
-        measured_frames: of the largest batch whose step was timed.
+    `least_novelty` says where its limit comes from; `measured_frames` has the largest batch timed.
     """
-    memory, fitting = f"{limits.max_bytes / 1e9:g} GB", [one for one in tried if limits.fits(one)]
-    if not fitting:
-        best = min(tried, key=lambda found: found.peak_bytes)
-        least = f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
-        return [f"Nothing to recommend: no batching fits into {memory}: the least is {least}"]
-    order = limits.ranked(tried)
+    order, fitting = limits.ranked(tried), [one for one in tried if limits.fits(one)]
     if not order:
-        best = max(fitting, key=lambda found: found.novelty)
-        within = f" within {memory}" if limits.max_bytes < math.inf else ""
-        most = f"the most is {best.novelty:.4f}, {described(best)}"
-        none = f"no batching reaches novelty {limits.min_novelty:g}{within}"
-        return [f"Nothing to recommend: {none}: {most}"]
+        best = min(tried, key=lambda found: found.peak_bytes)
+        least = f"{best.peak_bytes / 1e9:.2f} GB"
+        problem = f"fits into {limits.max_bytes / 1e9:g} GB: the least is {least}"
+        if fitting:
+            best = max(fitting, key=lambda found: found.novelty)
+            problem = f"reaches novelty {limits.min_novelty:g}: the most is {best.novelty:.4f}"
+        return [f"Nothing to recommend: no batching {problem}, {described(best)}"]
     best, random, paper = order[0], tried[0], tried[-1]
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
     if not math.isnan(best.seconds_per_epoch):
         cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
     for word, other in ((", ", random), (" and ", paper)):
-        less = (
-            f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'}"
-        )
-        cost += f"{word}{less} than {described(other)}"
+        change = best.cost / other.cost - 1
+        less = "more" if change > 0 else "less"
+        cost += f"{word}{abs(change):.1%} {less} than {described(other)}"
     mixed = f"novelty {best.novelty:.4f}, the least allowed is {least_novelty}"
     if math.isnan(best.novelty):
         mixed = "no two clips share a batch"
@@ -166,19 +159,14 @@ def advice(
         fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
     for rival in [other for other in order if other.strategy != best.strategy][:1]:
         fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
-    learned = what_was_learned(best.strategy, best.dynamic_batch_size)
     lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
-    lines.append(f"learning: {learned}")
+    lines.append(f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}")
     if best.largest_batch_frames > 1.05 * measured_frames:
-        lines.append(
-            f"warning: steps were measured up to {measured_frames:,} frames a batch; the costs of "
-            "larger ones are extrapolated"
-        )
+        measured = f"steps were measured up to {measured_frames:,} frames a batch"
+        lines.append(f"warning: {measured}; the costs of larger ones are extrapolated")
     if best.num_batches < 0.5 * random.num_batches:
-        lines.append(
-            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
-            f"{random.num_batches:,.0f}: an epoch is shorter but may teach less"
-        )
+        steps = f"{best.num_batches:,.0f} training steps an epoch, RAND {random.num_batches:,.0f}"
+        lines.append(f"note: {steps}: an epoch is shorter but may teach less")
     return lines
 
 

@@ -49,10 +49,6 @@ class StepCosts:
         d, e = self.bytes_per_term
         return (1 - 1e-9) * (most_bytes - d) / e if e > 0 else math.inf
 
-    @property
-    def knows_memory(self) -> bool:
-        return not np.isnan(self.bytes_per_term).any()
-
     def differing(self, hparams: HParams) -> list[str]:
         """The settings in which other training steps were measured than those of `hparams`."""
         return [
@@ -92,18 +88,15 @@ def read_costs(path: Path, hparams: HParams) -> StepCosts:
         clips, frames, _, seconds = steps.T
         settings = found["hparams"] | {"precision": used[0], "decoder": used[1]}
         decoder_steps = np.ceil(frames / settings["n_frames_per_step"])
-        costs = StepCosts(
-            f"{found['device']}, {', '.join(used)} decoder, {found['date']}",
-            _fit(seconds, decoder_steps, clips * decoder_steps),
-            _fit(memory[:, 3], memory[:, 0] * memory[:, 1]) if len(memory) else np.full(2, np.nan),
-            settings,
-            int((clips * frames).max()),
-        )
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {HOW_TO_MEASURE}") from None
+        terms = _fit(seconds, decoder_steps, clips * decoder_steps)
+        memory_terms = np.full(2, np.nan)
+        if len(memory):
+            memory_terms = _fit(memory[:, 3], memory[:, 0] * memory[:, 1])
+        costs = StepCosts("", terms, memory_terms, settings, int((clips * frames).max()))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         problem = f"not what benchmarks/epoch.py --json writes ({error!r})"
         raise UserError(f"{path}: {problem}; {HOW_TO_MEASURE}") from None
     typical = np.median(np.abs(costs.seconds(clips, frames) / seconds - 1))
+    measured_as = f"{found['device']}, {', '.join(used)} decoder, {found['date']}"
     fit = f"least squares on {len(steps)} steps, median error {typical:.1%}"
-    return replace(costs, description=f"{costs.description}: {fit}")
+    return replace(costs, description=f"{measured_as}: {fit}")

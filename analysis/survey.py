@@ -53,11 +53,8 @@ def in_threads(title: str, function: Callable, items: Sequence) -> list:
 
 @dataclass(frozen=True)
 class Survey(PaddingStats):
-    """One batching of one corpus: means over epochs, and maxima of what is named LARGEST.
-
-    Rates are fractions. Not-a-number where the corpus is too small to tell (no two clips share a
-    batch, or all are of one length), and for costs that are not known.
-    """
+    """One batching of one corpus: means over epochs, and maxima of what is named LARGEST. Rates are
+    fractions. Not-a-number: costs that are not known, and what a corpus is too small to tell."""
 
     strategy: str
     parameter: str | None
@@ -82,13 +79,7 @@ class Survey(PaddingStats):
 
 class Surveyor:
     """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
-    different ones at once.
-
-    Args:
-        seed: of the plans.
-        frames_per_step: of the decoder, n_frames_per_step.
-        costs: predict the time of an epoch and its peak memory.
-    """
+    different ones at once. `costs` predict the time of an epoch and its peak memory."""
 
     def __init__(
         self,
@@ -135,11 +126,8 @@ class Surveyor:
         capacity = options.get("batch_capacity", default_capacity)
         parameter = PARAMETERS.get(strategy)
         sizes = {name: value for name, value in options.items() if name != parameter}
-        least_spread = self._sorted_spread_once(batch_size, **sizes)
-        rows = [
-            self._measured(plan, before, capacity, least_spread)
-            for before, plan in itertools.pairwise(plans)
-        ]
+        least = self._sorted_spread_once(batch_size, **sizes)
+        rows = [self._measured(b, a, capacity, least) for a, b in itertools.pairwise(plans)]
         return Survey(
             strategy=strategy,
             parameter=parameter,
@@ -236,10 +224,8 @@ def match_zero_padding(
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
 
     def rate(value: int) -> float:
-        surveys = [
-            one.survey(batch_size, strategy, epochs=epochs, value=value) for one in surveyors
-        ]
-        known[value] = float(np.mean([found.zero_padding_rate for found in surveys]))
+        found = [one.survey(batch_size, strategy, epochs=epochs, value=value) for one in surveyors]
+        known[value] = float(np.mean([survey.zero_padding_rate for survey in found]))
         return known[value]
 
     place = bisect.bisect_right(values, target, key=rate)

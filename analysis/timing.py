@@ -1,11 +1,13 @@
 """One way to time things: in turns, so that a machine that slows down slows all of them alike."""
 
-from collections.abc import Callable, Mapping
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from machine import seconds_of
+from files import write_json
+from machine import measured_on, seconds_of
 from progress import progress_bar
 
 
@@ -37,8 +39,16 @@ def time_in_turns(
     return seconds
 
 
-def median_and_range(seconds: np.ndarray, digits: int = 3) -> str:
+def publish(args: argparse.Namespace, result: dict, text: str) -> None:
+    """Print `text` after the name of the machine, and write `result` with it to --json."""
+    measured = measured_on(args.device)
+    print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
+    if args.json:
+        write_json(args.json, result | measured)
+
+
+def median_and_range(seconds: Sequence[float] | np.ndarray, digits: int = 3) -> str:
     """For a table: the median, and the lowest and the highest value in brackets."""
-    values = np.median(seconds), seconds.min(), seconds.max()
+    values = np.median(seconds), min(seconds), max(seconds)
     median, low, high = (f"{value:,.{digits}f}" for value in values)
     return f"{median} ({low} to {high})"

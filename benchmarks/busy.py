@@ -8,7 +8,7 @@ their wall time, and then under torch's profiler, 100 at a time, since its buffe
 launches are late: a kernel that begins early waits, and that waiting would count as work.
 """
 
-from project_root import ROOT
+import project_root
 
 import argparse
 import itertools
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
-os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
+os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf")))
 
 import torch
 
 from analysis import arguments as options
 from analysis import fast_path
+from analysis.timing import publish
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader, read_filelist
-from files import write_json
 from hparams import HParams, create_hparams
-from machine import measured_on, seconds_of, synchronize
+from machine import seconds_of, synchronize
 from tables import markdown_table
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
@@ -103,19 +103,14 @@ def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[
     run(trainer, stream, 1)  # starts the loader
     seconds = seconds_of(args.device, run, trainer, stream, args.steps)
     result = {"wall_seconds": seconds, "decoder": trainer.decoder_description}
-    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
+    result |= {"steps": args.steps, "precision": args.precision}
     return result | profile(trainer, batches(), args.steps)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser)
-    parser.add_argument(
-        "--precision", type=options.precision, default="fp32", help="tf32: on GPUs only"
-    )
-    for name, default in (("clips", 2620), ("steps", 200)):
-        parser.add_argument(f"--{name}", type=options.whole_number(2), default=default)
-    parser.add_argument("--hparams", default="", metavar="name=value,...")
+    options.add_measuring_options(parser, clips=2620, steps=200)
+    parser.add_argument("--precision", type=options.precision, default="fp32")
     args = parser.parse_args(arguments)
     if fast_path.IS_HERE:
         from fast_decoder import graphs
@@ -127,14 +122,9 @@ def main(arguments: list[str] | None = None) -> None:
         result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
     rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
-    print(
-        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
-        f"{result['steps']} steps, {result['wall_seconds']:.2f} s without the profiler; "
-        f"{result['decoder']}\n\n"
-        + markdown_table(["", "share of wall time"], [["GPU busy", busy], *rows])
-    )
-    if args.json:
-        write_json(args.json, result)
+    table = markdown_table(["", "share of wall time"], [["GPU busy", busy], *rows])
+    seconds = f"{result['wall_seconds']:.2f} s without the profiler; {result['decoder']}"
+    publish(args, result, f"{args.precision}, {args.steps} steps, {seconds}\n\n{table}")
 
 
 if __name__ == "__main__":

@@ -28,11 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.timing import median_and_range, time_in_turns
+from analysis.timing import median_and_range, publish, time_in_turns
 from data_utils import synthetic_batch
-from files import write_json
 from hparams import HParams, create_hparams
-from machine import measured_on, peak_memory, reset_peak_memory, seconds_of
+from machine import peak_memory, reset_peak_memory, seconds_of
 from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
 
@@ -44,17 +43,17 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
-class Workload:
-    """The full-size model, its optimizer and one batch."""
+def make_step(args: argparse.Namespace) -> Callable[[str], None]:
+    """A training step on one batch, the decoder's name its argument."""
+    clips, trainer = args.batch_size, Trainer(args.hparams, args.device)
+    batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
+    batch = batch.to(args.device)
 
-    def __init__(self, args: argparse.Namespace):
-        clips = args.batch_size
-        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
-        self.trainer, self.batch = Trainer(args.hparams, args.device), batch.to(args.device)
+    def step(decoder: str) -> None:
+        trainer.use_decoder(decoder)
+        trainer.step([MicroBatch(batch)])
 
-    def step(self, decoder: str) -> None:
-        self.trainer.use_decoder(decoder)
-        self.trainer.step([MicroBatch(self.batch)])
+    return step
 
 
 def product_speed(device: torch.device, precision: str) -> float:
@@ -65,14 +64,14 @@ def product_speed(device: torch.device, precision: str) -> float:
     return float(2 * size**3 / np.median(times[1:]))
 
 
-def step_flop(workload: Workload, args: argparse.Namespace) -> int:
+def step_flop(step: Callable[[str], None], args: argparse.Namespace) -> int:
     """Operations of the products and convolutions of a training step with the reference decoder.
 
     torch counts them as they run, but for the encoder's LSTM: three products, forwards and for the
     gradients of both factors, of 4 gates by inputs and state, in both directions.
     """
     with FlopCounterMode(display=False) as counter:
-        workload.step("reference")
+        step("reference")
     inputs = args.hparams.encoder_embedding_dim
     lstm = 3 * 2 * 2 * 4 * (inputs // 2) * (inputs + inputs // 2)
     return counter.get_total_flops() + args.batch_size * args.symbols * lstm
@@ -80,12 +79,12 @@ def step_flop(workload: Workload, args: argparse.Namespace) -> int:
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     """The most bytes that a step held, the optimizer's state included."""
-    workload = Workload(args)
+    step = make_step(args)
     for _ in range(2):
-        workload.step(name)
+        step(name)
     if args.device.type == "cuda":  # what compiling and capturing took for a moment does not count
         reset_peak_memory(args.device)
-        workload.step(name)
+        step(name)
         torch.cuda.synchronize(args.device)
     return peak_memory(args.device)
 
@@ -105,11 +104,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     memory: dict[str, Any] = dict.fromkeys(DECODERS)
     if not args.no_memory:
         memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
-    workload = Workload(args)
-    tasks = {name: partial(workload.step, name) for name in DECODERS}
+    step = make_step(args)
+    tasks = {name: partial(step, name) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-    flop = step_flop(workload, args)
+    flop = step_flop(step, args)
     speed = product_speed(args.device, args.precision)
     result = {name: getattr(args, name) for name in SIZES} | {
         "speedup": medians["reference"] / medians["fast"],
@@ -124,12 +123,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for name, seconds in medians.items():
         result[f"{name}_frames_per_second"] = args.batch_size * args.frames / seconds
         result[f"{name}_share_of_limit"] = flop / speed / seconds
-    return result | measured_on(args.device)
+    return result
 
 
 def report(result: dict[str, Any]) -> str:
     """Markdown."""
-    seconds = (median_and_range(np.array(result["all_seconds"][name])) for name in DECODERS)
+    seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
     speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
     shares = (f"{result[f'{name}_share_of_limit']:.1%}" for name in DECODERS)
     rows = [
@@ -142,29 +141,24 @@ def report(result: dict[str, Any]) -> str:
         rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
     gflop, speed = result["flop_per_step"] / 1e9, result["product_flop_per_second"] / 1e9
     return (
-        f"{result['device']}, torch {result['versions']['torch']}, {result['precision']}: "
-        f"{result['batch_size']} clips of {result['frames']} frames and {result['symbols']} "
-        f"symbols; medians and ranges of {result['repeats']}; fast: {result['fast_decoder']}\n"
-        f"A step has {gflop:,.1f} GFLOP; a large product runs at {speed:,.0f} GFLOP/s.\n\n"
-    ) + markdown_table(["", *DECODERS, "fast over reference"], rows)
+        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; medians and "
+        "ranges of {repeats}; fast: {fast_decoder}\n".format(**result)
+        + f"A step has {gflop:,.1f} GFLOP; a large product runs at {speed:,.0f} GFLOP/s.\n\n"
+        + markdown_table(["", *DECODERS, "fast over reference"], rows)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     add = parser.add_argument
-    options.add_measuring_options(parser)
-    add("--precision", type=options.precision, default="fp32", help="tf32: on GPUs only")
-    options.add_size_options(parser, frames=400, symbols=80)
-    add("--repeats", type=options.at_least_one, default=5, help="default: %(default)s")
+    options.add_measuring_options(parser, batch_size=16, frames=400, symbols=80, repeats=5)
+    add("--precision", type=options.precision, default="fp32")
     add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
-    add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
     args = parser.parse_args(arguments)
     args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
     result = measure(args)
-    print(report(result))
-    if args.json:
-        write_json(args.json, result)
+    publish(args, result, report(result))
 
 
 if __name__ == "__main__":

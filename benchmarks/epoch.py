@@ -10,9 +10,8 @@ Of LJSpeech's clips those of the pinned training set are used. Every batching is
 capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
 fixed size then have as many clips as the capacity holds longest ones.
 
-The updates of each plan are ordered by length and cut into strata of equal size; two of each are
-drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise of their lengths are
-timed, the plans in turns, so what else the machine does affects all alike. What follows ± is the
+The updates of each plan are cut by length into strata of equal size, of which two each are drawn.
+Whole training steps on noise of their lengths are timed, the plans in turns. What follows ± is the
 standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data is read. Under
 torchrun each process runs its own batches of every update.
 """
@@ -23,7 +22,6 @@ import argparse
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,24 +31,11 @@ import numpy as np
 import torch
 
 import machine
+from analysis import arguments as options
 from analysis import fast_path
-from analysis.arguments import (
-    add_measuring_options,
-    at_least_one,
-    make_parser,
-    precision_list,
-    whole_number,
-    whole_numbers,
-)
 from analysis.step_costs import COST_SETTINGS
-from batching import (
-    STRATEGIES,
-    BatchingError,
-    LengthBatchSampler,
-    PaddingStats,
-    batching_name,
-    padding_stats,
-)
+from analysis.timing import publish
+from batching import STRATEGIES, LengthBatchSampler, PaddingStats, batching_name, padding_stats
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
@@ -66,8 +51,12 @@ from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
-CHOICES = tuple(itertools.product(STRATEGIES, (False, True), (True, False)))
-BATCHINGS = {batching_name(*choice): choice for choice in CHOICES}  # by the papers' names
+BATCHINGS = {  # settings by the papers' names
+    batching_name(strategy, dynamic, mixed): (
+        f"batching_strategy={strategy},dynamic_batch_size={dynamic},batch_randomization={mixed}"
+    )
+    for strategy, dynamic, mixed in itertools.product(STRATEGIES, (False, True), (True, False))
+}
 Update = list[np.ndarray]  # its batches, of all processes
 
 
@@ -83,23 +72,20 @@ class Plan(NamedTuple):
 
 def batching_settings(batching: str, hparams: HParams) -> HParams:
     """`hparams` with a batching given by name (SSB-DBS-BR) or by overrides (name=value,...)."""
-    if "=" in batching:
-        return create_hparams(batching, base=hparams)
-    if batching not in BATCHINGS:
+    if "=" not in batching and batching not in BATCHINGS:
         raise UserError(
             f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py "
             "--strategies has the first parts), or name=value,... as train.py takes"
         )
-    strategy, dynamic, mixed = BATCHINGS[batching]
-    chosen: dict[str, Any] = {"dynamic_batch_size": dynamic, "batch_randomization": mixed}
-    return replace(hparams, batching_strategy=strategy, **chosen)
+    return create_hparams(BATCHINGS.get(batching, batching), base=hparams)
 
 
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    own = {name: getattr(h, name) for name in ("random_epochs", "batches_per_update")}
-    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **own)
+    more: dict[str, Any] = {"random_epochs": h.random_epochs}
+    more["batches_per_update"] = h.batches_per_update
+    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **more)
     sampler.set_epoch(epoch)
     updates, shapes, batches_done = [], [], 0
     while batches_done < len(sampler.plan):
@@ -140,8 +126,7 @@ def strata(plan: Plan, draws: int) -> list[np.ndarray]:
 def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
     """(sum, its standard error) of a quantity over strata of `sizes`, from the values drawn there.
 
-    Stratified sampling without replacement (Cochran, chapter 5). The error is not-a-number where a
-    stratum of several has one value only.
+    Cochran, chapter 5. The error is not-a-number where a stratum of several has one value only.
     """
     total, variance = 0.0, 0.0
     for size, values in zip(sizes, drawn, strict=True):
@@ -242,19 +227,17 @@ def time_plans(
 def table(rows: list[dict]) -> str:
     """Markdown."""
     plan = "{batching}|{capacity:,}|{num_batches:,}|{zero_padding_rate:.2%}|{precision}|{decoder}|"
-    times = (
-        "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}|{saved:.1%}|"
-        "{padded_frames_per_second:,.0f}|{real_frames_per_second:,.0f}|"
-    )
+    times = "{minutes_per_epoch:.3g} ± {standard_error_minutes:.2g}|{saved:.1%}|"
+    times += "{padded_frames_per_second:,.0f}|{real_frames_per_second:,.0f}|"
     cells = []
     for row in rows:
         peak, line = row.get("peak_memory_bytes"), plan + "{status}||||"
         if row["status"] == "measured":
             line = plan + times + ("not measured" if peak is None else f"{peak / 1e9:.2f} GB")
         cells.append(line.format(**row).split("|"))
-    titles = ["batching", "capacity", "batches", "ZPR", "precision", "decoder", "min/epoch"]
-    titles += ["saved", "padded frames/s", "real frames/s", "peak memory"]
-    return markdown_table(titles, cells)
+    titles = "batching|capacity|batches|ZPR|precision|decoder|min/epoch|saved|"
+    titles += "padded frames/s|real frames/s|peak memory"
+    return markdown_table(titles.split("|"), cells)
 
 
 def time_runs(args: argparse.Namespace, processes: Processes) -> None:
@@ -277,31 +260,29 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
             raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
     if (threads := str(first.facts.get("machine's threads"))).isdecimal():
         torch.set_num_threads(int(threads))
-    plans = {  # runs that differ but in their seeds share them
-        plan_key(run.hparams, epoch): make_plan(clips, run.hparams, epoch)
-        for run in runs
-        for epoch in (0, run.hparams.random_epochs)
-    }
+
+    def key(hparams: HParams, epoch: int) -> str:
+        """Equal for epochs that are planned alike, but for their seed."""
+        return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
+
+    starts = [(run.hparams, epoch) for run in runs for epoch in (0, run.hparams.random_epochs)]
+    plans = {key(h, epoch): make_plan(clips, h, epoch) for h, epoch in starts}
     measured = time_plans(Trainer(base, args.device, processes), clips, list(plans.values()), args)
     rows = dict(zip(plans, measured, strict=True))
     for run in runs:
-        of_epochs = [rows[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
+        of_epochs = [rows[key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
         minutes = [row["minutes_per_epoch"] for row in of_epochs]
         error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
         if processes.is_first:
-            written = {"minutes": minutes, "relative_error": error}
-            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, written)
+            found = {"minutes": minutes, "relative_error": error}
+            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, found)
         print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
 
 
-def plan_key(hparams: HParams, epoch: int) -> str:
-    """Equal for epochs that are planned alike, but for their seed."""
-    return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    add, from_two = parser.add_argument, whole_number(2)
+    parser = options.make_parser(__doc__)
+    options.add_measuring_options(parser)
+    add, from_two = parser.add_argument, options.whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
     add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
@@ -309,15 +290,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
     shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
-    add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
+    add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
+    shown = "default: that of --hparams"
+    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
-    add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
-    add("--seed", type=whole_number(0), default=0, help="of plans and samples")
-    add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add_measuring_options(parser)
+    add("--repeats", type=options.at_least_one, help="steps on each; default 1; GPU, --runs: 3")
+    add("--seed", type=options.whole_number(0), default=0, help="of plans and samples")
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
@@ -326,8 +306,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
     if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
         parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
-    named = [[text] if "=" in text else text.split(",") for text in args.batchings]
-    args.batchings = list(itertools.chain(*named))
+    lists = [[text] if "=" in text else text.split(",") for text in args.batchings]
+    args.batchings = list(itertools.chain(*lists))
     return args
 
 
@@ -355,20 +335,16 @@ def time_batchings(args: argparse.Namespace, processes: Processes) -> None:
     more = [k * first for k in times] if args.capacities is None else args.capacities
     plans = make_plans(clips, hparams, args.batchings, [first, *more])
     decoders, rows = list(DECODERS) if args.decoder == "both" else [args.decoder], []
-    measured = machine.measured_on(args.device)
-    print(f"{measured['device']}, torch {measured['versions']['torch']}, {source}")
     for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
         h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
         rows += time_plans(trainer, clips, plans, args)
         print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
-    print(f"\n{table(rows)}")
-    if args.json and processes.is_first:
-        result = {**measured, "processes": processes.world_size, "clips": source}
-        result |= {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
-        write_json(args.json, result | {"hparams": asdict(hparams), "rows": rows})
-        print(f"\nwrote {args.json}")
+    result = {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
+    result |= {"processes": processes.world_size, "clips": source}
+    result |= {"hparams": asdict(hparams), "rows": rows}
+    publish(args, result, f"{source}\n\n{table(rows)}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -376,13 +352,9 @@ def main(arguments: list[str] | None = None) -> None:
     processes = join(seconds=600)
     args.device = processes.device or args.device
     if not processes.is_first:
+        args.json = None
         print_nothing()
-    try:
-        time_runs(args, processes) if args.runs else time_batchings(args, processes)
-    except (UserError, BatchingError, OSError) as error:
-        sys.exit(f"epoch.py: {error}" if processes.is_first else 1)
-    except KeyboardInterrupt:
-        sys.exit("epoch.py: stopped; nothing was written")
+    time_runs(args, processes) if args.runs else time_batchings(args, processes)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from files import write_atomically
+from files import write_bytes
 from tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
@@ -64,14 +64,9 @@ def text_of(out: Path, part: Part, end: str) -> str:
 
 def report(out: Path) -> str:
     """Markdown."""
-    parts, results = read_parts(out), {}
-    lines = ["# Training on a GPU: every check and benchmark", ""]
-    for part in parts:
-        try:
-            results[part.name] = json.loads(text_of(out, part, "json") or "{}")
-        except ValueError as error:
-            lines += [f"The result of {part.name} is not readable as JSON: {error}.", ""]
-    measured = results
+    parts = read_parts(out)
+    results = {part.name: json.loads(text_of(out, part, "json") or "{}") for part in parts}
+    lines, measured = ["# Training on a GPU: every check and benchmark", ""], results
     if (out / DRY_RUN).is_file():
         lines += ["**A dry run on a CPU with tiny sizes: these numbers mean nothing.**", ""]
         measured = {}
@@ -94,8 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="with parts.tsv")
     folder = parser.parse_args(arguments).folder
-    page = report(folder)
-    write_atomically(folder / "report.md", lambda path: path.write_text(page, encoding="utf-8"))
+    write_bytes(folder / "report.md", report(folder).encode())
 
 
 if __name__ == "__main__":

@@ -23,10 +23,8 @@ import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.timing import median_and_range, time_in_turns
-from files import write_json
-from hparams import HParams
-from machine import measured_on
+from analysis.timing import median_and_range, publish, time_in_turns
+from hparams import create_hparams
 from model import Decoder
 from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES
@@ -81,7 +79,8 @@ def record_loops(args: argparse.Namespace, precision: str) -> RecordedLoops:
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     recorded = RecordedLoops()
-    problem = Problem.random(Decoder(HParams()), (args.symbols,) * args.batch_size, args.frames, 0)
+    clips = (args.symbols,) * args.batch_size
+    problem = Problem.random(Decoder(args.hparams), clips, args.frames, 0)
     function = functools.partial(fast_decoder.teacher_forced, loops_for=recorded.for_batch)
     problem.to(device=args.device).run(function, precision=AUTOCAST_DTYPES[precision])
     return recorded
@@ -104,8 +103,9 @@ def launch_durations(recorded: RecordedLoops, name: str) -> dict[str, list[float
     return durations
 
 
-def measure(args: argparse.Namespace, result: dict[str, Any], precision: str) -> None:
-    """Add rows of the loops, early and late, and of the launches."""
+def measure(args: argparse.Namespace, precision: str) -> tuple[list[dict], list[dict]]:
+    """Rows of the loops, early and late, and of the launches."""
+    loops: list[dict[str, Any]] = []
     for early in (True, False):
         graphs.EARLY_LAUNCHES = early
         recorded = record_loops(args, precision)
@@ -113,51 +113,48 @@ def measure(args: argparse.Namespace, result: dict[str, Any], precision: str) ->
         times = time_in_turns(recorded.calls, args.repeats, args.device, warm_up=2, title=title)
         steps = {name: 1e6 * times[name] / args.frames for name in LOOPS}
         steps["together"] = np.sum(list(steps.values()), axis=0)
-        result["loops"].append({"setting": title} | {n: us.tolist() for n, us in steps.items()})
+        loops.append({"setting": title} | {name: us.tolist() for name, us in steps.items()})
+    launches: list[dict[str, Any]] = []
     durations = {loop: launch_durations(recorded, loop) for loop in LOOPS}
     for (loop, kernel), modelled in LAUNCHES.items():
         found = durations[loop][kernel]  # none where the profiler saw no such kernel
         us = float(np.median(found)) if found else None
         row = {"launch": f"{loop}: {kernel}", "precision": precision, "us": us}
-        result["launches"].append(row | {"modelled_us": modelled[PRECISIONS.index(precision)]})
+        launches.append(row | {"modelled_us": modelled[PRECISIONS.index(precision)]})
+    return loops, launches
 
 
-def report(result: dict[str, Any]) -> str:
+def tables(loops: list[dict], launches: list[dict]) -> str:
     """Markdown."""
     names = [*LOOPS, "together"]
-    loops = [
-        [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names)]
-        for row in result["loops"]
-    ]
-    launches = []
-    for launch, precision, us, modelled in map(dict.values, result["launches"]):
+    rows = [[row["setting"], *(median_and_range(row[n], 1) for n in names)] for row in loops]
+    times = []
+    for launch, precision, us, modelled in map(dict.values, launches):
         shown = "not measured" if us is None else f"{us:.1f}"
-        launches.append([launch, precision, shown, f"{modelled:.1f}"])
+        times.append([launch, precision, shown, f"{modelled:.1f}"])
     titles = ["launch", "precision", "us", "modelled for 16 clips of 120 symbols"]
-    return (
-        f"{result['device']}, torch {result['versions']['torch']}: {result['batch_size']} clips of "
-        f"{result['frames']} frames and {result['symbols']} symbols; microseconds a decoder step, "
-        f"medians and ranges\n\n{markdown_table(['setting', *names], loops)}\n\n"
-        + markdown_table(titles, launches, 2)
-    )
+    return f"{markdown_table(['setting', *names], rows)}\n\n{markdown_table(titles, times, 2)}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser)
-    options.add_size_options(parser, frames=774, symbols=120)
-    parser.add_argument("--repeats", type=options.at_least_one, default=10)
+    options.add_measuring_options(parser, batch_size=16, frames=774, symbols=120, repeats=10)
     args = parser.parse_args(arguments)
+    args.hparams = create_hparams(args.hparams)
     problem = graphs.problem(args.device, torch.float32)
     if problem is not None:
         parser.error(f"--device {args.device}: the kernels do not run there: {problem}")
     sizes = {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
-    result: dict[str, Any] = {"loops": [], "launches": []} | sizes | measured_on(args.device)
-    for precision in PRECISIONS:
-        measure(args, result, precision)
-        if args.json:  # after every precision, so that a kill leaves what is done
-            write_json(args.json, result)
-    print(report(result))
+    result: dict[str, Any] = sizes | {"loops": [], "launches": []}
+    text = (
+        "{batch_size} clips of {frames} frames and {symbols} symbols; microseconds a decoder step"
+    )
+    for precision in PRECISIONS:  # published one by one, so that a kill leaves what is done
+        loops, launches = measure(args, precision)
+        result["loops"] += loops
+        result["launches"] += launches
+        found = tables(loops, launches)
+        publish(args, result, f"{text.format(**sizes)}, medians and ranges\n\n{found}\n")
 
 
 if __name__ == "__main__":

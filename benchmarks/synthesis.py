@@ -20,17 +20,14 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 import captured_steps
 import model
 from analysis import arguments as options
-from analysis.timing import median_and_range, time_in_turns
+from analysis.timing import median_and_range, publish, time_in_turns
 from audio import griffin_lim
-from files import write_json
 from hparams import create_hparams
-from machine import measured_on
 from model import Tacotron2
 from tables import markdown_table
 
@@ -71,31 +68,23 @@ def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    add = parser.add_argument
-    options.add_measuring_options(parser)
-    add("--texts", type=options.whole_numbers, default="1,16", help="at once (%(default)s)")
-    for name, default in (("symbols", 120), ("steps", 600), ("repeats", 5)):
-        add(f"--{name}", type=options.at_least_one, default=default, help="(%(default)s)")
-    add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
+    options.add_measuring_options(parser, symbols=120, steps=600, repeats=5)
+    shown = "at once (%(default)s)"
+    parser.add_argument("--texts", type=options.whole_numbers, default="1,16", help=shown)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     rows = measure(args, Tacotron2(args.hparams).eval().to(args.device))
     result = {name: getattr(args, name) for name in ("symbols", "steps", "repeats")}
-    result |= {"rows": rows} | measured_on(args.device)
     cells = []
     for row in rows:
         factors, same = row["real_time_factors"], row["bitwise_the_same"]
-        shown = median_and_range(np.array(factors), 4) if factors else "not measured"
+        shown = median_and_range(factors, 4) if factors else "not measured"
         cells.append([row["texts"], row["way"], shown, {True: "yes", False: "NO"}.get(same, "")])
-    print(
-        f"{result['device']}, torch {result['versions']['torch']}: {args.steps} steps each; "
-        f"medians and ranges of {args.repeats}\n\n"
-        + markdown_table(["texts", "steps", "real-time factor", "same mel"], cells, 2)
-    )
-    if args.json:
-        write_json(args.json, result)
+    table = markdown_table(["texts", "steps", "real-time factor", "same mel"], cells, 2)
+    text = f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n{table}"
+    publish(args, result | {"rows": rows}, text)
 
 
 if __name__ == "__main__":

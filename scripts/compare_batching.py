@@ -15,7 +15,6 @@ import project_root
 
 import argparse
 import datetime
-import functools
 import math
 import shlex
 import sys
@@ -51,7 +50,7 @@ from batching import (
 )
 from corpus.lengths import read_lengths
 from errors import UserError
-from files import refuse_no_folder, write_atomically
+from files import refuse_no_folder, write_bytes
 from hparams import create_hparams
 from tables import markdown_table
 
@@ -113,11 +112,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Corpus:
-    """The clips, or draws of them, with settings, costs, and how much of them is planned.
-
-    Raises:
-        UserError, BatchingError: for what is wrong with files and options.
-    """
+    """The clips, or draws of them, with settings, costs, and how much of them is planned. UserError
+    or BatchingError for what is wrong with files and options."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.hparams = args, create_hparams(args.hparams, create_hparams(PAPER_SETTING))
@@ -126,14 +122,14 @@ class Corpus:
         self.costs = read_costs(args.cost, h) if args.cost else None
         self.clips = clips = read_lengths(args.lengths, h)
         plan_epoch(clips.frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit
-        if args.max_memory < math.inf and self.costs and not self.costs.knows_memory:
+        if self.costs and args.max_memory < math.inf and np.isnan(self.costs.bytes_per_term[0]):
             raise UserError(f"--max-memory: no memory was measured for {args.cost}")
-        draws = [clips]
-        if args.clips:
-            if args.clips > len(clips):
-                raise UserError(f"--clips {args.clips}: {args.lengths} has {len(clips)} clips")
-            orders = (np.random.default_rng(n).permutation(len(clips)) for n in range(args.draws))
-            draws = [clips.take(order[: args.clips]) for order in orders]
+        draws, size = [clips], args.clips
+        if size:
+            if size > len(clips):
+                raise UserError(f"--clips {size}: {args.lengths} has {len(clips)} clips")
+            rngs = map(np.random.default_rng, range(args.draws))
+            draws = [clips.take(rng.permutation(len(clips))[:size]) for rng in rngs]
             self.clips = clips = draws[0]
         self.surveyors = [
             Surveyor(draw.frames, seed=n, frames_per_step=h.n_frames_per_step, costs=self.costs)
@@ -142,10 +138,9 @@ class Corpus:
         self.is_large = len(clips) >= LARGE_CORPUS
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(clips)))
         self.epochs = args.epochs or (3 if self.is_large else usual)
-        # Epochs of the sweeps and the searches, and values of a parameter a doubling.
-        self.sweep_epochs, self.search_epochs, self.per_octave = (
-            (1, 1, 1) if self.is_large else ((self.epochs + 1) // 2, self.epochs, 2)
-        )
+        self.sweep_epochs = 1 if self.is_large else (self.epochs + 1) // 2
+        self.search_epochs = 1 if self.is_large else self.epochs
+        self.per_octave = 1 if self.is_large else 2  # values of a parameter a doubling
         self.frame_seconds = h.hop_length / h.sampling_rate
         frames = {f"{s:g} s": s / self.frame_seconds for s in sorted(args.seconds)}
         longest = self.surveyors[0].longest
@@ -180,11 +175,8 @@ class Corpus:
                 lines.append("warning: measured with other settings: " + "; ".join(differing))
         if self.refused:
             longest = int(frames.argmax())
-            lines.append(
-                f"Refused: batches of {', '.join(self.refused)} ({clips.ids[longest]} alone has "
-                f"{frames[longest] * self.frame_seconds:.2f} s, and speech for synthesis cannot be "
-                "cut)."
-            )
+            alone = f"{clips.ids[longest]} alone has {frames[longest] * self.frame_seconds:.2f} s"
+            lines.append(f"Refused: batches of {', '.join(self.refused)}; {alone}")
         batches = -(-len(clips) // h.batch_size)
         hint = "; --match-zpr semi_sorted finds values that suit these clips"
         if h.bucket_size >= len(clips) > 1:
@@ -196,10 +188,8 @@ class Corpus:
 
 
 def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
-    """The surveys, a row for each by the batching's name, with what it is for (`varied`); and which
-    strategies are impossible, and why.
-
-    The comparison is over all draws of clips; the sweeps take the first.
+    """The surveys by the batching's name, with what each is for (`varied`); and which strategies
+    are impossible, and why. The comparison is over all draws of clips; the sweeps take the first.
     """
     size = corpus.hparams.batch_size
     jobs: list[tuple[str, dict]] = []
@@ -234,8 +224,8 @@ def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
 
 
 def largest_errors(rows: pd.DataFrame) -> dict:
-    """How far any of these means may lie from the true one, in %: four times the largest standard
-    error, for few epochs know theirs but roughly."""
+    """How far these means may lie from the true ones, in %: four times the largest standard error,
+    which few epochs tell but roughly."""
     return (400 * pd.DataFrame(list(rows.standard_errors)).max()).dropna().to_dict()
 
 
@@ -359,28 +349,22 @@ def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
         "sweeps.csv": rows[~is_compared][["varied", *columns]].to_csv(index=False),
     }
     for name, text in texts.items():
-        write = functools.partial(Path.write_text, data=text, encoding="utf-8")
-        write_atomically(out / name, write)
+        write_bytes(out / name, text.encode())
     return [*(out / name for name in texts), *pictures]
 
 
 def main(arguments: list[str] | None = None) -> None:
     began, args = time.monotonic(), parse(arguments)
-    try:
-        corpus = Corpus(args)
-        args.out.mkdir(parents=True, exist_ok=True)
-    except (UserError, BatchingError, OSError) as error:
-        sys.exit(f"compare_batching: {error}")
+    corpus = Corpus(args)
+    args.out.mkdir(parents=True, exist_ok=True)
     rows, impossible = survey_all(corpus)
     compared = rows[rows.varied == "comparison"]
     lines = [*corpus.heading(), *impossible]
     lines.append(f"these means lie within 4 standard errors: {errors_in_words(compared)}")
     if corpus.is_large:
         within = errors_in_words(rows[rows.varied.isin(["parameter", "batch_size"])])
-        lines.append(
-            f"{LARGE_CORPUS:,} clips or more: the sweeps, their pictures and --recommend plan 1 "
-            f"epoch a batching, at half as many values of a parameter; within {within}"
-        )
+        planned = "the sweeps and --recommend plan 1 epoch, at half as many values of a parameter"
+        lines.append(f"{LARGE_CORPUS:,} clips or more: {planned}; within {within}")
     closing = equal_padding(args.match_zpr, corpus, compared) if args.match_zpr else []
     closing += recommended(corpus) if args.recommend else []
     parts = ["\n".join(f"- {line}" for line in lines), *make_sections(rows, corpus)]
@@ -388,14 +372,7 @@ def main(arguments: list[str] | None = None) -> None:
         parts.append("\n".join(["## Found", "", "```", *closing, "```"]))
     report = "\n\n".join(parts)
     print(report)
-    try:
-        written = write_all(report, rows, corpus)
-    except OSError as error:
-        sys.exit(
-            f"compare_batching: {args.out} cannot be written: {error}; free some space, or choose "
-            "another folder with -o"
-        )
-    print("\nwritten:", *written, sep="\n  ")
+    print("\nwritten:", *write_all(report, rows, corpus), sep="\n  ")
     print(f"took {time.monotonic() - began:.1f} s")
 
 

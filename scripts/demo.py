@@ -23,7 +23,7 @@ from typing import Any
 from analysis.arguments import make_parser
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from errors import UserError
-from files import METRICS_FILE, refuse_no_folder, write_atomically
+from files import METRICS_FILE, refuse_no_folder, write_bytes
 from tables import markdown_table
 from training.checkpoint import BEST
 
@@ -39,8 +39,7 @@ VALIDATION = 0.05  # of the clips
 
 
 def run(*command: object, threads: str = "1") -> None:
-    """Run a program of the recipe, showing the command as a user would type it; UserError if it
-    fails or is stopped. What it wrote is kept."""
+    """Run a program of the recipe, showing its command; UserError if it fails or is stopped."""
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": threads}
@@ -51,7 +50,8 @@ def run(*command: object, threads: str = "1") -> None:
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches the program too, which saves
             process.wait()
     if process.returncode != 0:
-        raise UserError(f"stopped at {program}")
+        again = "run the demo again to resume, or delete its folder to start over"
+        raise UserError(f"stopped at {program}; {again}")
 
 
 def train(out: Path, clips: int, epochs: int) -> Path:
@@ -101,18 +101,12 @@ def main(arguments: list[str] | None = None) -> None:
     if args.epochs <= RANDOM_EPOCHS:
         parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
     out, began = args.out, time.monotonic()
-    try:
-        refuse_no_folder(out, "--out")
-        folder = train(out, args.clips, args.epochs)
-        speech = speak(out, folder / BEST)
-        records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
-        table = compare([record for record in records if record["kind"] == "epoch"])
-        write_atomically(out / "comparison.txt", lambda path: path.write_text(table, "utf-8"))
-    except (UserError, OSError, KeyboardInterrupt) as error:
-        sys.exit(
-            f"demo: {str(error) or 'stopped'}; run it again to resume, or delete the output folder "
-            "to start over"
-        )
+    refuse_no_folder(out, "--out")
+    folder = train(out, args.clips, args.epochs)
+    speech = speak(out, folder / BEST)
+    records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
+    table = compare([record for record in records if record["kind"] == "epoch"])
+    write_bytes(out / "comparison.txt", table.encode())
     print(f"""
 {table}
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.

@@ -57,11 +57,8 @@ HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows
 
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
     """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
-    for rand/seed_0/best.pt, the whole path where the name is taken.
-
-    A folder stands for its best.pt, or for those of the runs that scripts/table2 wrote into it;
-    UserError if it holds neither.
-    """
+    for rand/seed_0/best.pt, the whole path where the name is taken. A folder stands for its
+    best.pt, or for those of a study's runs in it; UserError if it holds neither."""
     found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
@@ -69,10 +66,8 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
         if (path / BEST).exists():
             checkpoints = [path / BEST]
         if path.is_dir() and not checkpoints:
-            raise UserError(
-                f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
-                "folder or a folder of runs"
-            )
+            neither = f"holds neither {BEST} nor NAME/seed_N/{BEST}"
+            raise UserError(f"{path}: {neither}; name a checkpoint, a run's folder or one of runs")
         for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
@@ -110,10 +105,8 @@ class Reader:
         text = sentence_of(text) if self.numbers else text
         sequence = sequence_to_speak(text, speaker.hparams)
         if len(sequence) > MOST_SYMBOLS:
-            raise UserError(
-                f"The text is too long: {len(sequence):,} symbols after cleaning, and this page "
-                f"accepts at most {MOST_SYMBOLS:,}. Shorten it, or use synthesize.py."
-            )
+            long = f"The text is too long: {len(sequence):,} symbols after cleaning"
+            raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
         speech = speak_text(speaker, sequence, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
@@ -141,11 +134,8 @@ def is_local(host: str) -> bool:
 
 
 def make_app(reader: Reader, host: str) -> Starlette:
-    """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
-
-    At a local address other host names are refused, which keeps out pages of other sites that
-    resolve their name to it.
-    """
+    """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results). At a
+    local address other host names are refused: pages of other sites may resolve theirs to it."""
     turn, waiting = asyncio.Lock(), 0
     options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
     page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)

@@ -5,11 +5,9 @@
 
 Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
 number of workers and ends in a random way at a random moment: by a signal to one process or to all
-of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished, and
-another one is trained without a stop. Their weights, optimizer, random states and metrics must be
-equal bit by bit, and no start may end in a traceback.
-
-Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
+of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished. It
+must equal a run without a stop bit by bit, and no start may end in a traceback. Writes OUT/soak.md,
+and exits with 1 if anything was lost. OUT must be new.
 """
 
 from project_root import ROOT
@@ -32,7 +30,7 @@ from analysis.arguments import make_parser, whole_number
 from analysis.same_run import compare_runs, read_metrics
 from corpus.lengths import make_corpus, synthetic_lengths
 from errors import UserError
-from files import METRICS_FILE, write_atomically
+from files import METRICS_FILE, write_bytes
 from hparams import create_hparams
 from machine import measured_on
 from progress import duration, progress_bar
@@ -52,16 +50,14 @@ WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 4.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 60
-
-
 # One start of the run: of KINDS, "set-up" (imports included) or "training", and what went wrong.
 Stop = namedtuple("Stop", "kind phase exit_code fault")
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    program = [sys.executable, str(ROOT / "train.py")]
-    return [*program, "-o", str(output), "--resume", "--hparams", settings]
+    arguments = (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings)
+    return [sys.executable, *map(str, arguments)]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
@@ -179,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
     lost = compare_runs(run, undisturbed)
     page = summary(stops, lost, epochs, time.monotonic() - began)
     print(f"\n{page}")
-    write_atomically(args.out / "soak.md", lambda path: path.write_text(page, encoding="utf-8"))
+    write_bytes(args.out / "soak.md", page.encode())
     sys.exit(bool(lost) or any(stop.fault for stop in stops))
 
 

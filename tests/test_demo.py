@@ -11,6 +11,7 @@ import pytest
 from helpers import metrics, run_program
 
 from analysis.transcription import Intelligibility, read_intelligibility
+from errors import UserError
 from files import write_json
 from scripts import demo
 
@@ -97,7 +98,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
 
 def test_a_file_in_the_folders_place_is_refused(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(SystemExit, match=r"demo: .*notes\.txt.*--out"):
+    with pytest.raises(UserError, match=r"notes\.txt.*--out"):
         demo.main(["--out", str(tmp_path / "notes.txt")])
 
 
@@ -144,4 +145,4 @@ def test_ctrl_c_lets_the_program_save(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     output, errors = process.communicate(timeout=30)
     assert (output, process.returncode) == ("saved\n", 1)
-    assert errors.splitlines()[-1].endswith(f"stopped at {program}")
+    assert errors.splitlines()[-1].startswith(f"-c: stopped at {program}; run")

@@ -16,7 +16,7 @@ from records import MACHINE, write_run
 from analysis import fast_path
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.step_costs import read_costs
-from batching import STRATEGIES
+from batching import STRATEGIES, BatchingError
 from benchmarks import epoch
 from corpus.lengths import synthetic_lengths
 from errors import UserError
@@ -171,7 +171,7 @@ def test_processes_measure_together(tmp_path):
 
 
 def test_too_few_clips_are_a_message():
-    with pytest.raises(SystemExit, match=r"^epoch.py: num_bins=58: .* 1 to 20"):
+    with pytest.raises(BatchingError, match=r"num_bins=58: .* 1 to 20"):
         epoch.main(["--clips", "20", "--batchings", "ATS", "--decoder", "reference"])
 
 
@@ -211,11 +211,11 @@ def test_run_folders_get_the_minutes_of_their_epochs(runs, monkeypatch):
 
 
 def test_runs_of_other_models_or_clips_are_refused(runs, tmp_path):
-    with pytest.raises(SystemExit, match="no finished run"):
+    with pytest.raises(UserError, match="no finished run"):
         epoch.main(["--runs", str(tmp_path / "none")])
     write_run(tmp_path / "other", lengths=FRAMES, overrides="prenet_dim=7")
-    with pytest.raises(SystemExit, match=r"differ in .*prenet_dim.*: time them apart"):
+    with pytest.raises(UserError, match=r"differ in .*prenet_dim.*: time them apart"):
         epoch.main(["--runs", str(runs), str(tmp_path / "other")])
     (tmp_path / "train.txt").write_text("a.wav|Another text.|1.0\n")
-    with pytest.raises(SystemExit, match="not the clips that"):
+    with pytest.raises(UserError, match="not the clips that"):
         epoch.main(["--runs", str(runs)])
