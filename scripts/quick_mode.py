@@ -8,7 +8,6 @@ import project_root
 
 import glob
 import random
-import sys
 from pathlib import Path
 
 from analysis.arguments import make_parser
@@ -71,20 +70,15 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     args = parser.parse_args()
-    try:
-        if args.what == "corpus":
-            print(take_part(args.path, args.out))
-            return
-        clips = numbered_lines(args.path, "no such filelist; all.sh prepares it first")
-        settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
-        settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
-        if args.what == "quick":  # starting a process takes longer than it saves
-            settings += [SMALL_MODEL, "num_workers=0"]
-        print(",".join(settings))
-    except KeyboardInterrupt:
-        sys.exit("stopped")
-    except (UserError, OSError) as error:
-        sys.exit(f"quick_mode.py: {error}")
+    if args.what == "corpus":
+        print(take_part(args.path, args.out))
+        return
+    clips = numbered_lines(args.path, "no such filelist; all.sh prepares it first")
+    settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
+    settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
+    if args.what == "quick":  # starting a process takes longer than it saves
+        settings += [SMALL_MODEL, "num_workers=0"]
+    print(",".join(settings))
 
 
 if __name__ == "__main__":

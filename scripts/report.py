@@ -19,22 +19,17 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import jinja2
+
+from analysis import published
 from analysis.arguments import make_parser
-from errors import UserError
+from analysis.figures import write_figure
+from analysis.report import Measured, Table, paper_tables, tidy
+from analysis.report_figures import draw_all
+from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
+from analysis.study import findings, study_tables
 from files import write_atomically
 from tables import markdown_table
-
-try:
-    import jinja2
-
-    from analysis import published
-    from analysis.figures import write_figure
-    from analysis.report import Measured, Table, paper_tables, tidy
-    from analysis.report_figures import draw_all
-    from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
-    from analysis.study import findings, study_tables
-except ImportError as error:
-    sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
 
 def compose(runs: Runs, command: str) -> dict:
@@ -117,17 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
     args = parser.parse_args(arguments)
     command = shlex.join(["python", "scripts/report.py", *map(str, arguments or sys.argv[1:])])
-    try:
-        runs = read_runs(args.runs)
-        for problem in runs.left_out:
-            print(f"left out: {problem}", file=sys.stderr)
-        print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
-        for path in write_report(runs, command, args.out):
-            print(f"wrote {path}")
-    except UserError as error:
-        sys.exit(f"report.py: {error}")
-    except OSError as error:
-        sys.exit(f"report.py: {args.out} cannot be written: {error}; make room or choose -o")
+    runs = read_runs(args.runs)
+    for problem in runs.left_out:
+        print(f"left out: {problem}", file=sys.stderr)
+    print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+    for path in write_report(runs, command, args.out):
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

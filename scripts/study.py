@@ -29,20 +29,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.transcription import INTELLIGIBILITY_FILE, read_intelligibility
+from analysis.recommendation import Limits, batching_overrides, recommend
+from analysis.runs import EPOCH_MINUTES_FILE
+from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from corpus.lengths import read_lengths
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
-
-try:
-    from analysis.recommendation import Limits, batching_overrides, recommend
-    from analysis.runs import EPOCH_MINUTES_FILE
-    from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
-    from corpus.lengths import read_lengths
-except ImportError as error:
-    sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
@@ -232,10 +228,6 @@ def main(arguments: list[str] | None = None) -> None:
             study = run_study(out, args.side_by_side, args.texts)
     except BlockingIOError:
         sys.exit(f"study.py: another process runs a study in {out}: wait for it, or stop it first")
-    except KeyboardInterrupt:
-        sys.exit("study.py: stopped; the same command resumes it")
-    except (UserError, OSError) as error:
-        sys.exit(f"study.py: {error}")
     if study.stops:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
