@@ -156,10 +156,6 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
     return Intelligibility(*rates, len(transcripts), checkpoint.name, epochs, transcripts)
 
 
-def read_intelligibility(path: Path) -> Intelligibility:
-    return read_findings(path, Intelligibility)
-
-
 def read_findings(path: Path, expected: type[Result]) -> Result:
     """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
     try:

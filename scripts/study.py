@@ -61,9 +61,8 @@ Jobs = list[tuple[Experiment, int]]  # with the seed
 def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
 
-    There ZPR falls by 0.14 points in all from SSB to BKT and ATS. On a small corpus the paper's
-    proportions miss that order, so each value is the one whose ZPR comes nearest to that of the
-    one before it from below. UserError if the corpus is so small that there is none.
+    On a small corpus the paper's proportions miss its order, so each value is the one whose ZPR
+    comes nearest to that of the one before from below. UserError if the corpus has none.
     """
     settings = []
     target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
@@ -96,6 +95,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
     usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
+    sized = [(n, size) for size in BATCH_SIZES if size != batch_size for n in (best, "rand")]
     found = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
@@ -103,10 +103,8 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
         Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
+        *(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}") for name, size in sized),
     ]
-    for size in (size for size in BATCH_SIZES if size != batch_size):
-        for name in (best, "rand"):
-            found.append(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}"))
     return list(dict.fromkeys(found))
 
 
@@ -140,7 +138,7 @@ class Study:
         left = []
         for job in self.jobs:
             found = self.folder(*job) / INTELLIGIBILITY_FILE
-            if not found.exists() or read_intelligibility(found).epochs < self.epochs:
+            if not found.exists() or read_findings(found, Intelligibility).epochs < self.epochs:
                 left.append(job)
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
@@ -166,7 +164,8 @@ class Study:
         if status:
             self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
             return self.failed[-1]
-        return f"{name}: word error rate {read_intelligibility(found).word_error_rate:.3f}"
+        rate = read_findings(found, Intelligibility).word_error_rate
+        return f"{name}: word error rate {rate:.3f}"
 
     def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
         """The exit status of a command, whose output is added to `log`."""
