@@ -29,10 +29,10 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
-    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
-    for name in options:  # those that the rows with their strategy ran with
-        if (used := runs.rows[name].dropna()).size:
-            options[name] = getattr(runs.first(used.index[0]).hparams, name)
+    options = {}
+    for name in PARAMETERS.values():  # that of the first row with its strategy, else of the first
+        users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
+        options[name] = getattr(runs.first(users[0]).hparams, name)
     main = runs.rows.index
     if is_study:  # the follow-ups have a figure of their own
         main = main[main == runs.rows["name"]]

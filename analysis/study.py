@@ -81,9 +81,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
             if key == "minutes" and not shared:
                 least = _error_by_epochs(runs, first, second)
         alike = table[table["kind"] == kinds.get(first)]
-        found.append({})
-        if first != second:
-            found[-1] = paired_change(alike, first, second, least, shared)
+        found.append(paired_change(alike, first, second, least, shared) if first != second else {})
     return _holm(found)
 
 
@@ -123,12 +121,8 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str, float]:
-    """Add the loss once all runs have spent what the cheapest of `labels` has at its end to the
-    quantities; its name, and what that is.
-
-    Args:
-        spent: epoch, hours or updates, a column of `runs.epochs`.
-    """
+    """Add a quantity: the loss once all runs have spent what the cheapest of `labels` has at its
+    end, of a column of `runs.epochs`. Its key, and what that is."""
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
     budget = float(validated.groupby("run")[spent].last().min())
@@ -263,9 +257,8 @@ def study_tables(measured: Measured) -> list[Table]:
             columns += _with_p(f"against {base} (%)", 1, changed)
         compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
     transcribed = [run.transcription for run in runs.found.values() if run.transcription]
-    rates = {(found.recordings, found.recordings_after_griffin_lim) for found in transcribed}
-    texts = ", ".join(map(str, sorted({found.texts for found in transcribed})))
-    facts = {"rates": sorted(rates), "texts": texts}
+    facts: dict = {"texts": ", ".join(map(str, sorted({found.texts for found in transcribed})))}
+    facts["rates"] = sorted({(x.recordings, x.recordings_after_griffin_lim) for x in transcribed})
     seeds = runs.table["label"].value_counts()
     lines = [(label, str(seeds[label])) for label in everyone]
     columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
@@ -273,10 +266,9 @@ def study_tables(measured: Measured) -> list[Table]:
     sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
     lines = [(name, str(size)) for name in sizes for size in sizes[name].index]
     labels = list(pd.concat(sizes.values()))
-    columns = [column("unpadded vl3", labels, late)]
-    columns += [column(key, labels) for key in ("word_error_rate", "minutes")]
-    columns += [column("num_batches", labels, "updates per epoch")]
-    columns += [column("zero_padding_rate", labels)]
+    shown = {"unpadded vl3": late, "word_error_rate": "", "minutes": ""}
+    shown |= {"num_batches": "updates per epoch", "zero_padding_rate": ""}
+    columns = [column(key, labels, heading) for key, heading in shown.items()]
     small = Table("small_batches", ("batching", "base batch size"), lines, columns)
     same_base = _same_base_table(measured, pd.concat(sizes, axis=1).dropna())
     return [learning, *compared, small, same_base, _prediction_table(measured)]
@@ -299,11 +291,8 @@ def _by_batch_size(runs: Runs, name: str) -> pd.Series:
 def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
     """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
     columns: list[Column] = []
-    for what, spent, factor, decimals in (
-        ("epochs", "epoch", 1, 0),
-        ("minutes", "hours", 60, 2),
-        ("updates", "updates", 1, 0),
-    ):
+    budgets = (("epochs", "epoch", 1, 0), ("minutes", "hours", 60, 2), ("updates", "updates", 1, 0))
+    for what, spent, factor, decimals in budgets:
         least, found = [], []
         for pair in both.itertuples(index=False, name=None):
             key, budget = at_equal(measured, spent, pair)

@@ -11,8 +11,11 @@ from math import ceil, gcd
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jiwer
 import numpy as np
+import pocketsphinx
 from pydantic import TypeAdapter, ValidationError
+from scipy.signal import resample_poly
 
 from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
 from corpus.metadata import read_metadata
@@ -72,8 +75,6 @@ class NumberRecogniser:
     """Transcribes spoken numbers; it knows no other words."""
 
     def __init__(self) -> None:
-        import pocketsphinx
-
         with tempfile.TemporaryDirectory() as folder:
             grammar = Path(folder) / "numbers.jsgf"
             grammar.write_text(GRAMMAR, encoding="utf-8")
@@ -81,8 +82,6 @@ class NumberRecogniser:
 
     def transcribe(self, text: str, samples: np.ndarray, sampling_rate: int) -> Transcript:
         """What it understands of a text in float samples [N] in [-1, 1]: numbers, or nothing."""
-        from scipy.signal import resample_poly
-
         divisor = gcd(sampling_rate, RATE)
         samples = resample_poly(samples, RATE // divisor, sampling_rate // divisor)
         samples = np.pad(samples, round(SILENCE * RATE))
@@ -96,8 +95,6 @@ class NumberRecogniser:
 
 def word_error_rate(transcripts: list[Transcript]) -> float:
     """Words substituted, deleted and inserted, over the words of the texts."""
-    import jiwer
-
     return float(jiwer.wer([t.text for t in transcripts], [t.heard for t in transcripts]))
 
 
