@@ -36,13 +36,9 @@ def paired_change(
     values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
 ) -> dict:
     """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
-    (seeds that both have) and `p`; NaN for what no run can tell.
-
-    Args:
-        values: [runs] `label`, `seed` and `value`; those without a positive value are left out.
-        least_error: what the standard error is at least, as a share of the ratio.
-        shared_error: one that all seeds share, so that the runs' own does not show it.
-    """
+    (seeds that both have) and `p`; NaN for what no run can tell. Of `values`, [runs] `label`,
+    `seed` and `value`, those above 0 count. Shares of the ratio: the standard error is
+    `least_error` or more; `shared_error`, which all seeds share, is added to it."""
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
     if not (runs := len(set.intersection(*seeds))):
@@ -191,14 +187,12 @@ def findings(measured: Measured) -> list[Finding]:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
             theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
         ours, lines = changes(measured, key, pairs), []
-        for (first, second), change in zip(pairs, ours.itertuples(), strict=True):
-            text = "– (not measured)"
-            if change.runs:
-                error = (
-                    "" if math.isnan(change.standard_error) else f" ± {change.standard_error:.2g}"
-                )
-                tested = "one seed" if math.isnan(change.p) else f"p {p_text(change.p)}"
-                text = f"{_signed(change.ours)}{error}, {tested}"
+        for (first, second), change in zip(pairs, ours.to_dict("records"), strict=True):
+            text, error = "– (not measured)", change["standard_error"]
+            if change["runs"]:
+                shown = "" if math.isnan(error) else f" ± {error:.2g}"
+                tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
+                text = f"{_signed(change['ours'])}{shown}, {tested}"
             lines.append(f"{first} → {second}: {text}")
         found.append(Finding(claim, theirs, lines, verdict(claim, ours)))
     return found
@@ -322,7 +316,7 @@ def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
 
 def _prediction_table(measured: Measured) -> Table:
     """Spearman's rank correlation of novelty and spread with what was learnt."""
-    lines, found = [], []
+    lines, found = [], list[dict]()
     mixed, outcomes = mixing(measured)
     for measure, values in mixed.items():
         for outcome, summary in outcomes.items():

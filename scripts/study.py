@@ -69,10 +69,8 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     for strategy in ("bucket", "alternated_sort"):
         found = match_zero_padding([surveyor], batch_size, strategy, target, PLANNED)
         if found is None:
-            raise UserError(
-                f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to "
-                f"keep the zero-padding rate below {target:.2%}; make a larger corpus"
-            )
+            few = f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to"
+            raise UserError(f"{few} keep padding below {target:.2%}; make a larger corpus")
         value, target = found
         settings.append(f"{PARAMETERS[strategy]}={value}")
     return ",".join(settings)
@@ -110,12 +108,8 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
     """Seed by seed; of each the experiments in their order."""
-    return [
-        (experiment, seed)
-        for place, seed in enumerate(seeds)
-        for experiment in found
-        if experiment.all_seeds or place < FEWER_SEEDS
-    ]
+    few = seeds[:FEWER_SEEDS]
+    return [(x, seed) for seed in seeds for x in found if x.all_seeds or seed in few]
 
 
 class Study:
