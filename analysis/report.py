@@ -57,10 +57,10 @@ class Table:
         shown = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
+            # The paper gives minutes with two; an epoch of ours may take seconds.
+            places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(shown, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
-                    # The paper gives minutes with two; an epoch of ours may take seconds.
-                    places = 2 if "minutes" in column.heading else decimals
                     line.append(_number(cell["published"], places))
                 text, error = _number(cell["ours"], decimals), cell["standard_error"]
                 if error >= 0:
@@ -98,11 +98,9 @@ def thirds(epochs: int) -> list[tuple[int, int]]:
 
 
 class Measured:
-    """Every quantity of every run, and its summaries over the seeds of each row.
-
-    VL1-3 and VLavg are of the paper's epochs (`as_published`) if every run has the validation
-    after the last of them; else of the runs' thirds, and of all validations.
-    """
+    """Every quantity of every run, and its summaries over the seeds of each row. VL1-3 and VLavg
+    are of the paper's epochs (`as_published`) if every run has the validation after the last of
+    them; else of the runs' thirds, and of all validations."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs, by_run = runs, runs.epochs.groupby("run")
@@ -150,11 +148,9 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Mean and standard error over the runs of each row; no number where a run lacks it.
-
-        Gonzalez et al. (ICASSP 2023) report mean and standard error of the mean over seeds. Times
-        have the error of the timing added, which is one measurement for all seeds.
-        """
+        """Mean and standard error of the mean over the runs of each row, as Gonzalez et al. (ICASSP
+        2023) report; no number where a run lacks it. Times have the error of the timing added,
+        which is one measurement for all seeds."""
         by_row = self.values[key].groupby(self.runs.table["label"])
         found = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
@@ -173,9 +169,8 @@ class Measured:
         """The summary of a quantity; beside the paper's of the batchings `names`, if not None."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
-        heading = heading or usual
-        ours = self.summary(key, labels)
-        return Column(heading, decimals, ours, theirs, self.sides.get(heading, SIDES))
+        sides = self.sides.get(heading or usual, SIDES)
+        return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
         """By how much, and by how many per cent, a quantity falls from one row to another, with

@@ -94,8 +94,7 @@ class Runs:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """All finished runs at or below `folders`; UserError if there is none, naming what was left out
-    with the reason."""
+    """All finished runs at or below `folders`; UserError, with the reasons, if there is none."""
     directories: dict[Path, Path] = {}
     left_out, found = [], []
     for folder in folders:
@@ -117,12 +116,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def _read_run(directory: Path) -> Run:
-    """The run in a folder.
-
-    Raises:
-        UserError: naming the file, and the line that is not JSON; if the run is not finished, or
-            its files are another's. Other errors if a record is not as train.py writes it.
-    """
+    """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
+    not finished, or its files are another's. Other errors: not as train.py writes it."""
     lines = numbered_lines(directory / METRICS_FILE, "no such file; train.py -o writes it")
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for number, line in lines:
@@ -292,8 +287,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
     for name in facts.columns[facts.nunique() > 1]:
         warnings.append(f"{name}: " + "; ".join(map("".join, _by_value(facts[name]))))
     counts = runs.rows["name"].value_counts(sort=False)
-    for name, count in counts[counts > 1].items():
-        warnings.append(f"{name} has {count} rows: the first is used in Tables 1, 3 and 4")
+    for batching, count in counts[counts > 1].items():
+        warnings.append(f"{batching} has {count} rows: the first is used in Tables 1, 3 and 4")
     return warnings + [change for run in runs.found.values() for change in run.changes]
 
 

@@ -1,13 +1,12 @@
 """How well a recogniser understands speech: word error rates of a checkpoint and of recordings.
 
-The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout, as
-`python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000` makes it. pocketsphinx is an
-old recogniser: a model's rate is given beside that of the recordings themselves.
+The texts are spoken numbers that no training has seen, as scripts/make_demo_corpus.py makes them.
+pocketsphinx is an old recogniser: a model's rate is given beside that of the recordings themselves.
 """
 
 import tempfile
 from dataclasses import asdict, dataclass
-from math import ceil, gcd
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,9 +81,7 @@ class NumberRecogniser:
 
     def transcribe(self, text: str, samples: np.ndarray, sampling_rate: int) -> Transcript:
         """What it understands of a text in float samples [N] in [-1, 1]: numbers, or nothing."""
-        divisor = gcd(sampling_rate, RATE)
-        samples = resample_poly(samples, RATE // divisor, sampling_rate // divisor)
-        samples = np.pad(samples, round(SILENCE * RATE))
+        samples = np.pad(resample_poly(samples, RATE, sampling_rate), round(SILENCE * RATE))
         self._decoder.start_utt()
         clipped = np.clip(np.rint(32767 * samples), -32768, 32767).astype("<i2")
         self._decoder.process_raw(clipped.tobytes(), full_utt=True)
@@ -125,11 +122,9 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
 
 
 def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> Intelligibility:
-    """Speak the texts of `recordings` with `checkpoint`, and transcribe the speech.
-
-    The folder `speech`, if any, keeps the sounds, the alignments, and an index.csv with the columns
-    wav,text. UserError if the recordings or the checkpoint cannot be read.
-    """
+    """Speak the texts of `recordings` with `checkpoint`, and transcribe that. The folder `speech`,
+    if any, keeps the sounds, the alignments, and an index.csv with the columns wav,text.
+    UserError if the recordings or the checkpoint cannot be read."""
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
     clips, reference = read_recordings(recordings), measure_reference(recordings, hparams)

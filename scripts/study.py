@@ -3,10 +3,9 @@
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
 Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups. Each is
-trained by its script in scripts/table2, with the settings of the environment that settings.sh
-names; its last checkpoint then speaks 100 numbers that are in no training set, which a recogniser
-transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both
-with a checkpoint; the same command resumes.
+trained by its script in scripts/table2; its last checkpoint then speaks 100 unseen numbers, which a
+recogniser transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C
+stops both with a checkpoint; the same command resumes.
 
     OUT/NAME/seed_N/           a run of train.py; intelligibility.json: its word error rate and the
                                transcripts; epoch_minutes.json: its epochs, timed at the end
