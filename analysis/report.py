@@ -57,10 +57,10 @@ class Table:
         shown = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
+            # The paper gives minutes with two; an epoch of ours may take seconds.
+            places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(shown, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
-                    # The paper gives minutes with two; an epoch of ours may take seconds.
-                    places = 2 if "minutes" in column.heading else decimals
                     line.append(_number(cell["published"], places))
                 text, error = _number(cell["ours"], decimals), cell["standard_error"]
                 if error >= 0:
@@ -98,11 +98,9 @@ def thirds(epochs: int) -> list[tuple[int, int]]:
 
 
 class Measured:
-    """Every quantity of every run, and its summaries over the seeds of each row.
-
-    VL1-3 and VLavg are of the paper's epochs (`as_published`) if every run has the validation
-    after the last of them; else of the runs' thirds, and of all validations.
-    """
+    """Every quantity of every run, and its summaries over the seeds of each row. VL1-3 and VLavg
+    are of the paper's epochs (`as_published`) if every run has the validation after the last of
+    them; else of the runs' thirds, and of all validations."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs, by_run = runs, runs.epochs.groupby("run")
@@ -134,9 +132,9 @@ class Measured:
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
-        self.headings["minutes"] = "minutes per epoch", decimals
+        self.headings |= {"minutes": ("minutes per epoch", decimals), "updates": ("updates", 0)}
         self.headings["word_error_rate"] = "word error rate", 3
-        self.headings |= {"training_minutes": ("minutes of training", 2), "updates": ("updates", 0)}
+        self.headings["training_minutes"] = "minutes of training", 2
         self.sides = {}
         for place, (first, last) in enumerate(thirds(epochs.min())):
             theirs = f"epoch {shown[place]}" if place < 3 else f"epochs {shown[0]}–{shown[-1]}"
@@ -150,15 +148,11 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Mean and standard error over the runs of each row; no number where a run lacks it.
-
-        Gonzalez et al. (ICASSP 2023) report mean and standard error of the mean over seeds. Times
-        have the error of the timing added, which is one measurement for all seeds.
-        """
+        """Mean and standard error of the mean over the runs of each row, as Gonzalez et al. (ICASSP
+        2023) report; no number where a run lacks it. Times have the error of the timing added,
+        which is one measurement for all seeds."""
         by_row = self.values[key].groupby(self.runs.table["label"])
-        found = pd.DataFrame(
-            {"ours": by_row.mean(), "standard_error": by_row.sem(), "runs": by_row.count()}
-        ).assign(note="")
+        found = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
         for label, runs in lacking.groupby(self.runs.table["label"]):
             found.loc[label] = np.nan, np.nan, 0, ", ".join(runs.index) + " without it"
@@ -175,15 +169,12 @@ class Measured:
         """The summary of a quantity; beside the paper's of the batchings `names`, if not None."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
-        heading = heading or usual
-        ours = self.summary(key, labels)
-        return Column(heading, decimals, ours, theirs, self.sides.get(heading, SIDES))
+        sides = self.sides.get(heading or usual, SIDES)
+        return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """By how much, and by how many per cent, a quantity falls from one row to another.
-
-        Standard errors are those of a difference and a ratio of independent means.
-        """
+        """By how much, and by how many per cent, a quantity falls from one row to another, with
+        the standard errors of a difference and of a ratio of independent means."""
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
         note = before["note"].where(before["note"] != "", after["note"])
@@ -224,10 +215,8 @@ def paper_tables(measured: Measured) -> list[Table]:
     ours, theirs = measured.falls("minutes", saved), published_falls("minutes", saved)
     decimals = measured.headings["minutes"][1]
     table_2 = [column(key, labels, names=paper_names) for key in (*PADDING, "minutes", *VL)]
-    table_3 = [
-        Column("minutes saved", decimals, ours[0], theirs["fall"]),
-        Column("saved (%)", 2, ours[1], theirs["per_cent"]),
-    ]
+    table_3 = [Column("minutes saved", decimals, ours[0], theirs["fall"])]
+    table_3 += [Column("saved (%)", 2, ours[1], theirs["per_cent"])]
     unpadded = [column(f"unpadded {key}", everyone) for key in VL]
     costs = [column(key, everyone) for key in list(OF_EPOCHS)[3:]]
 
@@ -258,23 +247,20 @@ def paper_tables(measured: Measured) -> list[Table]:
 
 def _table_1(measured: Measured) -> Table:
     """The strategies' parameters, and the padding that they give. Rates do not depend on BR."""
-    runs, labels, texts = measured.runs, [], []
-    for name, (parameter, _, _) in published.TABLE_1.items():
+    runs, labels, ours = measured.runs, [], {"value": [""] * 3, "range": [""] * 3}
+    parameters, values, ranges = zip(*published.TABLE_1.values(), strict=True)
+    for place, name in enumerate(published.TABLE_1):
         only_without = name in runs.rows.index and f"{name}-BR" not in runs.rows.index
         labels.append(name if only_without else f"{name}-BR")
-        texts.append(("", ""))
         if labels[-1] in runs.rows.index:
             run = runs.first(labels[-1])
             size, clips = run.hparams.batch_size, len(run.lengths)
-            ranges = "[0, inf)", f"[{size}, {clips})", f"[1, {-(-clips // size)}]"
-            texts[-1] = f"{getattr(run.hparams, parameter):g}", ranges[len(texts) - 1]
-    ours = [pd.DataFrame({"ours": column, "note": ""}) for column in zip(*texts, strict=True)]
-    parameters, values, ranges = zip(*published.TABLE_1.values(), strict=True)
+            own = "[0, inf)", f"[{size}, {clips})", f"[1, {-(-clips // size)}]"
+            ours["value"][place] = f"{getattr(run.hparams, parameters[place]):g}"
+            ours["range"][place] = own[place]
+    theirs = {"value": [f"{value:g}" for value in values], "range": ranges}
+    columns = [Column(x, 0, pd.DataFrame({"ours": ours[x], "note": ""}), theirs[x]) for x in ours]
     with_br = [f"{name}-BR" for name in published.TABLE_1]
-    columns = [
-        Column("value", 0, ours[0], [f"{value:g}" for value in values]),
-        Column("range", 0, ours[1], ranges),
-        *(measured.column(key, labels, names=with_br) for key in PADDING),
-    ]
+    columns += [measured.column(key, labels, names=with_br) for key in PADDING]
     lines = list(zip(published.TABLE_1, parameters, strict=True))
     return Table("table_1", ("batching", "parameter"), lines, columns)

@@ -10,14 +10,11 @@ from matplotlib.figure import Figure
 from analysis import figures
 from analysis.figures import STYLES
 from analysis.report import Measured
-from analysis.runs import Runs
+from analysis.runs import LOSSES, Runs
 from analysis.study import mixing
 from analysis.survey import PARAMETERS, Surveyor
 
-LOSSES = {
-    "validation_loss": "mean over padding too, as in the paper",
-    "validation_loss_unpadded": "mean over real frames",
-}
+TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
 SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture
 # Strategies have their colours; dashes say what is done to batches, [dynamic, randomized].
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
@@ -29,10 +26,10 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
-    options = {name: getattr(first.hparams, name) for name in PARAMETERS.values()}
-    for name in options:  # those that the rows with their strategy ran with
-        if (used := runs.rows[name].dropna()).size:
-            options[name] = getattr(runs.first(used.index[0]).hparams, name)
+    options = {}
+    for name in PARAMETERS.values():  # that of the first row with its strategy, else of the first
+        users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
+        options[name] = getattr(runs.first(users[0]).hparams, name)
     main = runs.rows.index
     if is_study:  # the follow-ups have a figure of their own
         main = main[main == runs.rows["name"]]
@@ -60,13 +57,10 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
 
 
 def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:
-    """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side.
-
-    A line for each label: the mean of its seeds, in a band of one standard error. The losses of
-    the first epochs dwarf all others, so the axis ends where the highest line is after 30 % of the
-    epochs; what lies above is cut off, as the picture says.
-    """
-    epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=list(LOSSES))
+    """Panels of (loss, column of `runs.epochs` that it is drawn over) side by side, a line for each
+    label: the mean of its seeds, in a band of one standard error. The losses of the first epochs
+    dwarf all others and are cut off, as the picture says."""
+    epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     if epochs.empty:  # no validation yet
@@ -86,7 +80,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         sns.lineplot(epochs, x=over, y=loss, **order, **looks, **error, markevery=every, ax=axes)
         handles = axes.get_legend().get_lines()
         axes.get_legend().remove()
-        axes.set_title(LOSSES[loss], fontsize=12, loc="left")
+        axes.set_title(TITLES[LOSSES.index(loss)], fontsize=12, loc="left")
         axes.set(xlabel=titles[over], ylabel="")
         axes.locator_params(axis="x", integer=over != "hours")
         axes.grid(alpha=0.3)
@@ -95,9 +89,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         room = 0.06 * np.ptp(settled) or 0.1 * settled.max()
         axes.set_ylim(settled.min() - room, settled.max() + 2 * room)
         if pd.concat(lines).max() > settled.max() + 2 * room:
-            note = "higher losses of the first epochs are cut off"
-            place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
-            axes.text(0.995, 0.985, note, color="0.35", **place)
+            look = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": "0.35"}
+            axes.text(0.995, 0.985, "higher losses of the first epochs are cut off", **look)
     all_axes[0].set_ylabel("validation loss")
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
     options = {"ncols": columns, "frameon": False, "handlelength": 4.5}

@@ -94,8 +94,7 @@ class Runs:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """All finished runs at or below `folders`; UserError if there is none, naming what was left out
-    with the reason."""
+    """All finished runs at or below `folders`; UserError, with the reasons, if there is none."""
     directories: dict[Path, Path] = {}
     left_out, found = [], []
     for folder in folders:
@@ -117,12 +116,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def _read_run(directory: Path) -> Run:
-    """The run in a folder.
-
-    Raises:
-        UserError: naming the file, and the line that is not JSON; if the run is not finished, or
-            its files are another's. Other errors if a record is not as train.py writes it.
-    """
+    """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
+    not finished, or its files are another's. Other errors: not as train.py writes it."""
     lines = numbered_lines(directory / METRICS_FILE, "no such file; train.py -o writes it")
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for number, line in lines:
@@ -145,16 +140,13 @@ def _read_run(directory: Path) -> Run:
         raise ValueError("expected the settings, then every epoch once and in order")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
-        raise UserError(
-            f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with "
-            f"train.py -o {directory} --resume"
-        )
+        problem = f"unfinished, {len(epochs)} of {hparams.epochs} epochs; resume it with"
+        raise UserError(f"{problem} train.py -o {directory} --resume")
     lengths = read_lengths(directory / LENGTHS_FILE, hparams).frames
-    if (len(lengths), lengths.sum()) != (corpus["training_clips"], corpus["training_frames"]):
-        raise UserError(
-            f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the "
-            f"run trained on {corpus['training_clips']} of {corpus['training_frames']}; restore it"
-        )
+    clips, frames = corpus["training_clips"], corpus["training_frames"]
+    if (len(lengths), lengths.sum()) != (clips, frames):
+        problem = f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the run"
+        raise UserError(f"{problem} trained on {clips} of {frames}; restore it")
     epochs = epochs.merge(validations, on="epoch", how="left")
     transcription, relative_error = None, 0.0
     if (file := directory / INTELLIGIBILITY_FILE).exists():
@@ -177,17 +169,9 @@ def _read_run(directory: Path) -> Run:
             if old[name] != new.get(name):
                 change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
                 changes.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
-    return Run(
-        str(directory),
-        hparams,
-        lengths,
-        epochs,
-        transcription,
-        relative_error,
-        datetime.fromisoformat(starts[-1]["time"]).astimezone(),
-        _facts(hparams, starts, len(epochs), lengths),
-        changes,
-    )
+    time = datetime.fromisoformat(starts[-1]["time"]).astimezone()
+    facts, measured = _facts(hparams, starts, len(epochs), lengths), (transcription, relative_error)
+    return Run(str(directory), hparams, lengths, epochs, *measured, time, facts, changes)
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
@@ -265,8 +249,8 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
     by_folder = {run.folder: run for run in runs}
     found = {folder: by_folder[folder] for folder in order}
-    epochs = pd.concat([run.epochs.assign(run=f, label=label[f]) for f, run in found.items()])
-    epochs = epochs.reset_index(drop=True)
+    per_run = [run.epochs.assign(run=f, label=label[f]) for f, run in found.items()]
+    epochs = pd.concat(per_run, ignore_index=True)
     return Runs(found, table.loc[order], rows, facts.loc[order], epochs, left_out)
 
 
@@ -299,13 +283,12 @@ def deviations(runs: Runs) -> list[str]:
 def comparison_warnings(runs: Runs) -> list[str]:
     """What keeps the rows from being compared, and what changed when a run was resumed."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
-    warnings = [
-        f"{name}: " + "; ".join(value + where for value, where in _by_value(facts[name]))
-        for name in facts.columns[facts.nunique() > 1]
-    ]
+    warnings = []
+    for name in facts.columns[facts.nunique() > 1]:
+        warnings.append(f"{name}: " + "; ".join(map("".join, _by_value(facts[name]))))
     counts = runs.rows["name"].value_counts(sort=False)
-    for name, count in counts[counts > 1].items():
-        warnings.append(f"{name} has {count} rows: the first is used in Tables 1, 3 and 4")
+    for batching, count in counts[counts > 1].items():
+        warnings.append(f"{batching} has {count} rows: the first is used in Tables 1, 3 and 4")
     return warnings + [change for run in runs.found.values() for change in run.changes]
 
 

@@ -29,24 +29,20 @@ ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally dis
 PLANNED = 5  # epochs whose novelty and spread are averaged
 POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
 LOSS = "validation_loss_unpadded"
-NOTHING: dict = {"ours": math.nan, "standard_error": math.nan, "runs": 0, "p": math.nan, "note": ""}
+NOT_KNOWN = {"runs": 0, "note": "not known with the same corpus, epochs and seeds"}
 
 
 def paired_change(
     values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
 ) -> dict:
     """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
-    (seeds that both have) and `p`; NaN for what no run can tell.
-
-    Args:
-        values: [runs] `label`, `seed` and `value`; those without a positive value are left out.
-        least_error: what the standard error is at least, as a share of the ratio.
-        shared_error: one that all seeds share, so that the runs' own does not show it.
-    """
+    (seeds that both have) and `p`; NaN for what no run can tell. Of `values`, [runs] `label`,
+    `seed` and `value`, those above 0 count. Shares of the ratio: the standard error is
+    `least_error` or more; `shared_error`, which all seeds share, is added to it."""
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
     if not (runs := len(set.intersection(*seeds))):
-        return NOTHING | {"note": "not known with the same corpus, epochs and seeds"}
+        return NOT_KNOWN
     design = pd.get_dummies(values["label"], dtype=float)
     design = design.join(pd.get_dummies(values["seed"], drop_first=True, dtype=float))
     fit = sm.OLS(np.log(values["value"]), design).fit()
@@ -60,8 +56,7 @@ def paired_change(
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
-    found = {"ours": per_cent - 100, "standard_error": per_cent * error, "runs": runs, "p": p}
-    return NOTHING | found
+    return {"ours": per_cent - 100, "standard_error": per_cent * error, "runs": runs, "p": p}
 
 
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
@@ -82,14 +77,14 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
             if key == "minutes" and not shared:
                 least = _error_by_epochs(runs, first, second)
         alike = table[table["kind"] == kinds.get(first)]
-        change = paired_change(alike, first, second, least, shared)
-        found.append(NOTHING if first == second else change)
+        found.append(paired_change(alike, first, second, least, shared) if first != second else {})
     return _holm(found)
 
 
 def _holm(found: Sequence[dict]) -> pd.DataFrame:
-    """With `p` adjusted; NaN stays and counts for nothing."""
-    frame = pd.DataFrame(found, columns=list(NOTHING))
+    """As a table, with `p` adjusted; what is missing is NaN, and counts for nothing."""
+    frame = pd.DataFrame(found, columns=["ours", "standard_error", "runs", "p", "note"])
+    frame = frame.astype({"p": float, "note": object}).fillna({"runs": 0, "note": ""})
     if (known := frame["p"].notna()).any():
         frame.loc[known, "p"] = multipletests(frame["p"][known], method="holm")[1]
     return frame
@@ -122,12 +117,8 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str, float]:
-    """Add the loss once all runs have spent what the cheapest of `labels` has at its end to the
-    quantities; its name, and what that is.
-
-    Args:
-        spent: epoch, hours or updates, a column of `runs.epochs`.
-    """
+    """Add a quantity: the loss once all runs have spent what the cheapest of `labels` has at its
+    end, of a column of `runs.epochs`. Its key, and what that is."""
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
     budget = float(validated.groupby("run")[spent].last().min())
@@ -190,8 +181,7 @@ def findings(measured: Measured) -> list[Finding]:
     rows, found = list(measured.runs.rows.index), []
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
-            measured_labels = [label for label in pairs[0] if label in rows] or rows
-            key, _ = at_equal(measured, key, measured_labels)
+            key, _ = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
             theirs = ["– (potentially)"]
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
@@ -215,11 +205,10 @@ def _signed(per_cent: float) -> str:
 def verdict(claim: str, found: pd.DataFrame) -> str:
     """Whether the changes bear out a claim that something falls."""
     known = found[found["runs"] > 0]
-    lacking = len(found) - len(known)
-    left_out = f" ({lacking} of {len(found)} not measured)" if lacking else ""
-    fell = known["ours"] < 0
     if known.empty:
         return "not measured"
+    lacking, fell = len(found) - len(known), known["ours"] < 0
+    left_out = f" ({lacking} of {len(found)} not measured)" if lacking else ""
     if known["p"].isna().all():
         return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
     kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")
@@ -262,30 +251,21 @@ def study_tables(measured: Measured) -> list[Table]:
             columns += _with_p(f"against {base} (%)", 1, changed)
         compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
     transcribed = [run.transcription for run in runs.found.values() if run.transcription]
-    rates = {(found.recordings, found.recordings_after_griffin_lim) for found in transcribed}
-    texts = ", ".join(map(str, sorted({found.texts for found in transcribed})))
+    facts: dict = {"texts": ", ".join(map(str, sorted({found.texts for found in transcribed})))}
+    facts["rates"] = sorted({(x.recordings, x.recordings_after_griffin_lim) for x in transcribed})
     seeds = runs.table["label"].value_counts()
     lines = [(label, str(seeds[label])) for label in everyone]
-    learning = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
+    columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
+    learning = Table("learning", ("batching", "seeds"), lines, columns, facts)
     sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
-    small = [(name, str(size), label) for name in sizes for size, label in sizes[name].items()]
-    shown = ("unpadded vl3", "word_error_rate", "minutes", "num_batches", "zero_padding_rate")
-    headings = {"unpadded vl3": late, "num_batches": "updates per epoch"}
-    labels = [label for *_, label in small]
-    columns = [column(key, labels, headings.get(key, "")) for key in shown]
-    return [
-        Table(
-            "learning",
-            ("batching", "seeds"),
-            lines,
-            learning,
-            {"rates": sorted(rates), "texts": texts},
-        ),
-        *compared,
-        Table("small_batches", ("batching", "base batch size"), [x[:2] for x in small], columns),
-        _same_base_table(measured, pd.concat(sizes, axis=1).dropna()),
-        _prediction_table(measured),
-    ]
+    lines = [(name, str(size)) for name in sizes for size in sizes[name].index]
+    labels = list(pd.concat(sizes.values()))
+    shown = {"unpadded vl3": late, "word_error_rate": "", "minutes": ""}
+    shown |= {"num_batches": "updates per epoch", "zero_padding_rate": ""}
+    columns = [column(key, labels, heading) for key, heading in shown.items()]
+    small = Table("small_batches", ("batching", "base batch size"), lines, columns)
+    same_base = _same_base_table(measured, pd.concat(sizes, axis=1).dropna())
+    return [learning, *compared, small, same_base, _prediction_table(measured)]
 
 
 def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
@@ -305,17 +285,14 @@ def _by_batch_size(runs: Runs, name: str) -> pd.Series:
 def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
     """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
     columns: list[Column] = []
-    for what, spent, factor, decimals in (
-        ("epochs", "epoch", 1, 0),
-        ("minutes", "hours", 60, 2),
-        ("updates", "updates", 1, 0),
-    ):
+    budgets = (("epochs", "epoch", 1, 0), ("minutes", "hours", 60, 2), ("updates", "updates", 1, 0))
+    for what, spent, factor, decimals in budgets:
         least, found = [], []
         for pair in both.itertuples(index=False, name=None):
             key, budget = at_equal(measured, spent, pair)
-            least.append(NOTHING | {"ours": factor * budget})
+            least.append({"ours": factor * budget})
             found += changes(measured, key, [pair]).to_dict("records")
-        columns.append(Column(what, decimals, pd.DataFrame(least, columns=list(NOTHING))))
+        columns.append(Column(what, decimals, _holm(least)))
         columns += _with_p(f"change at equal {what} (%)", 1, _holm(found))
     return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
 
@@ -326,11 +303,10 @@ def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
     runs, found = measured.runs, {}
     for label in (labels := one_batch_size(runs)):
         run, h = runs.first(label), runs.first(label).hparams
-        names = ["dynamic_batch_size", PARAMETERS.get(h.batching_strategy)]
+        names = ["dynamic_batch_size", *PARAMETERS.values()]
         names += ["batch_capacity"] * h.dynamic_batch_size
-        options = {name: getattr(h, name) for name in names if name}
-        surveyor = Surveyor(run.lengths)
-        survey = surveyor.survey(h.batch_size, h.batching_strategy, epochs=PLANNED, **options)
+        options = {name: getattr(h, name) for name in names} | {"epochs": PLANNED}
+        survey = Surveyor(run.lengths).survey(h.batch_size, h.batching_strategy, **options)
         found[label] = {"novelty": survey.novelty, "spread": survey.spread}
     key, updates = at_equal(measured, "updates", labels)
     outcomes = {f"unpadded loss at {updates:,.0f} updates": measured.summary(key, labels)}
@@ -340,15 +316,15 @@ def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
 
 def _prediction_table(measured: Measured) -> Table:
     """Spearman's rank correlation of novelty and spread with what was learnt."""
-    lines, found = [], []
+    lines, found = [], list[dict]()
     mixed, outcomes = mixing(measured)
     for measure, values in mixed.items():
         for outcome, summary in outcomes.items():
             both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
             lines.append((str(measure), outcome, str(len(both))))
-            found.append(NOTHING | {"note": "fewer than four experiments, or all alike"})
+            found.append({"note": "fewer than four experiments, or all alike"})
             if len(both) >= 4 and both.nunique().min() > 1:
                 rho, p = spearmanr(both["x"], both["y"])
-                found[-1] = NOTHING | {"ours": rho, "runs": len(both), "p": p}
+                found[-1] = {"ours": rho, "runs": len(both), "p": p}
     columns = _with_p("Spearman's rank correlation", 2, _holm(found))
     return Table("prediction", ("measure", "outcome", "experiments"), lines, columns)

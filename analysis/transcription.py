@@ -1,18 +1,20 @@
 """How well a recogniser understands speech: word error rates of a checkpoint and of recordings.
 
-The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout, as
-`python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000` makes it. pocketsphinx is an
-old recogniser: a model's rate is given beside that of the recordings themselves.
+The texts are spoken numbers that no training has seen, as scripts/make_demo_corpus.py makes them.
+pocketsphinx is an old recogniser: a model's rate is given beside that of the recordings themselves.
 """
 
 import tempfile
 from dataclasses import asdict, dataclass
-from math import ceil, gcd
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jiwer
 import numpy as np
+import pocketsphinx
 from pydantic import TypeAdapter, ValidationError
+from scipy.signal import resample_poly
 
 from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
 from corpus.metadata import read_metadata
@@ -72,8 +74,6 @@ class NumberRecogniser:
     """Transcribes spoken numbers; it knows no other words."""
 
     def __init__(self) -> None:
-        import pocketsphinx
-
         with tempfile.TemporaryDirectory() as folder:
             grammar = Path(folder) / "numbers.jsgf"
             grammar.write_text(GRAMMAR, encoding="utf-8")
@@ -81,11 +81,7 @@ class NumberRecogniser:
 
     def transcribe(self, text: str, samples: np.ndarray, sampling_rate: int) -> Transcript:
         """What it understands of a text in float samples [N] in [-1, 1]: numbers, or nothing."""
-        from scipy.signal import resample_poly
-
-        divisor = gcd(sampling_rate, RATE)
-        samples = resample_poly(samples, RATE // divisor, sampling_rate // divisor)
-        samples = np.pad(samples, round(SILENCE * RATE))
+        samples = np.pad(resample_poly(samples, RATE, sampling_rate), round(SILENCE * RATE))
         self._decoder.start_utt()
         clipped = np.clip(np.rint(32767 * samples), -32768, 32767).astype("<i2")
         self._decoder.process_raw(clipped.tobytes(), full_utt=True)
@@ -96,8 +92,6 @@ class NumberRecogniser:
 
 def word_error_rate(transcripts: list[Transcript]) -> float:
     """Words substituted, deleted and inserted, over the words of the texts."""
-    import jiwer
-
     return float(jiwer.wer([t.text for t in transcripts], [t.heard for t in transcripts]))
 
 
@@ -128,11 +122,9 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
 
 
 def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> Intelligibility:
-    """Speak the texts of `recordings` with `checkpoint`, and transcribe the speech.
-
-    The folder `speech`, if any, keeps the sounds, the alignments, and an index.csv with the columns
-    wav,text. UserError if the recordings or the checkpoint cannot be read.
-    """
+    """Speak the texts of `recordings` with `checkpoint`, and transcribe that. The folder `speech`,
+    if any, keeps the sounds, the alignments, and an index.csv with the columns wav,text.
+    UserError if the recordings or the checkpoint cannot be read."""
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
     clips, reference = read_recordings(recordings), measure_reference(recordings, hparams)
@@ -154,10 +146,6 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
     rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim
     return Intelligibility(*rates, len(transcripts), checkpoint.name, epochs, transcripts)
-
-
-def read_intelligibility(path: Path) -> Intelligibility:
-    return read_findings(path, Intelligibility)
 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:

@@ -21,7 +21,7 @@ from statistics import mean, median
 from typing import Any
 
 from analysis.arguments import make_parser
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from errors import UserError
 from files import METRICS_FILE, refuse_no_folder, write_bytes
 from tables import markdown_table
@@ -75,7 +75,7 @@ def speak(out: Path, checkpoint: Path) -> Intelligibility:
     if not found.exists() or found.stat().st_mtime < checkpoint.stat().st_mtime:
         given = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         run("scripts/listen.py", *given, "--speech", out / "speech", "-o", found)
-    return read_intelligibility(found)
+    return read_findings(found, Intelligibility)
 
 
 def compare(epochs: list[dict[str, Any]]) -> str:

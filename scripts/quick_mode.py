@@ -8,7 +8,6 @@ import project_root
 
 import glob
 import random
-import sys
 from pathlib import Path
 
 from analysis.arguments import make_parser
@@ -18,7 +17,6 @@ from errors import UserError
 from files import folder_made_whole, numbered_lines
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
-SMALL_MODEL = "@scripts/small_model.txt"  # all.sh runs train.py in the project's folder
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
 FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes smaller batches
 
@@ -50,11 +48,10 @@ def take_part(corpus: Path, out: Path) -> str:
 
 
 def scaled_batching(training_clips: int) -> dict[str, int]:
-    """Batch size, bucket size and bins that keep the paper's proportions on a smaller corpus.
+    """Batch size, bucket size and bins with the proportions of Ge et al., Table 1.
 
-    Clips a bucket to clips, and bins to batches, are as in Ge et al., Table 1; a bucket and a bin
-    hold at least two batches, or they would be random batches under another name. UserError if the
-    corpus is too small for two buckets of two batches of two clips.
+    A bucket and a bin hold at least two batches, or they would be random batches under another
+    name. UserError if the corpus is too small for two buckets of two batches of two clips.
     """
     if training_clips < 8:
         raise UserError(f"{training_clips} training clips: expected at least 8")
@@ -71,20 +68,15 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     args = parser.parse_args()
-    try:
-        if args.what == "corpus":
-            print(take_part(args.path, args.out))
-            return
-        clips = numbered_lines(args.path, "no such filelist; all.sh prepares it first")
-        settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
-        settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
-        if args.what == "quick":  # starting a process takes longer than it saves
-            settings += [SMALL_MODEL, "num_workers=0"]
-        print(",".join(settings))
-    except KeyboardInterrupt:
-        sys.exit("stopped")
-    except (UserError, OSError) as error:
-        sys.exit(f"quick_mode.py: {error}")
+    if args.what == "corpus":
+        print(take_part(args.path, args.out))
+        return
+    clips = numbered_lines(args.path, "no such filelist; all.sh prepares it first")
+    settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
+    settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
+    if args.what == "quick":  # starting a process takes longer than it saves
+        settings += ["@scripts/small_model.txt", "num_workers=0"]
+    print(",".join(settings))
 
 
 if __name__ == "__main__":

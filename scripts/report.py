@@ -16,25 +16,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
+import jinja2
+
+from analysis import published
 from analysis.arguments import make_parser
-from errors import UserError
-from files import write_atomically
+from analysis.figures import write_figure
+from analysis.report import Measured, Table, paper_tables, tidy
+from analysis.report_figures import draw_all
+from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
+from analysis.study import findings, study_tables
+from files import write_bytes
 from tables import markdown_table
-
-try:
-    import jinja2
-
-    from analysis import published
-    from analysis.figures import write_figure
-    from analysis.report import Measured, Table, paper_tables, tidy
-    from analysis.report_figures import draw_all
-    from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
-    from analysis.study import findings, study_tables
-except ImportError as error:
-    sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
 
 def compose(runs: Runs, command: str) -> dict:
@@ -94,21 +88,21 @@ def render(template: str, **content: object) -> str:
     return pages.get_template(template).render(content)
 
 
-def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
-    """Fill the folder `out`; gives the files' paths."""
+def write_report(runs: Runs, command: str, out: Path) -> None:
+    """Fill the folder `out`, and print the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    content, written, pictures = compose(runs, command), [], {}
+    content, pictures = compose(runs, command), {}
     for name, figure in content["figures"].items():
-        written += write_figure(figure, out / name)
+        for path in write_figure(figure, out / name):
+            print(f"wrote {path}")
         pictures[name] = base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
     for name, text in (
         ("report.md", render("report.md", **content)),
         ("report.csv", tidy(content["tables"]).to_csv(index=False)),
         ("report.html", render("report.html", **content, pictures=pictures)),
     ):
-        write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
-        written.append(out / name)
-    return written
+        write_bytes(out / name, text.encode())
+        print(f"wrote {out / name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,17 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
     args = parser.parse_args(arguments)
     command = shlex.join(["python", "scripts/report.py", *map(str, arguments or sys.argv[1:])])
-    try:
-        runs = read_runs(args.runs)
-        for problem in runs.left_out:
-            print(f"left out: {problem}", file=sys.stderr)
-        print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
-        for path in write_report(runs, command, args.out):
-            print(f"wrote {path}")
-    except UserError as error:
-        sys.exit(f"report.py: {error}")
-    except OSError as error:
-        sys.exit(f"report.py: {args.out} cannot be written: {error}; make room or choose -o")
+    runs = read_runs(args.runs)
+    for problem in runs.left_out:
+        print(f"left out: {problem}", file=sys.stderr)
+    print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
+    write_report(runs, command, args.out)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
 Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups. Each is
-trained by its script in scripts/table2, with the settings of the environment that settings.sh
-names; its last checkpoint then speaks 100 numbers that are in no training set, which a recogniser
-transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both
-with a checkpoint; the same command resumes.
+trained by its script in scripts/table2; its last checkpoint then speaks 100 unseen numbers, which a
+recogniser transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C
+stops both with a checkpoint; the same command resumes.
 
     OUT/NAME/seed_N/           a run of train.py; intelligibility.json: its word error rate and the
                                transcripts; epoch_minutes.json: its epochs, timed at the end
@@ -29,20 +28,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.transcription import INTELLIGIBILITY_FILE, read_intelligibility
+from analysis.recommendation import Limits, batching_overrides, recommend
+from analysis.runs import EPOCH_MINUTES_FILE
+from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from corpus.lengths import read_lengths
 from errors import UserError
 from files import lock, numbered_lines
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
-
-try:
-    from analysis.recommendation import Limits, batching_overrides, recommend
-    from analysis.runs import EPOCH_MINUTES_FILE
-    from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
-    from corpus.lengths import read_lengths
-except ImportError as error:
-    sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
@@ -65,19 +60,16 @@ Jobs = list[tuple[Experiment, int]]  # with the seed
 def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
 
-    There ZPR falls by 0.14 points in all from SSB to BKT and ATS. On a small corpus the paper's
-    proportions miss that order, so each value is the one whose ZPR comes nearest to that of the
-    one before it from below. UserError if the corpus is so small that there is none.
+    On a small corpus the paper's proportions miss its order, so each value is the one whose ZPR
+    comes nearest to that of the one before from below. UserError if the corpus has none.
     """
     settings = []
     target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
     for strategy in ("bucket", "alternated_sort"):
         found = match_zero_padding([surveyor], batch_size, strategy, target, PLANNED)
         if found is None:
-            raise UserError(
-                f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to "
-                f"keep the zero-padding rate below {target:.2%}; make a larger corpus"
-            )
+            few = f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to"
+            raise UserError(f"{few} keep padding below {target:.2%}; make a larger corpus")
         value, target = found
         settings.append(f"{PARAMETERS[strategy]}={value}")
     return ",".join(settings)
@@ -100,6 +92,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
     usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
+    sized = [(n, size) for size in BATCH_SIZES if size != batch_size for n in (best, "rand")]
     found = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
@@ -107,21 +100,15 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
         Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
+        *(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}") for name, size in sized),
     ]
-    for size in (size for size in BATCH_SIZES if size != batch_size):
-        for name in (best, "rand"):
-            found.append(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}"))
     return list(dict.fromkeys(found))
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
     """Seed by seed; of each the experiments in their order."""
-    return [
-        (experiment, seed)
-        for place, seed in enumerate(seeds)
-        for experiment in found
-        if experiment.all_seeds or place < FEWER_SEEDS
-    ]
+    few = seeds[:FEWER_SEEDS]
+    return [(x, seed) for seed in seeds for x in found if x.all_seeds or seed in few]
 
 
 class Study:
@@ -144,7 +131,7 @@ class Study:
         left = []
         for job in self.jobs:
             found = self.folder(*job) / INTELLIGIBILITY_FILE
-            if not found.exists() or read_intelligibility(found).epochs < self.epochs:
+            if not found.exists() or read_findings(found, Intelligibility).epochs < self.epochs:
                 left.append(job)
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
@@ -170,7 +157,8 @@ class Study:
         if status:
             self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
             return self.failed[-1]
-        return f"{name}: word error rate {read_intelligibility(found).word_error_rate:.3f}"
+        rate = read_findings(found, Intelligibility).word_error_rate
+        return f"{name}: word error rate {rate:.3f}"
 
     def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
         """The exit status of a command, whose output is added to `log`."""
@@ -232,10 +220,6 @@ def main(arguments: list[str] | None = None) -> None:
             study = run_study(out, args.side_by_side, args.texts)
     except BlockingIOError:
         sys.exit(f"study.py: another process runs a study in {out}: wait for it, or stop it first")
-    except KeyboardInterrupt:
-        sys.exit("study.py: stopped; the same command resumes it")
-    except (UserError, OSError) as error:
-        sys.exit(f"study.py: {error}")
     if study.stops:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

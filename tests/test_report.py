@@ -22,6 +22,7 @@ from analysis.report_figures import draw_losses, draw_mixing
 from analysis.runs import read_runs
 from analysis.study import CLAIMS, findings, loss_at, paired_change, study_tables, verdict
 from analysis.transcription import Intelligibility, Transcript
+from errors import UserError
 from scripts import report
 
 STUDY = DATA / "study"
@@ -378,12 +379,12 @@ def test_markdown_and_csv_have_every_number(made):
 
 
 def test_what_cannot_be_reported_or_written_is_said(tmp_path):
-    with pytest.raises(SystemExit, match="no finished run"):
+    with pytest.raises(UserError, match="no finished run"):
         report.main([str(tmp_path), "-o", str(tmp_path / "report")])
     write_run(tmp_path / "a", "SSB", epochs=1, lengths=np.array([7, 9]))
     write_run(tmp_path / "b", "SB", epochs=1, lengths=np.array([7, 9]), minutes=lambda _: 0.0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match="file cannot be written"):
+    with pytest.raises(FileExistsError, match="file"):
         report.main([str(tmp_path), "-o", str(tmp_path / "file")])
     content = report.compose(read_runs([tmp_path]), "")  # runs without validations
     assert "SB → SB-BR: – (not measured" in report.render("report.md", **content)

@@ -9,11 +9,12 @@ from scipy.signal import resample_poly
 
 from analysis import transcription
 from analysis.transcription import (
+    Intelligibility,
     NumberRecogniser,
     Transcript,
     evaluate,
     measure_reference,
-    read_intelligibility,
+    read_findings,
     word_error_rate,
 )
 from audio import write_wav
@@ -103,7 +104,7 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     out = tmp_path / "intelligibility.json"
     arguments = ["--checkpoint", checkpoint, "--recordings", recordings, "-o", out]
     listen.main([*map(str, arguments), "--speech", str(speech)])
-    found = read_intelligibility(out)
+    found = read_findings(out, Intelligibility)
     assert (found.word_error_rate, found.recordings) == (2 / 4, 2 / 4)
     assert (found.recordings_after_griffin_lim, found.texts, found.epochs) == (1, 3, 2)
     assert found.checkpoint == "checkpoint_60.pt"
@@ -119,7 +120,7 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
 
 def test_a_damaged_result_or_corpus_is_refused(recordings, checkpoint_path, tmp_path):
     out = tmp_path / "intelligibility.json"
-    assert "listen.py writes it" in refusal(read_intelligibility, out)
+    assert "listen.py writes it" in refusal(read_findings, out, Intelligibility)
     out.write_text(json.dumps({"word_error_rate": "low"}))
-    assert f"{out}: word_error_rate='low', " in refusal(read_intelligibility, out)
+    assert f"{out}: word_error_rate='low', " in refusal(read_findings, out, Intelligibility)
     assert "none" in refusal(evaluate, checkpoint_path, tmp_path / "none")
