@@ -245,12 +245,10 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
         labels.append(row["name"] + (f" ({shown})" if shown else ""))
     table = table.replace({"label": dict(zip(rows.index, labels, strict=True))})
     rows = rows.set_axis(labels).loc[sorted(labels, key=_place)]
-    label, seed = table["label"], table["seed"]
+    label, seed, by_folder = table["label"], table["seed"], {run.folder: run for run in runs}
     order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
-    by_folder = {run.folder: run for run in runs}
-    found = {folder: by_folder[folder] for folder in order}
-    per_run = [run.epochs.assign(run=f, label=label[f]) for f, run in found.items()]
-    epochs = pd.concat(per_run, ignore_index=True)
+    per_run = [by_folder[f].epochs.assign(run=f, label=label[f]) for f in order]
+    epochs, found = pd.concat(per_run, ignore_index=True), {f: by_folder[f] for f in order}
     return Runs(found, table.loc[order], rows, facts.loc[order], epochs, left_out)
 
 
