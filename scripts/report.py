@@ -27,7 +27,7 @@ from analysis.report import Measured, Table, paper_tables, tidy
 from analysis.report_figures import draw_all
 from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
 from analysis.study import findings, study_tables
-from files import write_bytes
+from files import refuse_no_folder, write_bytes
 from tables import markdown_table
 
 
@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("-o", "--out", type=Path, default=Path("report"), help="default: report")
     args = parser.parse_args(arguments)
+    refuse_no_folder(args.out, "-o")
     command = shlex.join(["python", "scripts/report.py", *map(str, arguments or sys.argv[1:])])
     runs = read_runs(args.runs)
     for problem in runs.left_out:
