@@ -338,7 +338,7 @@ def refused(ended) -> str:
 
 
 def other_code() -> None:
-    setup.fingerprint_of_code = lambda *_: "0123456789abcdef"
+    vars(setup)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
 
 
 def test_processes_that_differ_are_refused(corpus, tmp_path):
