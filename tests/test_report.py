@@ -384,7 +384,7 @@ def test_what_cannot_be_reported_or_written_is_said(tmp_path):
     write_run(tmp_path / "a", "SSB", epochs=1, lengths=np.array([7, 9]))
     write_run(tmp_path / "b", "SB", epochs=1, lengths=np.array([7, 9]), minutes=lambda _: 0.0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError, match="file"):
+    with pytest.raises(UserError, match="file: not a folder; choose another -o"):
         report.main([str(tmp_path), "-o", str(tmp_path / "file")])
     content = report.compose(read_runs([tmp_path]), "")  # runs without validations
     assert "SB → SB-BR: – (not measured" in report.render("report.md", **content)

@@ -84,7 +84,7 @@ JSON = st.recursive(
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_line_is_read_or_refused(tmp_path_factory, data):
-    folder = tmp_path_factory.getbasetemp()
+    folder = tmp_path_factory.mktemp("run")
     (folder / "lengths.csv").write_text("id,frames\na,100\n")
     valid = [RUN, EPOCH, VALIDATION]
     place = data.draw(st.sampled_from([0, 1, 2]))
