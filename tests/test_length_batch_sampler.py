@@ -311,8 +311,8 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
     padded = [[len(batch) * lengths[batch].max() for batch in update] for update in updates]
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
-    slowest = np.bincount([np.argmax(update) for update in longest], minlength=world_size)
-    assert slowest.min() > 0.5 * slowest.mean()  # every rank in its turn
+    slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
+    assert slowest.min() > 0.7 * slowest.mean()  # every rank in its turn
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

@@ -108,7 +108,7 @@ def test_each_loss_has_its_own_weight():
     for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
         torch.manual_seed(0)
         trained, padded, _, guided = trainer.losses_of(trainer.model, tiny_batch(), weights)
-        assert float(trained) == pytest.approx(float(padded + 2 * guided))
+        assert trained.item() == pytest.approx(float(padded + 2 * guided))
         found.append(torch.stack([padded, guided]))
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
