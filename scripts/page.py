@@ -14,6 +14,7 @@ from project_root import ROOT
 
 import asyncio
 import html
+import logging
 import re
 import shutil
 import signal
@@ -23,6 +24,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import h11
 import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -179,6 +181,13 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
     return app
 
 
+def shorten(record: logging.LogRecord) -> bool:
+    """Let a client that breaks the protocol, or off, fill no log with tracebacks."""
+    if record.exc_info and isinstance(record.exc_info[1], h11.ProtocolError):
+        record.msg, record.exc_info = f"a client's fault: {record.exc_info[1]}", None
+    return True
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -211,6 +220,8 @@ def main(arguments: list[str] | None = None) -> None:
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
+        for logger in ("uvicorn.error", "asyncio"):
+            logging.getLogger(logger).addFilter(shorten)
         print(
             f"open http://{in_address(args.host)}:{opened.getsockname()[1]} in a browser",
             flush=True,
