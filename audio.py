@@ -75,7 +75,7 @@ def _header_problem(sound: Any, hparams: HParams) -> str | None:
     if sound.samplerate != rate:
         fix = f"resample it (sox in -r {rate} out) or set sampling_rate={sound.samplerate}"
         return f"{sound.samplerate} Hz, expected {rate}; {fix}"
-    return None if _is_length_unknown(sound) else _length_problem(sound.frames, hparams)
+    return None if sound.frames >= UNKNOWN_SAMPLES else _length_problem(sound.frames, hparams)
 
 
 def _length_problem(num_samples: int, hparams: HParams) -> str | None:
@@ -89,23 +89,18 @@ def _length_problem(num_samples: int, hparams: HParams) -> str | None:
     return None
 
 
-def _is_length_unknown(sound: Any) -> bool:
-    """Whether the header leaves the number of samples open, as that of a streamed FLAC does."""
-    return sound.format == "FLAC" and sound.frames >= UNKNOWN_SAMPLES
-
-
 def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> np.ndarray:
     """All samples [N] of an open sound file, by blocks until its end. UserError if it is damaged
     inside, or if they are not as many as its header says."""
     import soundfile
 
-    said = None if _is_length_unknown(sound) else sound.frames
-    size = min(BLOCK, (said or BLOCK) + 1)  # a sample more than there should be
-    blocks: list[np.ndarray] = []
+    said, blocks = sound.frames, list[np.ndarray]()
+    size = min(BLOCK, said + 1)  # a sample more than there should be
     try:
         if sound.format == "FLAC":  # soundfile would stop at the number in the header: 36 bits
             file.seek(0)
-            content = bytearray(file.read(4 * MOST_SAMPLES))
+            size_on_disk = os.fstat(file.fileno()).st_size
+            content = bytearray(file.read(min(size_on_disk, 4 * MOST_SAMPLES)))
             if content.startswith(b"fLaC"):
                 content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
             sound = soundfile.SoundFile(io.BytesIO(content))
@@ -118,10 +113,9 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
     samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
     if problem := _length_problem(len(samples), hparams):
         raise UserError(problem)
-    if said is not None and said != len(samples):
-        kind = "truncated, " if len(samples) < said else ""
+    if said != len(samples) and said < UNKNOWN_SAMPLES:
         counts = f"{len(samples):,} samples, but its header says {said:,}"
-        raise UserError(f"{kind}{counts}; copy or convert it again")
+        raise UserError(f"truncated or damaged: {counts}; copy or convert it again")
     return samples
 
 
@@ -130,9 +124,8 @@ def read_header(path: str | Path, hparams: HParams) -> int:
     that does not tell. UserError, without the path: what is wrong with the file and how to fix it.
     """
     with _open_sound(path, hparams) as (sound, file):
-        if _is_length_unknown(sound):
-            return len(_read_samples(sound, file, hparams, "int16"))
-        return sound.frames
+        is_known = sound.frames < UNKNOWN_SAMPLES
+        return sound.frames if is_known else len(_read_samples(sound, file, hparams, "int16"))
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
@@ -173,12 +166,12 @@ def _is_cut_off_wav(file: BinaryIO) -> bool:
     not complain of that. Some programs leave the last byte's padding out."""
     descriptor, start = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
     head, length = os.pread(descriptor, 36, 0), os.fstat(descriptor).st_size
-    kind, whole, data = head[:4], head[4:8], os.pread(descriptor, 4, start - 4)
-    if kind == b"RF64":
-        whole, data = head[20:28], head[28:36]
-    ends = ((7, whole), (start, data))
-    sizes = [(begin, int.from_bytes(size, "little")) for begin, size in ends]
-    return any(size < UNKNOWN_BYTES.get(kind, 0) and length < begin + size for begin, size in sizes)
+    sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
+    if head.startswith(b"RF64"):
+        sizes = {7: head[20:28], start: head[28:36]}
+    most = UNKNOWN_BYTES.get(head[:4], 0)
+    ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
+    return any(size < most and length < begin + size for begin, size in ends)
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:

@@ -118,9 +118,7 @@ class HParams:
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, on in synthesis too
-    max_decoder_steps: Annotated[int, limits(ge=1, le=10**5)] = (
-        1000  # synthesis stops here at the latest
-    )
+    max_decoder_steps: Annotated[int, limits(ge=1, le=10**5)] = 1000  # synthesis stops here
     gate_threshold: Positive = 0.5  # synthesis stops when the gate's probability passes this
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width in which query and memory are compared

@@ -94,9 +94,8 @@ def speak_text(
     parts = split_sequence(sequence, limit)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
     mels, alignments, warnings = [], [], []
-    for number, part in enumerate(
-        progress_bar("Speaking", len(parts), " parts", iterable=parts), 1
-    ):
+    progress = progress_bar("Speaking", len(parts), " parts", iterable=parts)
+    for number, part in enumerate(progress, 1):
         words = sequence[part.start : part.end]
         speech = speak(speaker.model, words, seed)
         mels.append(speech.mel)

@@ -133,17 +133,13 @@ def build_run(
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
-    for_loaders = setup.limit_workers(hparams, processes)
+    bounded = setup.limit_workers(hparams, processes)
     run = Run(
         output=output,
         clips=clips,
         sampler=sampler,
-        loader=make_loader(
-            clips.training, for_loaders, pin_memory, sampler, persistent_workers=keep
-        ),
-        validation_loader=make_validation_loader(
-            clips.validation, for_loaders, pin_memory, processes
-        ),
+        loader=make_loader(clips.training, bounded, pin_memory, sampler, persistent_workers=keep),
+        validation_loader=make_validation_loader(clips.validation, bounded, pin_memory, processes),
         trainer=trainer,
     )
     processes.all_or_none(lambda: setup.start_from(run, start))

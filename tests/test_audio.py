@@ -295,7 +295,7 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
         ("FLAC", 0, None),
         ("FLAC", 2**36 - 1, None),
         ("FLAC", 2**33, "8,589,934,592 samples or more, expected at most"),
-        ("FLAC", 44100, "truncated, 22,050 samples, but its header says 44,100"),
+        ("FLAC", 44100, "truncated or damaged: 22,050 samples, but its header says 44,100"),
         ("FLAC", 10000, "22,050 samples, but its header says 10,000"),
         ("WAV", 2**32 - 1, None),
         ("WAV", 0x7FFFF000, None),

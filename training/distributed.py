@@ -27,8 +27,7 @@ from errors import UserError, explained
 from progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
-MOST_SECONDS = 10**6  # to wait for other processes, 11 days
-MOST_PROCESSES = 10**6
+MOST = 10**6  # processes, and seconds to wait for them: 11 days
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
@@ -253,10 +252,9 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
         problems.append(f"{name} {found}: expected a whole number from {low} to {high}")
         return high
 
-    alone = None if "RANK" in os.environ else "1"
-    world_size = number("WORLD_SIZE", 1, MOST_PROCESSES, alone)
+    world_size = number("WORLD_SIZE", 1, MOST, None if "RANK" in os.environ else "1")
     machines = rank = local_rank = 0
-    if world_size > 1:
+    if world_size > 1 and not problems:
         rank = number("RANK", 0, world_size - 1)
         local_size = number("LOCAL_WORLD_SIZE", 1, world_size, str(world_size))
         local_rank = number("LOCAL_RANK", 0, local_size - 1)
@@ -266,8 +264,8 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
             problems.append("MASTER_ADDR is not set: expected the first process's address")
     if problems:
         problems.append("start several processes by torchrun, which sets these, or one without any")
-    if not 1 <= seconds <= MOST_SECONDS:  # nan too
-        problems.append(f"--process-timeout {seconds:g}: expected seconds from 1 to {MOST_SECONDS}")
+    if not 1 <= seconds <= MOST:  # nan too
+        problems.append(f"--process-timeout {seconds:g}: expected seconds from 1 to {MOST}")
     if problems:
         raise UserError("\n  ".join(problems))
     return world_size, machines, rank, local_rank

@@ -134,26 +134,22 @@ def is_finished(start: Start, hparams: HParams, output: OutputFolder, processes:
     finished = found is not None and found.state["loop"]["epoch"] > hparams.epochs
     if found is None or not processes.any(finished):
         return False
-    processes.refuse_differences(settings_and_checkpoint(hparams, start))
+    processes.refuse_differences(asdict(hparams) | {"finished already": finished})
     if lies_in(found.path, output.path) and output.is_used:
         checkpoint.mark_if_best(found)
     return True
-
-
-def settings_and_checkpoint(hparams: HParams, start: Start) -> dict[str, Any]:
-    found = start.resumed
-    crc = found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}"
-    return asdict(hparams) | {"the checkpoint": crc}
 
 
 def refuse_differences(
     hparams: HParams, clips: "Clips", start: Start, device: torch.device, processes: Processes
 ) -> None:
     """Refuse processes that do not know the same; UserError in all of them."""
+    found = start.resumed
     processes.refuse_differences(
-        settings_and_checkpoint(hparams, start)
+        asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
+            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -164,40 +160,34 @@ def refuse_differences(
 
 
 def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
-    """Make the output folder; UserError in all processes if one sees another than the first."""
-    if processes.world_size == 1:
-        return
+    """Make the output folder; UserError in all processes if one sees another than the first. The
+    first leaves a file there, of a name that only these processes know."""
     mark = output.path / processes.gather(f".{uuid.uuid4().hex}.tmp")[0]
-
-    def make() -> None:
-        if processes.is_first:
-            output.make()
-            mark.touch(exist_ok=False)
 
     def look() -> None:
         if not mark.exists():
             where = f"{output.path.absolute()} is another folder than in the first process"
             raise UserError(f"{where}; give all the same -o, on a disk that all machines share")
 
+    def make() -> None:
+        if processes.is_first:
+            output.make()
+            mark.touch()
+
+    processes.all_or_none(make)
     try:
-        processes.all_or_none(make)
         processes.all_or_none(look)
     finally:
-        if processes.is_first:
-            mark.unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
 
 
 def limit_workers(hparams: HParams, processes: Processes) -> HParams:
     """Settings for data loaders: `num_workers` bounded by what the machine has."""
-    cpus = len(os.sched_getaffinity(0))
-    most = max(1, WORKERS_PER_CPU * cpus * processes.machines // processes.world_size)
-    if hparams.num_workers <= most:
-        return hparams
-    print(
-        f"warning: num_workers={hparams.num_workers} is more than this machine serves, with {cpus} "
-        f"CPUs; each process starts {most}"
-    )
-    return replace(hparams, num_workers=most)
+    cpus = len(os.sched_getaffinity(0)) * processes.machines
+    most = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
+    if hparams.num_workers > most:
+        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow for {most}")
+    return replace(hparams, num_workers=min(hparams.num_workers, most))
 
 
 # ---------------------------------------------------------------------------- clips
