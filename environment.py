@@ -4,8 +4,8 @@ Idle OpenMP threads sleep instead of spinning. Ctrl-C ends a program with one li
 130, during imports too, where KeyboardInterrupt may be lost in a library's C code. Output that
 nobody reads any more (`| head`) ends it quietly, with exit code 141. One line, and no traceback, is
 what the user can fix: a UserError, what the system refuses, a full disk, a missing package with its
-requirements file. Descriptors that the caller closed (`>&-`) lead
-to /dev/null: the next file opened would get their number, and terminal output.
+requirements file. Descriptors that the caller closed (`>&-`) lead to /dev/null: the next file
+opened would get their number, and terminal output.
 """
 
 import atexit

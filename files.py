@@ -1,5 +1,6 @@
 """Files opened without waiting, read line by line or several at a time, and written as a whole."""
 
+import codecs
 import contextlib
 import fcntl
 import json
@@ -50,8 +51,11 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
         with open_file(path, if_missing) as file:
             content = file.read()
         encoding, note = "LATIN1", " (if it is Latin-1)"
-        if b"\0" in content[:4]:  # the other half of an ASCII character
+        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if marked or b"\0" in content[:4]:  # the other half of an ASCII character
             encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
+            if encoding == "UTF-16" and not marked:
+                encoding += "LE" if content[0] else "BE"
             raise UnicodeDecodeError("utf-8", content, 0, 1, f"{encoding} text")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

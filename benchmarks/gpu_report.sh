@@ -36,7 +36,7 @@ esac
 shift
 (($# <= 1)) && [[ ${1:-} != -* ]] || usage
 if (($# == 0 && dry_run)); then
-  set -- "$(mktemp -d --tmpdir gpu-report.XXXXXX)"
+  set -- "$(mktemp -d)"
 fi
 out=$(realpath -m "${1:-$(dirname "$0")/results/gpu-$(date +%F)}")
 lengths=${LENGTHS:+$(realpath -m "$LENGTHS")}
