@@ -6,6 +6,7 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
+import filecmp
 import io
 import math
 import os
@@ -88,11 +89,12 @@ class LoopState:
     skips_running: Count = 0  # updates skipped since the last one made
     best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
     best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MOST)] = -1
+    lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
     alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
-        kept = ["iteration", "skips_running", "alignment_warned"]
+        kept = ["iteration", "skips_running", "alignment_warned", "lowest_loss"]
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
@@ -322,8 +324,8 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
 
 
-def mark_best(path: Path) -> None:
-    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed."""
+def link_as(name: str, path: Path, directory: Path) -> Path:
+    """Let that name be this checkpoint too, in one step; it stays when the other is removed."""
 
     def link(temporary: Path) -> None:
         try:
@@ -331,22 +333,48 @@ def mark_best(path: Path) -> None:
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
-    write_atomically(path.with_name(BEST), link)
+    write_atomically(directory / name, link)
+    return directory / name
 
 
 def mark_if_best(found: Checkpoint) -> None:
     """A run may be killed between writing its best checkpoint and marking it."""
     if found.state["loop"]["best_iteration"] == found.state["iteration"]:
-        mark_best(found.path)
+        link_as(BEST, found.path, found.path.parent)
+
+
+def put_in_place(found: Checkpoint) -> Checkpoint:
+    """A checkpoint of any name, as the one of its number; another that has it is set aside."""
+    path = found.path.with_name(f"checkpoint_{found.state['iteration']}.pt")
+    if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
+        print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
+    if not path.exists():
+        link_as(path.name, found.path, path.parent)
+    return found._replace(path=path)
+
+
+def _set_aside(path: Path) -> Path:
+    return path.rename(unused_name(path.with_name(path.name + ".superseded")))
+
+
+def last_good(directory: Path, diverged: int, best: int) -> Path | None:
+    """The newest checkpoint where the step after `diverged` had too high a loss; a checkpoint of
+    these very weights is set aside, unless it is the best so far or there is no other."""
+    paths = dict(list_checkpoints(directory))
+    others = [path for number, path in paths.items() if number != diverged]
+    others = others or [path for path in [directory / BEST] if path.exists()]
+    if diverged in paths and others and diverged != best:
+        print(f"set aside the checkpoint that diverged: {_set_aside(paths.pop(diverged))}")
+    return max(paths.items())[1] if paths else others[-1] if others else None
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
-    """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
+    """Rename checkpoints after `iteration`, newest first, and a damaged `best.pt`.
 
     A run that resumes from an earlier one must not find them at its next --resume, and nothing is
     deleted. Returns the new names. UserError if `best.pt` cannot be read: nothing is then renamed.
     """
-    newer = [path for number, path in list_checkpoints(directory) if number > iteration]
+    newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST
     if best.exists():
         try:
@@ -354,7 +382,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
         except DamagedCheckpoint:
             best_iteration = math.inf
         newer += [best] if best_iteration > iteration else []
-    return [path.rename(unused_name(path.with_name(path.name + ".superseded"))) for path in newer]
+    return [_set_aside(path) for path in newer]
 
 
 # ---------------------------------------------------------------------------- load and restore
@@ -385,6 +413,12 @@ def load_newest(directory: Path) -> Checkpoint:
             found = Checkpoint.read(path)
         except DamagedCheckpoint as error:
             damaged.append(str(error))
+            continue
+        number = found.state["iteration"]
+        if path.name not in (BEST, f"checkpoint_{number}.pt"):
+            damaged.append(
+                f"{path}: it is of step {number}; to go back to it: --resume-from {path}"
+            )
             continue
         for message in damaged:
             print(f"warning: skipped {message}")
