@@ -358,14 +358,15 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """The newest checkpoint where the step after `diverged` had too high a loss; a checkpoint of
-    these very weights is set aside, unless it is the best so far or there is no other."""
-    paths = dict(list_checkpoints(directory))
-    others = [path for number, path in paths.items() if number != diverged]
-    others = others or [path for path in [directory / BEST] if path.exists()]
-    if diverged in paths and others and diverged != best:
-        print(f"set aside the checkpoint that diverged: {_set_aside(paths.pop(diverged))}")
-    return max(paths.items())[1] if paths else others[-1] if others else None
+    """The newest checkpoint before the weights of step `diverged`, which gave too high a loss; one
+    of these is set aside, unless they were validated as the best or no other is left."""
+    good, bad = {-1: directory / BEST} if (directory / BEST).exists() else {}, None
+    good |= dict(list_checkpoints(directory))
+    if diverged != best:
+        bad = good.pop(diverged, None)
+    if bad and good:
+        print(f"set aside the checkpoint that diverged: {_set_aside(bad)}")
+    return good[max(good)] if good else None
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:

@@ -241,15 +241,15 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
 
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
-    good = ""
+    good = None
     if run.logger is not None:
         best = run.state.best_iteration
-        path = checkpoint.last_good(run.output.path, step.number - 1, best)
-        good = f"The last good checkpoint is {path}. "
+        good = checkpoint.last_good(run.output.path, step.number - 1, best)
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.update.clips)}\n"
-        f"{good}Listen to the clips. If they are good, add to the command below\n"
+        f"The last good checkpoint is {good or 'not kept: choose another -o if this stays'}. "
+        "Listen to the clips; else add to the command below\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
         "or a lower grad_clip_thresh, or precision=fp32. To go back to the checkpoint with the "
         "lowest validation loss, write --resume-from best in place of --resume"
