@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import threading
 import time
 
@@ -125,17 +126,33 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
-def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, capfd):
+def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
+    """What waits in memory is written once there is room; of TensorBoard it is lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
+    write, left = os.write, [20]
+
+    def half(file, data):
+        return write(file, data[: left.pop()] if left else data)
+
+    monkeypatch.setattr(os, "write", half)
 
     def full(self, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(OSError, match="No space left"):
-        logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
+    logger.log_epoch(EPOCH)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
+    logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
-    assert "Traceback" not in capfd.readouterr().err
+    logger.log_validation(VALIDATION, example())
+    state = logger.state()
+    printed = capfd.readouterr()
+    assert printed.out.count("warning: TensorBoard's files end here ([Errno 28] No space") == 1
+    assert "warning: metrics.jsonl lacks 1 lines (No space left on device)" in printed.out
+    assert "Traceback" not in printed.err
+    assert [line["kind"] for line in lines(tmp_path)] == ["epoch", "validation"]
+    logger.close()
+    assert not RunLogger(tmp_path, tmp_path / "logs", state).has_lost_metrics
 
 
 def event_files(directory) -> set[str]:

@@ -343,13 +343,13 @@ def mark_if_best(found: Checkpoint) -> None:
         link_as(BEST, found.path, found.path.parent)
 
 
-def put_in_place(found: Checkpoint) -> Checkpoint:
+def put_in_place(found: Checkpoint, directory: Path) -> Checkpoint:
     """A checkpoint of any name, as the one of its number; another that has it is set aside."""
-    path = found.path.with_name(f"checkpoint_{found.state['iteration']}.pt")
+    path = directory / f"checkpoint_{found.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
         print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
     if not path.exists():
-        link_as(path.name, found.path, path.parent)
+        link_as(path.name, found.path.resolve(), directory)
     return found._replace(path=path)
 
 
@@ -417,9 +417,7 @@ def load_newest(directory: Path) -> Checkpoint:
             continue
         number = found.state["iteration"]
         if path.name not in (BEST, f"checkpoint_{number}.pt"):
-            damaged.append(
-                f"{path}: it is of step {number}; to go back to it: --resume-from {path}"
-            )
+            damaged.append(f"{path}: is of step {number}; --resume-from goes back to such a file")
             continue
         for message in damaged:
             print(f"warning: skipped {message}")

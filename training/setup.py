@@ -328,7 +328,7 @@ def open_logs(run: Run, start: Start) -> None:
     remove_leftovers(directory)
     own = None
     if found is not None and lies_in(found.path, directory):
-        own = checkpoint.put_in_place(found)
+        own = checkpoint.put_in_place(found, directory)
     # Before the logs are cut: killed in between, the next --resume must cut them too.
     for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
         print(f"set aside a later or damaged checkpoint: {moved}")
