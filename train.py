@@ -84,19 +84,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--warm_start takes weights from a checkpoint: name it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
-    output = args.output_directory.resolve()
+    if args.new_clips and not (args.resume or args.resume_from):
+        parser.error("--new-clips works only with --resume: add --resume, or leave it out")
     if args.resume_from is not None:
         if args.checkpoint_path is not None:
             parser.error("--resume-from names the checkpoint: leave out -c")
         best = args.output_directory / checkpoint.BEST
         args.checkpoint_path = best if args.resume_from == "best" else Path(args.resume_from)
-        if not setup.lies_in(args.checkpoint_path, output):
-            parser.error(
-                f"--resume-from {args.resume_from}: must be a checkpoint in -o {output}; to start "
-                "another run from one, use -c and another -o"
-            )
-    elif args.new_clips and not args.resume:
-        parser.error("--new-clips works only with --resume: add --resume, or leave it out")
+        args.resume = False
+    output = args.output_directory.resolve()
     if not (output / args.log_directory).resolve().is_relative_to(output):
         parser.error(
             f"--log_directory {args.log_directory}: must lie inside the output folder, for a run "
@@ -116,11 +112,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
     run = None
     try:
         start = setup.find_start(
-            output,
-            processes,
-            args.checkpoint_path,
-            resume=args.resume and args.resume_from is None,
-            warm_start=args.warm_start,
+            output, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
         hparams = setup.settle_hparams(args.hparams, start, processes)
         if setup.is_finished(start, hparams, output):

@@ -130,8 +130,8 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def copied_corpus(corpus, folder: Path) -> Path:
+def copied_corpus(corpus, folder: Path, name: str = "train") -> Path:
     shutil.copytree(corpus.folder, folder)
-    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
-    (folder / "train.txt").write_text(text)
-    return folder / "train.txt"
+    filelist = folder / f"{name}.txt"
+    filelist.write_text(filelist.read_text().replace(str(corpus.folder), str(folder)))
+    return filelist

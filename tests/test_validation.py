@@ -1,13 +1,12 @@
 """Validation: its numbers by hand, the same in every run, and what it says of the alignment."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers import LONG, assert_same, curves, load, metrics, newest
-from runs import act_at_patched, run
+from runs import act_at_patched, copied_corpus, run
 from test_train import poison_mel
 
 import train
@@ -122,53 +121,34 @@ def fail(*_, **__) -> None:
     raise ValueError("Audio buffer is not finite everywhere")
 
 
-@pytest.mark.parametrize("what", ["loss", "clip", "validate", "example", "pictures"])
+@pytest.mark.parametrize("what", ["loss", "clip", "alignment_sums", "example_of", "draw_mels"])
 def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch, capsys):
-    """It is a warning that names the cause, and the epoch is saved before."""
-    out, message = tmp_path / "out", "not finite everywhere): training continues"
-    validations = 1
-    match what:
-        case "loss":
-            poison_mel(monkeypatch, "val02.wav")
-            message, validations = f"became nan on these clips:\n  {corpus.val}:3: ", 0
-        case "clip":
-            val = tmp_path / "val02.wav"
-            shutil.copy(corpus.folder / val.name, val)
-            text = corpus.val.read_text().replace(str(corpus.folder / val.name), str(val))
-            corpus = replace(corpus, val=tmp_path / "val.txt")
-            corpus.val.write_text(text)
-            act_at_patched(monkeypatch, train, "validate", val.unlink, 1)
-            message, validations = f"training continues: {corpus.val}:3: {val}: no such file", 0
-        case "validate":
-            monkeypatch.setattr(validation, "alignment_sums", fail)
-            message, validations = "training continues: ValueError: Audio", 0
-        case "example":
-            monkeypatch.setattr(validation, "example_of", fail)
-        case "pictures":
-            monkeypatch.setattr(logging, "draw_mels", fail)
-    workers = 1 if what == "clip" else 0
-    run(out, corpus, epochs=2, num_workers=workers)
+    """It is a warning that names the cause."""
+    out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
+    if what == "loss":
+        poison_mel(monkeypatch, "val02.wav")
+        message, validations = f"  {corpus.val}:3: ", 0
+    elif what == "clip":
+        clips = copied_corpus(corpus, tmp_path / "clips", "val")
+        clip, corpus = tmp_path / "clips" / "val02.wav", replace(corpus, val=clips)
+        act_at_patched(monkeypatch, train, "validate", clip.unlink, 1)
+        message, validations = f"training continues: {clips}:3: {clip}: no such file", 0
+    else:
+        monkeypatch.setattr(logging if what == "draw_mels" else validation, what, fail)
+        validations = 0 if what == "alignment_sums" else 1
+    run(out, corpus, epochs=2, num_workers=int(what == "clip"))
     printed = capsys.readouterr().out
-    assert f"{message}" in printed
+    assert message in printed
     assert printed.count("warning: ") == 1
     assert load(newest(out))["loop"]["epoch"] == 3
     assert len(metrics(out, "validation")) == validations
 
 
-@pytest.mark.parametrize(
-    ("sound", "cause"),
-    [
-        (lambda *_, **__: torch.empty(2**50), "(RuntimeError: "),
-        (fail, "(ValueError: Audio buffer is not finite everywhere): training continues"),
-    ],
-)
-def test_failed_sound_costs_the_sound_alone(
-    sound, cause, corpus, whole, tmp_path, monkeypatch, capsys
-):
+def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    monkeypatch.setattr(validation, "griffin_lim", sound)
+    monkeypatch.setattr(validation, "griffin_lim", lambda *_, **__: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = f"warning: making the sound of a validation clip failed {cause}"
+    warning = "warning: making the sound of a validation clip failed, training continues: Runtime"
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

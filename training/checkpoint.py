@@ -415,10 +415,6 @@ def load_newest(directory: Path) -> Checkpoint:
         except DamagedCheckpoint as error:
             damaged.append(str(error))
             continue
-        number = found.state["iteration"]
-        if path.name not in (BEST, f"checkpoint_{number}.pt"):
-            damaged.append(f"{path}: is of step {number}; --resume-from goes back to such a file")
-            continue
         for message in damaged:
             print(f"warning: skipped {message}")
         return found

@@ -30,7 +30,7 @@ def looking(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        print(f"warning: {what} failed ({cause}): training continues without it", flush=True)
+        print(f"warning: {what} failed, training continues: {cause}", flush=True)
 
 
 class OutputFolder:
@@ -86,8 +86,7 @@ class RunLogger:
     not what it was at the checkpoint is kept under another name, and a new one is begun
     (`has_lost_metrics`).
 
-    A full disk is a warning: a line that cannot be written is tried again with the next one and
-    with each checkpoint, and TensorBoard gets nothing more until the run is resumed.
+    A full disk is a warning: lines wait until they can be written, and TensorBoard gets no more.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -161,22 +160,20 @@ class RunLogger:
         or None if it could not be made.
         """
         self._write("validation", record)
-        if example is not None:
-            with looking("drawing a validation clip"):
-                self._log_example(record["iteration"], example)
-
-    def _log_example(self, iteration: int, example: dict[str, Any]) -> None:
-        audio = example["audio"]
-        figures = {
-            "alignment": draw_alignment(example["alignment"]),
-            "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
-            "gate": draw_gate(example["gate_target"], example["gate"]),
-        }
-        for name, figure in figures.items():
-            self._draw("add_figure", name, figure, iteration, close=False)
-        if audio is not None:
-            audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
-            self._draw("add_audio", "predicted", audio, iteration, example["sampling_rate"])
+        if example is None:
+            return
+        iteration, audio = record["iteration"], example["audio"]
+        with looking("drawing a validation clip"):
+            figures = {
+                "alignment": draw_alignment(example["alignment"]),
+                "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
+                "gate": draw_gate(example["gate_target"], example["gate"]),
+            }
+            for name, figure in figures.items():
+                self._draw("add_figure", name, figure, iteration, close=False)
+            if audio is not None:
+                audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
+                self._draw("add_audio", "predicted", audio, iteration, example["sampling_rate"])
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
         self._waiting += (json.dumps({"kind": kind} | record) + "\n").encode()
@@ -188,16 +185,12 @@ class RunLogger:
 
     def _write_lines(self) -> None:
         file, waiting = self.metrics.fileno(), self._waiting
-        try:
-            size = os.fstat(file).st_size
-            if waiting and os.write(file, waiting) < len(waiting):
-                os.ftruncate(file, size)  # no half line stays
+        with looking(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
+            if waiting and (written := os.write(file, waiting)) < len(waiting):
+                os.ftruncate(file, os.fstat(file).st_size - written)  # no half line stays
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            lines = waiting.count(b"\n")
-            print(f"warning: {METRICS_FILE} lacks {lines} lines ({error.strerror})", flush=True)
-            return
-        self._waiting, self.metrics_checksum = b"", zlib.crc32(waiting, self.metrics_checksum)
+            self._waiting = b""
+            self.metrics_checksum = zlib.crc32(waiting, self.metrics_checksum)
 
     def _draw(self, method: str, *values: Any, **options: Any) -> None:
         try:
@@ -205,11 +198,7 @@ class RunLogger:
                 getattr(self.writer, method)(*values, **options)
         except OSError as error:
             self._draws = False
-            print(
-                f"warning: TensorBoard's files end here ({error}): training continues without "
-                "them; once that is fixed, stop the run and resume it to have them again",
-                flush=True,
-            )
+            print(f"warning: no more for TensorBoard until the run is resumed: {error}", flush=True)
 
     def close(self) -> None:
         self._write_lines()

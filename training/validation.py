@@ -70,10 +70,9 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
                 if number == 0:
                     with looking("making pictures and sound of a validation clip"):
                         example = example_of(batch, outputs, run.hparams)
-            except (UserError, NoNextBatch) as error:
-                failure = str(error)
             except Exception as error:
-                failure = f"{type(error).__name__}: {error}"
+                is_plain = isinstance(error, (UserError, NoNextBatch))
+                failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
             progress.update()
     finally:
         model.train()
