@@ -127,6 +127,16 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
+def test_metrics_are_on_disk_before_their_size(tmp_path, monkeypatch):
+    logger, synced = RunLogger(tmp_path, tmp_path / "logs"), []
+    logger.log_run(RUN)
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
+    size = logger.state()["logs"]["metrics.jsonl"]
+    logger.close()
+    path = tmp_path / "metrics.jsonl"
+    assert [(found.st_ino, found.st_size) for found in synced] == [(path.stat().st_ino, size)]
+
+
 def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     """What waits in memory is written once there is room; of TensorBoard it is lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
