@@ -34,6 +34,7 @@ if HAS_PYDANTIC:
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"
 MOST_SHOWN = 10  # problems in a message
+DIVERGED = 100  # times the lowest loss of a step so far
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
 
 
@@ -97,6 +98,10 @@ class LoopState:
         kept = ["iteration", "skips_running", "alignment_warned", "lowest_loss"]
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
+
+    def diverges(self, loss: float) -> bool:
+        """Whether a loss is far above the lowest so far; below 1 none is."""
+        return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
         """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
@@ -324,7 +329,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
 
 
-def link_as(name: str, path: Path, directory: Path) -> Path:
+def link_as(name: str, path: Path, directory: Path) -> None:
     """Let that name be this checkpoint too, in one step; it stays when the other is removed."""
 
     def link(temporary: Path) -> None:
@@ -334,7 +339,6 @@ def link_as(name: str, path: Path, directory: Path) -> Path:
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
-    return directory / name
 
 
 def mark_if_best(found: Checkpoint) -> None:

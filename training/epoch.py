@@ -22,7 +22,7 @@ from hparams import HParams
 from progress import duration
 from training import checkpoint
 from training.checkpoint import LoopState
-from training.distributed import Processes
+from training.distributed import Processes, SaidElsewhere
 from training.logging import DEFAULT_LOGS, OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
@@ -33,7 +33,6 @@ from training.trainer import (
     learning_rate_at,
 )
 
-DIVERGED = 100  # times the lowest loss of a step so far
 MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
 
 
@@ -213,8 +212,7 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
     """Add a step's losses, `StepLosses.values`, to the epoch's sums."""
     loss, unpadded, norm, skipped, guided_attention, *_ = row
     state = run.state
-    # A loss below 1 is none that diverges, however low it was before.
-    if not math.isfinite(loss) or loss > max(1, DIVERGED * state.lowest_loss):
+    if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
         raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
     state.lowest_loss = min(state.lowest_loss, loss)
@@ -241,10 +239,9 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
 
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
-    good = None
-    if run.logger is not None:
-        best = run.state.best_iteration
-        good = checkpoint.last_good(run.output.path, step.number - 1, best)
+    if run.logger is None:
+        return SaidElsewhere("the first process says what diverged")
+    good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.update.clips)}\n"

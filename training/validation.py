@@ -170,6 +170,7 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
             "  4. keep training, if sharpness has been rising; smaller batches give more updates",
             flush=True,
         )
-    if record["validation_loss_unpadded"] < run.state.best_validation_loss:
+    is_good = not run.state.diverges(record["validation_loss"])
+    if is_good and record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
