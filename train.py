@@ -2,6 +2,7 @@
 
     python train.py -o runs/ljspeech                                   # start
     python train.py -o runs/ljspeech --resume                          # resume after a stop
+    python train.py -o runs/ljspeech --resume-from best                # go back to the best
     python train.py -o runs/small --hparams batch_size=32,batching_strategy=bucket
     python train.py -o runs/other -c tacotron2.pt --warm_start         # start from its weights
     tensorboard --logdir runs                                          # watch
@@ -64,6 +65,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
     add("--resume", action="store_true", help="from the newest good checkpoint in -o, if any")
+    add("--resume-from", metavar="best|FILE", help="go back to a checkpoint in -o, once")
     add("--new-clips", action="store_true", help="with --resume: allow other clips than before")
     add("--hparams", default="", metavar="name=value,...", help="override hyper-parameters")
     add("--process-timeout", type=float, default=300, help="seconds to wait for the others (300)")
@@ -82,8 +84,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--warm_start takes weights from a checkpoint: name it with -c")
     if args.resume and args.checkpoint_path is not None and not args.warm_start:
         parser.error("--resume finds the checkpoint itself: leave out -c, or leave out --resume")
-    if args.new_clips and not args.resume:
+    if args.new_clips and not (args.resume or args.resume_from):
         parser.error("--new-clips works only with --resume: add --resume, or leave it out")
+    if args.resume_from is not None:
+        if args.checkpoint_path is not None:
+            parser.error("--resume-from names the checkpoint: leave out -c")
+        best = args.output_directory / checkpoint.BEST
+        args.checkpoint_path = best if args.resume_from == "best" else Path(args.resume_from)
+        args.resume = False
     output = args.output_directory.resolve()
     if not (output / args.log_directory).resolve().is_relative_to(output):
         parser.error(
@@ -163,7 +171,7 @@ def build_run(
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Epoch after epoch: plan, train, validate, log, save."""
+    """Epoch after epoch: plan, train, save, validate, log, save that too."""
     hparams, state = run.hparams, run.state
     run.trainer.model.train()
     while state.epoch <= hparams.epochs:
@@ -175,10 +183,12 @@ def train(run: Run, stop: StopRequest) -> None:
         train_epoch(run, stop, clock)
 
         validated = None
-        if state.epoch % hparams.epochs_per_validation == 0:
+        is_due = state.epoch % hparams.epochs_per_validation == 0
+        if is_due:
+            save(run, stop)  # before looking at what was trained, which may fail
             validated = validate(run, stop)
-            if validated is None:
-                save(run, stop)
+            if run.must_stop:
+                stop.exit(run.processes, run.resume_command)
 
         log_epoch(run)
         if validated is not None:
@@ -186,7 +196,7 @@ def train(run: Run, stop: StopRequest) -> None:
 
         state = run.state = state.at_start_of(state.epoch + 1)
         run.must_stop = run.processes.any(stop.signal is not None)
-        if validated is not None or run.must_stop or state.epoch > hparams.epochs:
+        if is_due or run.must_stop or state.epoch > hparams.epochs:
             save(run, stop)
 
 
@@ -261,10 +271,8 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
         return SaidElsewhere("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
-    # A loader's process sends its traceback before the message, and the class's name with it.
-    message = str(failure).strip().splitlines()[-1].removeprefix("errors.UserError: ")
     # The frames of the traceback would keep the loader's processes alive.
-    return UserError(f"no next batch: {message}\n{setup.HOW_TO_CHANGE_CLIPS}")
+    return UserError(f"no next batch: {stopped}\n{setup.HOW_TO_CHANGE_CLIPS}")
 
 
 def main(arguments: list[str] | None = None) -> None:

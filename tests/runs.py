@@ -93,8 +93,8 @@ KILLS = {  # (owner, function, its call), in which or after which the process is
     "inside an epoch": (Trainer, "step", 8, True),
     "before a checkpoint has its name": (files.os, "replace", 4, False),  # after two lists of clips
     "before older checkpoints are removed": (checkpoint, "list_checkpoints", 5, False),
-    "before the best is marked": (checkpoint, "mark_best", 1, False),
-    "after the last checkpoint, before it is marked best": (checkpoint, "mark_best", 2, False),
+    "before the best is marked": (checkpoint, "link_as", 1, False),
+    "after the last checkpoint, before it is marked best": (checkpoint, "link_as", 2, False),
     "after an epoch line": (RunLogger, "log_epoch", 2, True),
     "in validation": (validation, "example_of", 2, False),
     "between validation and its checkpoint": (RunLogger, "log_validation", 1, True),
@@ -130,8 +130,8 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def copied_corpus(corpus, folder: Path) -> Path:
+def copied_corpus(corpus, folder: Path, name: str = "train") -> Path:
     shutil.copytree(corpus.folder, folder)
-    text = corpus.train.read_text().replace(str(corpus.folder), str(folder))
-    (folder / "train.txt").write_text(text)
-    return folder / "train.txt"
+    filelist = folder / f"{name}.txt"
+    filelist.write_text(filelist.read_text().replace(str(corpus.folder), str(folder)))
+    return filelist

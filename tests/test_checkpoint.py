@@ -74,7 +74,7 @@ def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypa
     if not has_links:
         monkeypatch.setattr(os, "link", refuse_links)
     path = checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
-    checkpoint.mark_best(path)
+    checkpoint.link_as("best.pt", path, tmp_path)
     assert os.path.samefile(tmp_path / "best.pt", path) == has_links  # no second copy
     checkpoint.write_checkpoint(tmp_path, state(1) | {"state_dict": {}}, keep=1)
     checkpoint.write_checkpoint(tmp_path, state(2), keep=1)
@@ -86,7 +86,7 @@ def test_later_checkpoints_are_set_aside(tmp_path):
     """A damaged best one, too. Nothing is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
-    checkpoint.mark_best(path)
+    checkpoint.link_as("best.pt", path, tmp_path)
     (tmp_path / "checkpoint_3.pt.superseded").write_text("an earlier one")
     moved = checkpoint.set_aside_newer(tmp_path, 1)
     assert sorted(path.name for path in moved) == [
@@ -95,7 +95,7 @@ def test_later_checkpoints_are_set_aside(tmp_path):
         "checkpoint_3.pt.superseded+",
     ]
     assert (tmp_path / "checkpoint_3.pt.superseded").read_text() == "an earlier one"
-    checkpoint.mark_best(tmp_path / "checkpoint_1.pt")
+    checkpoint.link_as("best.pt", tmp_path / "checkpoint_1.pt", tmp_path)
     assert checkpoint.set_aside_newer(tmp_path, 1) == []
     (tmp_path / "best.pt").unlink()
     (tmp_path / "best.pt").write_bytes(b"damaged")

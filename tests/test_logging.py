@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -136,17 +137,33 @@ def test_metrics_are_on_disk_before_their_size(tmp_path, monkeypatch):
     assert [(found.st_ino, found.st_size) for found in synced] == [(path.stat().st_ino, size)]
 
 
-def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, capfd):
+def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
+    """What waits in memory is written once there is room; of TensorBoard it is lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
+    write, left = os.write, [20]
+
+    def half(file, data):
+        return write(file, data[: left.pop()] if left else data)
+
+    monkeypatch.setattr(os, "write", half)
 
     def full(self, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RecordWriter, "write", full)
-    with pytest.raises(OSError, match="No space left"):
-        logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
+    logger.log_epoch(EPOCH)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # no half line
+    logger.log_steps(1, {str(number): 1.0 for number in range(1000)})
     logger.writer.file_writer.event_writer._async_writer._worker.join()
-    assert "Traceback" not in capfd.readouterr().err
+    logger.log_validation(VALIDATION, example())
+    state = logger.state()
+    printed = capfd.readouterr()
+    assert printed.out.count("until the run is resumed: [Errno 28] No space left") == 1
+    assert "warning: writing 1 lines of metrics.jsonl failed, training continues" in printed.out
+    assert "Traceback" not in printed.err
+    assert [line["kind"] for line in lines(tmp_path)] == ["epoch", "validation"]
+    logger.close()
+    assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
 def event_files(directory) -> set[str]:

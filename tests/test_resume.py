@@ -16,6 +16,7 @@ from helpers import (
     assert_same_run,
     curves,
     flags,
+    kill_self,
     load,
     metrics,
     newest,
@@ -153,6 +154,40 @@ def test_resuming_earlier_checkpoint_sets_later_aside(corpus, whole, tmp_path, c
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
     assert "checkpoint_" in printed.splitlines()[-1]  # there is no best one to name
+
+
+def kill_going_back(step: str) -> None:
+    name, call = {"named": ("link_as", 1), "aside": ("_set_aside", 2)}[step]
+    act_at(checkpoint, name, kill_self, call, after=True)
+
+
+def test_going_back_survives_kills(corpus, tmp_path):
+    """To a checkpoint of another name; the same command again ends in the same state."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
+    shutil.copytree(whole, out)
+    (out / "checkpoint_6.pt").rename(out / "mine.pt")
+    back = flags(out, "", "--resume-from", out / "mine.pt")
+    for hook, step in (
+        (kill_going_back, "named"),
+        (kill_going_back, "aside"),
+        (kill_at, "cutting back"),
+    ):
+        assert Child(back, hook, step).end().code == -signal.SIGKILL
+    assert (out / "checkpoint_6.pt").samefile(out / "mine.pt")
+    ended = Child(back).end()
+    assert ended.code == 0, ended.output
+    assert_same_run(out, whole)
+
+
+def test_copy_under_a_later_number_counts_by_content(copied, capsys):
+    shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
+    train.main(flags(copied, "epochs=5", "--resume"))
+    assert "set aside a later or damaged checkpoint" in capsys.readouterr().out
+    assert (copied / "checkpoint_999.pt.superseded").exists()
+    assert load(newest(copied))["loop"]["epoch"] == 6
+    train.main(flags(copied, "epochs=6", "--resume-from", "best"))
+    assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
 def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):

@@ -385,6 +385,25 @@ def test_loss_not_finite_stops_naming_the_clips(copied, corpus, monkeypatch, cap
     assert all(torch.isfinite(tensor).all() for tensor in saved["state_dict"].values())
 
 
+ONE_BATCH = {"batching_strategy": "random", "dynamic_batch_size": False, "batch_size": 14}
+
+
+@pytest.mark.parametrize("more", [{"iters_per_checkpoint": 1}, ONE_BATCH], ids=str)
+def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
+    """Though weights that diverged were saved, after a step or an epoch's end."""
+    out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
+    message = refused(flags(out, corpus.hparams(**settings)), capsys)
+    assert "training diverged: the loss became" in message
+    assert "in step 2, on these clips" in message
+    assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
+    assert "--hparams learning_rate=3\n" in message
+    assert "--resume-from best" in message
+    saved = [path.name for path in out.glob("*.pt*")]
+    assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
+    train.main(flags(out, "learning_rate=1e-3", "--resume"))
+    assert load(newest(out))["loop"]["epoch"] == 3
+
+
 def state_of(trainer) -> dict:
     weights = dict(trainer.model.named_parameters())
     return copy.deepcopy({"weights": weights, "adam": trainer.optimizer.state_dict()["state"]})

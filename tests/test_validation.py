@@ -1,21 +1,22 @@
 """Validation: its numbers by hand, the same in every run, and what it says of the alignment."""
 
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers import LONG, assert_same, curves, flags, load, metrics, newest
-from runs import refused, run
+from helpers import LONG, assert_same, curves, load, metrics, newest
+from runs import act_at_patched, copied_corpus, run
 from test_train import poison_mel
 
+import train
 from alignment import alignment_sums
 from analysis.same_run import without_times
 from batching import plan_epoch
 from data_utils import TextMelDataset, collate, read_filelist
-from hparams import create_hparams, hparams_from_dict
+from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
-from training import validation
+from training import logging, validation
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -116,33 +117,42 @@ def test_validation_leaves_no_trace(corpus, tmp_path):
     )
 
 
-def test_validation_loss_not_finite_names_the_clips(corpus, tmp_path, monkeypatch, capsys):
-    poison_mel(monkeypatch, "val02.wav")
-    message = refused(flags(tmp_path / "out", corpus.hparams(epochs_per_validation=1)), capsys)
-    assert "validation loss became nan" in message
-    assert f"{corpus.val}:3: " in message
+def fail(*_, **__) -> None:
+    raise ValueError("Audio buffer is not finite everywhere")
 
 
-@pytest.mark.parametrize("allocate", [torch.empty, np.empty])
-def test_too_little_memory_costs_the_sound_alone(
-    allocate, corpus, whole, tmp_path, monkeypatch, capsys
-):
+@pytest.mark.parametrize("what", ["loss", "clip", "alignment_sums", "example_of", "draw_mels"])
+def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch, capsys):
+    """It is a warning that names the cause."""
+    out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
+    if what == "loss":
+        poison_mel(monkeypatch, "val02.wav")
+        message, validations = f"  {corpus.val}:3: ", 0
+    elif what == "clip":
+        clips = copied_corpus(corpus, tmp_path / "clips", "val")
+        clip, corpus = tmp_path / "clips" / "val02.wav", replace(corpus, val=clips)
+        act_at_patched(monkeypatch, train, "validate", clip.unlink, 1)
+        message, validations = f"training continues: {clips}:3: {clip}: no such file", 0
+    else:
+        monkeypatch.setattr(logging if what == "draw_mels" else validation, what, fail)
+        validations = 0 if what == "alignment_sums" else 1
+    run(out, corpus, epochs=2, num_workers=int(what == "clip"))
+    printed = capsys.readouterr().out
+    assert message in printed
+    assert printed.count("warning: ") == 1
+    assert load(newest(out))["loop"]["epoch"] == 3
+    assert len(metrics(out, "validation")) == validations
+
+
+def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    monkeypatch.setattr(validation, "griffin_lim", lambda *_, **__: allocate(2**50))
+    monkeypatch.setattr(validation, "griffin_lim", lambda *_, **__: torch.empty(2**50))
     run(out, corpus, **LONG)
-    assert capsys.readouterr().out.count("warning: too little memory to synthesize") == 2
+    warning = "warning: making the sound of a validation clip failed, training continues: Runtime"
+    assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])
     assert without_times(metrics(out)) == without_times(metrics(whole))
     left, heard = curves(out), curves(whole)
     assert heard.keys() - left.keys() == {"predicted"}
     assert all(left[tag] == heard[tag] for tag in left)
-
-
-def test_without_librosa_validation_has_no_sound(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "librosa", None)  # as if it were not installed
-    assert validation.sound_of(torch.zeros(80, 5), create_hparams()) is None
-    assert capsys.readouterr().out == (
-        "warning: without librosa there is no sound of a validation clip: "
-        "training continues without it\n"
-    )

@@ -6,6 +6,7 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
+import filecmp
 import io
 import math
 import os
@@ -33,6 +34,7 @@ if HAS_PYDANTIC:
 BEST = "best.pt"
 ZIP_BEGINS = b"PK\x03\x04"
 MOST_SHOWN = 10  # problems in a message
+DIVERGED = 100  # times the lowest loss of a step so far
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
 
 
@@ -88,13 +90,18 @@ class LoopState:
     skips_running: Count = 0  # updates skipped since the last one made
     best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
     best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MOST)] = -1
+    lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
     alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """The state before the first batch of an epoch, this one or the next."""
-        kept = ["iteration", "skips_running", "alignment_warned"]
+        kept = ["iteration", "skips_running", "alignment_warned", "lowest_loss"]
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
+
+    def diverges(self, loss: float) -> bool:
+        """Whether a loss is far above the lowest so far; below 1 none is."""
+        return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
         """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
@@ -322,8 +329,8 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
 
 
-def mark_best(path: Path) -> None:
-    """Let `best.pt` be that checkpoint, in one step; it stays when the checkpoint is removed."""
+def link_as(name: str, path: Path, directory: Path) -> None:
+    """Let that name be this checkpoint too, in one step; it stays when the other is removed."""
 
     def link(temporary: Path) -> None:
         try:
@@ -331,22 +338,48 @@ def mark_best(path: Path) -> None:
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
-    write_atomically(path.with_name(BEST), link)
+    write_atomically(directory / name, link)
 
 
 def mark_if_best(found: Checkpoint) -> None:
     """A run may be killed between writing its best checkpoint and marking it."""
     if found.state["loop"]["best_iteration"] == found.state["iteration"]:
-        mark_best(found.path)
+        link_as(BEST, found.path, found.path.parent)
+
+
+def put_in_place(found: Checkpoint, directory: Path) -> Checkpoint:
+    """A checkpoint of any name, as the one of its number; another that has it is set aside."""
+    path = directory / f"checkpoint_{found.state['iteration']}.pt"
+    if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
+        print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
+    if not path.exists():
+        link_as(path.name, found.path.resolve(), directory)
+    return found._replace(path=path)
+
+
+def _set_aside(path: Path) -> Path:
+    return path.rename(unused_name(path.with_name(path.name + ".superseded")))
+
+
+def last_good(directory: Path, diverged: int, best: int) -> Path | None:
+    """The newest checkpoint before the weights of step `diverged`, which gave too high a loss; one
+    of these is set aside, unless they were validated as the best or no other is left."""
+    good, bad = {-1: directory / BEST} if (directory / BEST).exists() else {}, None
+    good |= dict(list_checkpoints(directory))
+    if diverged != best:
+        bad = good.pop(diverged, None)
+    if bad and good:
+        print(f"set aside the checkpoint that diverged: {_set_aside(bad)}")
+    return good[max(good)] if good else None
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
-    """Rename checkpoints after `iteration`, and a damaged `best.pt`, to `*.superseded`.
+    """Rename checkpoints after `iteration`, newest first, and a damaged `best.pt`.
 
     A run that resumes from an earlier one must not find them at its next --resume, and nothing is
     deleted. Returns the new names. UserError if `best.pt` cannot be read: nothing is then renamed.
     """
-    newer = [path for number, path in list_checkpoints(directory) if number > iteration]
+    newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
     best = directory / BEST
     if best.exists():
         try:
@@ -354,7 +387,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
         except DamagedCheckpoint:
             best_iteration = math.inf
         newer += [best] if best_iteration > iteration else []
-    return [path.rename(unused_name(path.with_name(path.name + ".superseded"))) for path in newer]
+    return [_set_aside(path) for path in newer]
 
 
 # ---------------------------------------------------------------------------- load and restore

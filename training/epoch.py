@@ -22,7 +22,7 @@ from hparams import HParams
 from progress import duration
 from training import checkpoint
 from training.checkpoint import LoopState
-from training.distributed import Processes
+from training.distributed import Processes, SaidElsewhere
 from training.logging import DEFAULT_LOGS, OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
@@ -38,6 +38,11 @@ MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stop
 
 class NoNextBatch(Exception):
     """A process could not read its next batch: this one if there is a cause, else another."""
+
+    def __str__(self) -> str:
+        # A loader's process sends its traceback before the message, and the class's name with it.
+        lines = str(self.__cause__).strip().splitlines() or [""]
+        return lines[-1].removeprefix("errors.UserError: ")
 
 
 @dataclass
@@ -173,8 +178,9 @@ def read_pending(run: Run, but: int = 0) -> None:
     newest `but` steps are left for the next call, so that the device has them to work at.
 
     Raises:
-        UserError: on a loss that is not finite, or too many skipped updates in a row. Every
-            checkpoint is from before that, for all is read before one is written.
+        UserError: on a loss that is not finite or far above the lowest so far, or too many skipped
+            updates in a row. Every checkpoint is from before that, for all is read before one is
+            written.
         NoNextBatch: if a process found no next batch. The run then stands before that update.
     """
     count = len(run.pending) - but
@@ -205,21 +211,15 @@ def read_pending(run: Run, but: int = 0) -> None:
 def _add(run: Run, step: PendingStep, row: list[float]) -> None:
     """Add a step's losses, `StepLosses.values`, to the epoch's sums."""
     loss, unpadded, norm, skipped, guided_attention, *_ = row
-    state, clips = run.state, run.clips.training
-    if not math.isfinite(loss):
-        raise UserError(
-            f"the loss became {loss} in step {step.number}, on these clips:\n"
-            f"{clip_names(clips, step.update.clips)}\n"
-            "Listen to them; else lower learning_rate or use precision=fp32. The weights were not "
-            "updated with it, and the last checkpoint is good"
-        )
+    state = run.state
+    if state.diverges(loss):
+        lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
+        raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
+    state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if skipped else 0
     if state.skips_running >= MOST_SKIPS_RUNNING:
-        raise UserError(
-            f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row, the last in step "
-            f"{step.number} on these clips:\n{clip_names(clips, step.update.clips)}\n"
-            "Lower learning_rate or use another precision. The last checkpoint is good"
-        )
+        count = f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row"
+        raise _diverged(run, step, f"{count}, the last in step {step.number}")
     state.skipped_updates += int(skipped)
     state.updates += int(not skipped)
     state.gradient_norm_sum += 0.0 if skipped else norm
@@ -236,6 +236,21 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
         shown["guided_attention"] = guided_attention
     if run.logger is not None and step.number % run.hparams.log_interval == 0:
         run.logger.log_steps(step.number, shown)
+
+
+def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
+    if run.logger is None:
+        return SaidElsewhere("the first process says what diverged")
+    good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
+    return UserError(
+        f"training diverged: {problem}, on these clips:\n"
+        f"{clip_names(run.clips.training, step.update.clips)}\n"
+        f"The last good checkpoint is {good or 'not kept: choose another -o if this stays'}. "
+        "Listen to the clips; else add to the command below\n"
+        f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
+        "or a lower grad_clip_thresh, or precision=fp32. To go back to the checkpoint with the "
+        "lowest validation loss, write --resume-from best in place of --resume"
+    )
 
 
 def log_epoch(run: Run) -> None:

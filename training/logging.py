@@ -1,9 +1,12 @@
 """The output folder of a run and its logs: metrics.jsonl and TensorBoard."""
 
+import contextlib
+import errno
 import json
 import os
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,16 @@ from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # inside the output folder
 SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left alone
+
+
+@contextlib.contextmanager
+def looking(what: str) -> Iterator[None]:
+    """What only shows how training goes may fail: a warning names the cause."""
+    try:
+        yield
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        print(f"warning: {what} failed, training continues: {cause}", flush=True)
 
 
 class OutputFolder:
@@ -72,6 +85,8 @@ class RunLogger:
     the logs are cleared. Event files that are not ours stay as they are. A metrics.jsonl that is
     not what it was at the checkpoint is kept under another name, and a new one is begun
     (`has_lost_metrics`).
+
+    A full disk is a warning: lines wait until they can be written, and TensorBoard gets no more.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -91,6 +106,8 @@ class RunLogger:
         threading.excepthook = _thread_failed
         self.metrics = open(path, "a", encoding="utf-8")  # noqa: SIM115
         self.metrics_checksum = zlib.crc32(path.read_bytes())  # CRC-32 of all that was written
+        self._waiting = b""  # lines that could not be written
+        self._draws = True  # until TensorBoard fails
         self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
@@ -104,8 +121,8 @@ class RunLogger:
     def state(self) -> dict[str, Any]:
         """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
         metrics; all of it on the disk."""
-        self.writer.flush()
-        self.metrics.flush()
+        self._draw("flush")
+        self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size  # deleted or not
@@ -124,54 +141,73 @@ class RunLogger:
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
-        self.writer.add_text("hparams", table, record["iteration"])
+        self._draw("add_text", "hparams", table, record["iteration"])
 
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
         """Training curves by step, to TensorBoard alone."""
         for name, value in values.items():
-            self.writer.add_scalar(f"training/{name}", value, iteration)
+            self._draw("add_scalar", f"training/{name}", value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """One `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
 
-    def log_validation(self, record: dict[str, Any], example: dict[str, Any]) -> None:
-        """One `validation` line, curves, and pictures and sound of one validation clip.
+    def log_validation(self, record: dict[str, Any], example: dict[str, Any] | None) -> None:
+        """One `validation` line, curves, and pictures and sound of one validation clip, if any.
 
         `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
         frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
-        or None if there was too little memory to make it.
+        or None if it could not be made.
         """
         self._write("validation", record)
+        if example is None:
+            return
         iteration, audio = record["iteration"], example["audio"]
-        figures = {
-            "alignment": draw_alignment(example["alignment"]),
-            "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
-            "gate": draw_gate(example["gate_target"], example["gate"]),
-        }
-        for name, figure in figures.items():
-            self.writer.add_figure(name, figure, iteration, close=False)
-        if audio is not None:
-            audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
-            self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
+        with looking("drawing a validation clip"):
+            figures = {
+                "alignment": draw_alignment(example["alignment"]),
+                "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
+                "gate": draw_gate(example["gate_target"], example["gate"]),
+            }
+            for name, figure in figures.items():
+                self._draw("add_figure", name, figure, iteration, close=False)
+            if audio is not None:
+                audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
+                self._draw("add_audio", "predicted", audio, iteration, example["sampling_rate"])
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
-        line = json.dumps({"kind": kind} | record) + "\n"
-        self.metrics.write(line)
-        self.metrics.flush()
-        self.metrics_checksum = zlib.crc32(line.encode(), self.metrics_checksum)
+        self._waiting += (json.dumps({"kind": kind} | record) + "\n").encode()
+        self._write_lines()
         for name, value in record.items():
             if kind != "run" and name not in ("epoch", "iteration"):
                 tag = f"{kind}/{name.removeprefix(kind + '_')}"
-                self.writer.add_scalar(tag, value, record["iteration"])
+                self._draw("add_scalar", tag, value, record["iteration"])
+
+    def _write_lines(self) -> None:
+        file, waiting = self.metrics.fileno(), self._waiting
+        with looking(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
+            if waiting and (written := os.write(file, waiting)) < len(waiting):
+                os.ftruncate(file, os.fstat(file).st_size - written)  # no half line stays
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._waiting = b""
+            self.metrics_checksum = zlib.crc32(waiting, self.metrics_checksum)
+
+    def _draw(self, method: str, *values: Any, **options: Any) -> None:
+        try:
+            if self._draws:
+                getattr(self.writer, method)(*values, **options)
+        except OSError as error:
+            self._draws = False
+            print(f"warning: no more for TensorBoard until the run is resumed: {error}", flush=True)
 
     def close(self) -> None:
-        self.writer.close()
+        self._write_lines()
+        self._draw("close")
         self.metrics.close()
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread may find the disk full. The next write raises that here: it is
-    reported once, as a message and not as the thread's traceback."""
+    """TensorBoard's thread may find the disk full. The next write raises that, which is reported
+    as a message and not as the thread's traceback."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

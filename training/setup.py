@@ -362,8 +362,10 @@ def open_logs(run: Run, start: Start) -> None:
         return
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
-    own = found if found is not None and lies_in(found.path, directory) else None
     remove_leftovers(directory)
+    own = None
+    if found is not None and lies_in(found.path, directory):
+        own = checkpoint.put_in_place(found, directory)
     # Before the logs are cut: killed in between, the next --resume must cut them too.
     for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
         print(f"set aside a later or damaged checkpoint: {moved}")

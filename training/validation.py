@@ -13,11 +13,11 @@ from clip_table import ClipTable
 from data_utils import Batch, make_loader
 from errors import UserError
 from hparams import HParams
-from machine import is_out_of_memory
 from model import Outputs
 from progress import progress_bar
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
+from training.logging import looking
 from training.process import StopRequest
 from training.trainer import hashed_seed
 
@@ -40,74 +40,76 @@ def make_validation_loader(
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
-    first process has. None if a process was asked to stop: all then stop here.
+    first process has. None if a process was asked to stop: all then stop here. None and a warning
+    if it fails: a clip that cannot be read, a loss that is not finite, too little memory.
 
     Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
     unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
-
-    Raises:
-        UserError: naming the clips of a batch whose loss is not finite.
-        NoNextBatch: if a process cannot read its next batch.
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
     example, failure = None, None
-    sums = []  # of each batch: padded loss, unpadded loss, alignment.alignment_sums
-    seen: list[Any] = []  # its number, (clips, frames, steps, symbols), and its clips
+    mine: list[Any] = []  # of each batch: its number, its sizes, its sums
     trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
     try:
         for place in range(max(processes.gather(share))):
-            batch = None
-            if place < share:
-                try:
-                    batch = next(batches)
-                except NoNextBatch as stopped:
-                    failure = stopped
-            if processes.any(failure is not None):
-                raise NoNextBatch from failure and failure.__cause__
             run.must_stop = processes.any(stop.signal is not None)
             if run.must_stop:
                 return None
-            if batch is None:
+            if place >= share or failure is not None:
                 continue
             number = processes.rank + place * processes.world_size
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
-            num_steps = batch.mel.shape[2] // model.n_frames_per_step
-            masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
-            moved = batch.to(trainer.device)
-            with trainer.autocast():
-                outputs = model(moved, masks)
-            losses = trainer.loss(outputs, moved)
-            steps = batch.num_steps(model.n_frames_per_step)
-            aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
-            sums.append(torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]))
-            sizes = (batch.mel_lengths, steps, batch.text_lengths)
-            counts = (len(steps), *(int(lengths.sum()) for lengths in sizes))
-            assert batch.clip_indices is not None  # a loader's batch has them
-            seen.append((number, counts, batch.clip_indices.tolist()))
-            if number == 0:
-                example = example_of(batch, outputs, run.hparams)
+            try:  # the others wait for this process, whatever happens in here
+                batch = next(batches)
+                outputs, sizes, sums = _validate_batch(run, batch, generator)
+                mine.append((number, sizes, sums))
+                if number == 0:
+                    with looking("making pictures and sound of a validation clip"):
+                        example = example_of(batch, outputs, run.hparams)
+            except Exception as error:
+                is_plain = isinstance(error, (UserError, NoNextBatch))
+                failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
             progress.update()
     finally:
         model.train()
         progress.close()
-    rows = torch.stack(sums).double().cpu().tolist() if sums else []
-    mine = [(*of_batch, row) for of_batch, row in zip(seen, rows, strict=True)]
-    found = sorted(batch for some in processes.gather(mine) for batch in some)
-    return _record(run, found), example
+    answers = processes.gather((failure, mine))
+    if failures := [failure for failure, _ in answers if failure is not None]:
+        epoch = run.state.epoch
+        print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
+        return None
+    return _record(run, sorted(batch for _, some in answers for batch in some)), example
+
+
+def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple[Any, ...]:
+    """The model's outputs; (clips, frames, steps, symbols); padded loss, unpadded loss and
+    alignment.alignment_sums."""
+    model, trainer = run.trainer.model, run.trainer
+    num_steps = batch.mel.shape[2] // model.n_frames_per_step
+    masks = model.decoder.draw_masks(num_steps, len(batch.text), generator)
+    moved = batch.to(trainer.device)
+    with trainer.autocast():
+        outputs = model(moved, masks)
+    losses = trainer.loss(outputs, moved)
+    steps = batch.num_steps(model.n_frames_per_step)
+    aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
+    sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
+    if not np.isfinite(sums).all():
+        assert batch.clip_indices is not None  # a loader's batch has them
+        names = clip_names(run.clips.validation, batch.clip_indices.tolist())
+        raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
+    lengths = (batch.mel_lengths, steps, batch.text_lengths)
+    return outputs, (len(steps), *(int(length.sum()) for length in lengths)), sums
 
 
 def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    for _, _, indices, values in found:
-        if not np.isfinite(values).all():
-            names = clip_names(run.clips.validation, indices)
-            raise UserError(f"the validation loss became {values[0]} on these clips:\n{names}")
-    values = np.array([values for *_, values in found])
-    clips, frames, steps, symbols = np.array([sizes for _, sizes, *_ in found]).T
+    values = np.array([sums for *_, sums in found])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in found]).T
     return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
@@ -124,30 +126,18 @@ def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, An
     frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
     steps = -(-frames // hparams.n_frames_per_step)
     predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
+    audio = None
+    with looking("making the sound of a validation clip"):
+        audio = griffin_lim(predicted, hparams, iterations=30)
     return {
         "alignment": outputs.alignments[0, :steps, :symbols].float().cpu().numpy(),
         "target_mel": batch.mel[0, :, :frames].numpy(),
         "predicted_mel": predicted.numpy(),
         "gate": torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
         "gate_target": batch.gate[0, :steps].numpy(),
-        "audio": sound_of(predicted, hparams),
+        "audio": audio,
         "sampling_rate": hparams.sampling_rate,
     }
-
-
-def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
-    """Samples [N] of a log-mel [n_mels, frames], or None and a warning without the package or the
-    memory for it, for nothing that is trained depends on them."""
-    try:
-        return griffin_lim(mel, hparams, iterations=30)
-    except ModuleNotFoundError as error:  # on a GPU machine with cached mels, say
-        problem = f"without {error.name} there is no sound of a validation clip"
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        problem = f"too little memory to synthesize a validation clip of {mel.shape[1]} frames"
-    print(f"warning: {problem}: training continues without it", flush=True)
-    return None
 
 
 def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
@@ -180,6 +170,7 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
             "  4. keep training, if sharpness has been rising; smaller batches give more updates",
             flush=True,
         )
-    if record["validation_loss_unpadded"] < run.state.best_validation_loss:
+    is_good = not run.state.diverges(record["validation_loss"])
+    if is_good and record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
