@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from errors import UserError
 
@@ -34,6 +34,21 @@ OTHER_KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+class Identity(NamedTuple):
+    """Of a file: it changes with the content, also when an older file takes its place."""
+
+    size: int = 0
+    modified: int = 0  # ns
+    changed: int = 0  # ns; also by a new name, owner or mode
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Identity":
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+UNKNOWN = Identity()
 
 
 def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
