@@ -4,6 +4,7 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 
 DEMO_MODEL := demo/run/best.pt
+NUMBERS := --numbers --hparams max_decoder_steps=150
 export TEXT  # through the environment, so that the shell does not expand it
 
 .PHONY: demo test say page
@@ -19,10 +20,10 @@ test: .venv/installed
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
 say: $(DEMO_MODEL) .venv/installed
-	@$(PYTHON) scripts/say.py -- "$$TEXT"
+	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o demo/said
 
 page: $(DEMO_MODEL) .venv/installed
-	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) --numbers --hparams max_decoder_steps=150
+	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) $(NUMBERS)
 
 $(DEMO_MODEL):
 	@echo "$@: no such checkpoint; run make demo first"; exit 1

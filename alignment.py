@@ -1,7 +1,7 @@
 """Alignments in numbers: whether attention follows the text, and a loss that helps it to.
 
-An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text;
-each step's weights add up to 1. Padding, steps or symbols, counts nowhere here.
+An alignment [T, N] holds the attention weights of every decoder step over the symbols of the text,
+which add up to 1. Padding counts nowhere here.
 """
 
 import torch
@@ -14,11 +14,7 @@ FORMED = 0.3  # sharpness from which an alignment has formed; below, attention i
 
 
 def off_diagonal(
-    steps: torch.Tensor,
-    symbols: torch.Tensor,
-    shape: torch.Size,
-    sigma: float,
-    device: torch.device,
+    alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
     """float32 [B, T, N]: how far every step and symbol is from the diagonal, 0 on it, near 1 far.
 
@@ -27,12 +23,12 @@ def off_diagonal(
     deep convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        steps, symbols: int64 [B] of each clip, on the CPU.
-        shape: [B, T, N] of the alignments.
+        alignments: [B, T, N]. steps, symbols: int64 [B] of each clip, on the CPU.
     """
     t, n = (
-        torch.arange(size, device=device) / without_waiting(counts, device)[:, None]
-        for size, counts in ((shape[1], steps), (shape[2], symbols))
+        torch.arange(size, device=alignments.device)
+        / without_waiting(counts, alignments.device)[:, None]
+        for size, counts in zip(alignments.shape[1:], (steps, symbols), strict=True)
     )
     return 1 - torch.exp(-((n[:, None, :] - t[:, :, None]) ** 2) / (2 * sigma**2))
 
@@ -54,7 +50,7 @@ def guided_attention_loss(
     """Attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n], from 0
     to 1. `off_diagonal` has W, the source and the arguments; alignments: [B, T, N].
     """
-    weights = off_diagonal(steps, symbols, alignments.shape, sigma, alignments.device)
+    weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())
 
 
@@ -62,12 +58,9 @@ def alignment_sums(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
     """[3] sums of a batch: the largest weight and the share near the diagonal of real steps, and
-    the number of covered symbols.
-
-    Divided by the numbers of steps and symbols they are sharpness, diagonality (1 minus the guided
-    attention loss; some 0.4 for uniform attention) and coverage.
-    """
+    the number of covered symbols. Divided by the numbers of steps and symbols they are sharpness,
+    diagonality (1 minus the guided attention loss) and coverage."""
     weights = real_weights(alignments, steps, symbols)
-    near = 1 - off_diagonal(steps, symbols, alignments.shape, SIGMA, alignments.device)
+    near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)
     covered = weights.amax(dim=1) >= NOTICED
     return torch.stack([weights.amax(dim=2).sum(), (weights * near).sum(), covered.sum().float()])

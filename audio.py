@@ -1,7 +1,6 @@
 """Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound.
 
-librosa and soundfile are imported where they are used: machines that train from cached mels need
-neither, and programs start faster.
+librosa and soundfile are imported where they are used: training from cached mels needs neither.
 """
 
 import contextlib
@@ -11,12 +10,13 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from errors import UserError
-from files import open_file, write_atomically
+from files import open_file, write_bytes
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
@@ -25,15 +25,12 @@ SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of
 FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
-_MEL_SETTINGS = (
-    *("sampling_rate", "filter_length", "hop_length", "win_length"),
-    *("n_mel_channels", "mel_fmin", "mel_fmax"),
-)
-
 
 def mel_fingerprint(hparams: HParams) -> dict[str, float]:
     """The settings that a log-mel depends on."""
-    return {name: getattr(hparams, name) for name in _MEL_SETTINGS} | {"log_floor": LOG_FLOOR}
+    names = ["sampling_rate", "filter_length", "hop_length", "win_length", "n_mel_channels"]
+    names += ["mel_fmin", "mel_fmax"]
+    return {name: getattr(hparams, name) for name in names} | {"log_floor": LOG_FLOOR}
 
 
 def frame_count(num_samples: int, hparams: HParams) -> int:
@@ -47,8 +44,8 @@ def minimum_samples(hparams: HParams) -> int:
 
 
 @contextlib.contextmanager
-def _open_sound(path: str | Path) -> Iterator:
-    """An open soundfile.SoundFile; UserError, without the path, if there is none to be opened."""
+def _open_sound(path: str | Path, hparams: HParams) -> Iterator[Any]:
+    """An open soundfile.SoundFile whose header suits `hparams`; errors as `read_header`."""
     with open_file(path, "no such file; check the corpus folder and the paths in the list") as file:
         import soundfile
 
@@ -58,77 +55,58 @@ def _open_sound(path: str | Path) -> Iterator:
             reason = getattr(error, "error_string", error)  # without the number of the descriptor
             raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
         with sound:
+            if problem := _header_problem(sound, hparams):
+                raise UserError(problem)
             yield sound
 
 
-def _check_header(sound, hparams: HParams) -> int:
-    """Number of samples, read from the header of an open sound file; errors as `read_header`."""
+def _header_problem(sound: Any, hparams: HParams) -> str | None:
     rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
+    if sound.format not in FORMATS:
+        fix = f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
+        return f"{sound.format_info}, expected WAV or FLAC; convert it: {fix}"
     if sound.channels != 1:
-        raise UserError(
-            f"{sound.channels} channels, expected mono; mix it down: sox in out remix -"
-        )
+        return f"{sound.channels} channels, expected mono; mix down: sox in out remix -"
     if sound.samplerate != rate:
-        raise UserError(
-            f"{sound.samplerate} Hz, expected {rate}; resample it (sox in -r {rate} out) "
-            f"or set sampling_rate={sound.samplerate}"
-        )
+        fix = f"resample it (sox in -r {rate} out) or set sampling_rate={sound.samplerate}"
+        return f"{sound.samplerate} Hz, expected {rate}; {fix}"
     if sound.frames < minimum:
         empty = "empty" if sound.frames == 0 else f"{sound.frames} samples"
-        raise UserError(f"{empty}, expected at least {minimum} samples; leave the clip out")
-    return sound.frames
+        return f"{empty}, expected at least {minimum} samples; leave the clip out"
+    return None
 
 
-def _read_samples(sound, dtype: str) -> np.ndarray:
+def _read_samples(sound: Any, dtype: str) -> np.ndarray:
     """All samples [N] of an open sound file; UserError if it is damaged inside."""
     import soundfile
 
     try:
         return sound.read(dtype=dtype)
     except soundfile.SoundFileError as error:
-        raise UserError(
-            f"not readable as sound to its end ({error}), so truncated or damaged inside; copy or "
-            "convert it again"
-        ) from None
+        found = f"not readable as sound to its end ({error}), so truncated or damaged inside"
+        raise UserError(f"{found}; copy or convert it again") from None
 
 
 def read_header(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a mono WAV or FLAC file, read from its header.
-
-    Raises:
-        UserError: saying what is wrong with the file and how to fix it.
-    """
-    with _open_sound(path) as sound:
-        return _check_header(sound, hparams)
+    """Number of samples of a mono WAV or FLAC file, read from its header. UserError, without the
+    path: what is wrong with the file and how to fix it."""
+    with _open_sound(path, hparams) as sound:
+        return sound.frames
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
-    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
-
-    Raises:
-        UserError: as `read_header`, and for a FLAC that is cut off or damaged inside.
-    """
-    with _open_sound(path) as sound:
-        _check_header(sound, hparams)
+    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; UserError as `read_header`, and
+    for a FLAC that is cut off or damaged inside."""
+    with _open_sound(path, hparams) as sound:
         return torch.from_numpy(_read_samples(sound, "float32"))
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Samples [N] of a clip that is fit for training; every one of them is read.
-
-    They are int16 where the file has 16 bits, else float32 in [-1, 1].
-
-    Raises:
-        UserError: as `read_audio`, and for another format than WAV and FLAC, a file that is cut
-            off, samples that are not finite or outside [-1, 1], and silence throughout.
-    """
-    with _open_sound(path) as sound:
-        if sound.format not in FORMATS:
-            raise UserError(
-                f"{sound.format_info}, expected WAV or FLAC; convert it: "
-                f"ffmpeg -i in -ac 1 -ar {hparams.sampling_rate} out.wav"
-            )
-        num_samples = _check_header(sound, hparams)
+    """Samples [N] of a clip that is fit for training, all of them read: int16 where the file has 16
+    bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a file that is cut off,
+    samples that are not finite or outside [-1, 1], and silence throughout."""
+    with _open_sound(path, hparams) as sound:
+        num_samples = sound.frames
         # 16-bit samples as they are: a third of the time, and a corpus has hours of them.
         dtype = "int16" if sound.subtype == "PCM_16" else "float32"
         samples = _read_samples(sound, dtype)
@@ -162,50 +140,45 @@ def _is_cut_off_wav(path: str | Path) -> bool:
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
     """Write samples [N] as 16-bit WAV, scaled down if louder than 1; UserError if not finite."""
-    import soundfile
-
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
         raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    sound = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
-    soundfile.write(sound, samples / max(peak, 1.0), sampling_rate, subtype="PCM_16", format="WAV")
-    Path(path).write_bytes(sound.getbuffer())
+    write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
 
 
-def copy_part(source: str | Path, path: Path, start: int, stop: int) -> None:
-    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step.
-
-    Format and samples stay bitwise the same; what a WAV holds compressed becomes 16-bit samples.
-    UserError where the source cannot be read or has fewer than `stop` samples.
-    """
+def write_sound(
+    path: str | Path, samples: np.ndarray, sampling_rate: int, kind: str, subtype: str
+) -> None:
+    """Write samples [N] in one step, of a format and subtype as soundfile names them."""
     import soundfile
 
-    with _open_sound(source) as sound:
+    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
+    soundfile.write(content, samples, sampling_rate, subtype, format=kind)
+    write_bytes(path, content.getbuffer())
+
+
+def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
+    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step. They
+    and the format stay bitwise the same; what a WAV holds compressed becomes 16-bit samples."""
+    with _open_sound(source, hparams) as sound:
         subtype = sound.subtype if sound.subtype in EXACT_SUBTYPES else "PCM_16"
-        kind = {"format": sound.format, "subtype": subtype}
         # Whole numbers of 32 bits hold any of fewer bits; float64 any float.
         samples = _read_samples(sound, "float64" if subtype in ("FLOAT", "DOUBLE") else "int32")
-        rate = sound.samplerate
     if len(samples) < stop:
         raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
-    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
-    soundfile.write(content, samples[start:stop], rate, **kind)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
+    write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:
     """Write a log-mel [n_mels, frames] as .npy, in one step."""
     array = io.BytesIO()  # numpy, writing to the disk, would not notice that its last bytes fail
     np.save(array, mel)
-    write_atomically(path, lambda temporary: temporary.write_bytes(array.getbuffer()))
+    write_bytes(path, array.getbuffer())
 
 
 @lru_cache(maxsize=8)
 def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Slaney-scale, Slaney-normalised triangles, float32 [n_mel_channels, filter_length / 2 + 1].
-
-    Computed once for each of the settings.
-    """
+    """Slaney-scale, Slaney-normalised triangles, float32 [n_mels, filter_length / 2 + 1]."""
     import librosa
 
     filters = librosa.filters.mel(
@@ -219,25 +192,10 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
-    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them.
-
-    Periodic Hann window centred in the filter, mirrored ends, magnitude (not power), Slaney mel
-    scale and norm, floor 1e-5.
-
-    Args:
-        samples: float [N] in [-1, 1].
-
-    Returns:
-        float32 [n_mel_channels, 1 + N // hop_length].
-
-    Raises:
-        UserError: on another shape, too few samples to mirror, and samples not in [-1, 1].
-    """
-    if samples.ndim != 1 or len(samples) < minimum_samples(hparams):
-        raise UserError(
-            f"samples of shape {list(samples.shape)}: expected one dimension with at least "
-            f"{minimum_samples(hparams)} samples, half the filter and one"
-        )
+    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them: float32
+    [n_mel_channels, 1 + N // hop_length] of samples [N], `minimum_samples` or more. Periodic Hann
+    window centred in the filter, mirrored ends, magnitude (not power), Slaney mel scale and norm,
+    floor 1e-5. UserError for samples outside [-1, 1]."""
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well
         raise UserError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")

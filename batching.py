@@ -20,7 +20,6 @@ Sources, cited below by these names:
 """
 
 import difflib
-import functools
 import itertools
 import math
 import zlib
@@ -31,16 +30,13 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+Lengths = Sequence[float] | np.ndarray  # one of each clip
+Batches = Sequence[Sequence[int] | np.ndarray]  # indices of the clips in each
 MOST_COUNTED = 10**15  # of any count or length: sums of them stay exact in float64
-LARGEST_FACTOR = 10**6  # the order is random long before
-LARGEST_SEED = 2**64 - 1  # as torch's
 
 
 class BatchingError(ValueError):
-    """Lengths or options that cannot be batched, or a saved position inside another plan.
-
-    The message names each value and what is allowed. Any other exception is a bug.
-    """
+    """Lengths or options that cannot be batched, or a saved position inside another plan."""
 
 
 # ---------------------------------------------------------------------------- the strategies
@@ -58,11 +54,12 @@ class Parameter:
     at_most_clips: bool = False  # no more than there are clips
     at_most: int = MOST_COUNTED  # whatever the clips
     larger_mixes_more: bool = True
+    larger_values: str = "Larger values mix clips more and pad more."
 
     def limits(self, num_clips: int = MOST_COUNTED, batch_size: int = 1) -> tuple[int, int]:
         """The smallest and the largest value allowed."""
         if self.is_factor:
-            return 0, LARGEST_FACTOR
+            return 0, 10**6  # the order is random long before
         most = num_clips if self.at_most_clips else self.at_most
         return batch_size if self.holds_batches else 1, most
 
@@ -73,7 +70,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64
     order: np.ndarray  # [clips] their indices in random order
-    value: float  # of the strategy's parameter; 0 without one
+    value: float  # of the strategy's parameter: a factor is above 0, for 0 is `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -94,15 +91,6 @@ class Strategy:
     source: str
     parameter: Parameter | None = None
 
-    @property
-    def larger_values(self) -> str:
-        """What larger values of the parameter do; empty without one."""
-        if self.parameter is None:
-            return ""
-        if self.parameter.larger_mixes_more:
-            return "Larger values mix clips more and pad more."
-        return "Larger values mix clips less, and more batches are short."
-
 
 FACTOR = Parameter(
     "local_randomization_factor", "local randomization factor", "factor {}", is_factor=True
@@ -115,17 +103,18 @@ NUM_BUCKETS = Parameter(
     "{} classes",
     at_most=10**6,  # an array of their edges is made
     larger_mixes_more=False,
+    larger_values="Larger values mix clips less, and more batches are short.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # by name, in the order of this file
 
 
-def _strategy(name: str, *values: Any, **options: Any) -> Callable[[OrderFunction], OrderFunction]:
-    """Enters the decorated function into REGISTRY; its docstring is the strategy's meaning."""
+def _strategy(name: str, *values: Any) -> Callable[[OrderFunction], OrderFunction]:
+    """Enters a function into REGISTRY; its docstring is the strategy's meaning."""
 
     def enter(order: OrderFunction) -> OrderFunction:
         meaning = " ".join((order.__doc__ or "").split())
-        REGISTRY[name] = Strategy(name, order, meaning, *values, **options)
+        REGISTRY[name] = Strategy(name, order, meaning, *values)
         return order
 
     return enter
@@ -147,8 +136,6 @@ def _sorted(clips: ShuffledClips) -> Order:
 def _semi_sorted(clips: ShuffledClips) -> Order:
     """sorted by length + U(-a/2, a/2), a = (longest - shortest) * factor"""
     x, order = clips.lengths, clips.order
-    if clips.value == 0:
-        return _sorted(clips)
     noise_range = (x.max() - x.min()) * clips.value  # a
     return order[np.argsort(x[order] + noise_range * (clips.rng.random(len(x)) - 0.5))], [0]
 
@@ -158,11 +145,9 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     """sorted by place + U(-a/2, a/2), a = number of clips * factor, where a place is that in the
     sorted order; so clips of rare lengths mix as widely as those of common ones"""
     order, starts = _sorted(clips)
-    if clips.value:
-        noise_range = len(order) * clips.value  # a
-        noise = noise_range * (clips.rng.random(len(order)) - 0.5)
-        order = order[np.argsort(np.arange(len(order)) + noise)]
-    return order, starts
+    noise_range = len(order) * clips.value  # a
+    noise = noise_range * (clips.rng.random(len(order)) - 0.5)
+    return order[np.argsort(np.arange(len(order)) + noise)], starts
 
 
 @_strategy("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
@@ -173,12 +158,10 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     # so noise that only moves clips up mixes most at equal padding. With places in frames, batches
     # of many short clips get the same share of new company as those of few long ones.
     order, starts = _sorted(clips)
-    if clips.value:
-        dynamic = clips.dynamic_batch_size
-        place = np.cumsum(clips.lengths[order]) if dynamic else np.arange(1, len(order) + 1)
-        mean_noise = place[-1] * clips.value / 2
-        order = order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))]
-    return order, starts
+    dynamic = clips.dynamic_batch_size
+    place = np.cumsum(clips.lengths[order]) if dynamic else np.arange(1, len(order) + 1)
+    mean_noise = place[-1] * clips.value / 2
+    return order[np.argsort(place + clips.rng.exponential(mean_noise, len(order)))], starts
 
 
 @_strategy("bucket", "BKT", "Ge21", BUCKET_SIZE)
@@ -218,22 +201,12 @@ def _alternated_sort(clips: ShuffledClips) -> Order:
     x, order = clips.lengths[clips.order], clips.order
     # Bin k (from 0) holds positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
     bin_index = np.arange(len(x)) * int(clips.value) // len(x)
-    by_length = _stable_argsort(np.where(bin_index % 2 == 0, x, -x))
-    return order[by_length[_stable_argsort(bin_index[by_length])]], [0]
+    return order[np.lexsort((np.where(bin_index % 2 == 0, x, -x), bin_index))], [0]
 
 
 def _sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     """`order` sorted by each clip's key, clips of equal key left in their shuffled order."""
-    return np.take(order, _stable_argsort(keys[order]))
-
-
-def _stable_argsort(keys: np.ndarray) -> np.ndarray:
-    """np.argsort(keys, kind="stable"), several times as fast for frames and other small counts."""
-    above = keys - keys.min()
-    if above.max() < 1 << 16:  # numpy sorts 16-bit numbers by radix
-        small = above.astype(np.uint16)
-        keys = small if np.array_equal(small, above) else keys
-    return np.argsort(keys, kind="stable")
+    return order[np.argsort(keys[order], kind="stable")]
 
 
 STRATEGIES = tuple(REGISTRY)
@@ -253,18 +226,15 @@ def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: 
 
 
 class EpochPlan(Sequence[np.ndarray]):
-    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number.
-
-    Args:
-        order: [clips] the clips, batch after batch.
-        starts: [batches] the places in `order` where the batches begin, 0 first.
-    """
+    """An epoch's batches, each an array of clip indices; kept as two arrays, whatever their number:
+    `order` [clips], batch after batch, and `starts` [batches], the places where they begin."""
 
     def __init__(self, order: np.ndarray, starts: np.ndarray):
         self.order, self.starts = order, starts
+        self.sizes = np.diff(starts, append=len(order))  # [batches] clips of each
 
     @classmethod
-    def from_batches(cls, batches: Sequence[Sequence[int] | np.ndarray]) -> "EpochPlan":
+    def from_batches(cls, batches: Batches) -> "EpochPlan":
         """The plan of these batches; ValueError if there is no batch, or an empty one."""
         if isinstance(batches, EpochPlan):
             return batches
@@ -274,12 +244,7 @@ class EpochPlan(Sequence[np.ndarray]):
         order = np.concatenate([np.asarray(batch) for batch in batches])
         return cls(order, np.cumsum(sizes) - sizes)
 
-    @functools.cached_property
-    def sizes(self) -> np.ndarray:
-        """[batches] clips of each."""
-        return np.diff(self.starts, append=len(self.order))
-
-    @functools.cached_property
+    @property
     def batch_of_place(self) -> np.ndarray:
         """[clips] the number of the batch at every place of `order`."""
         return np.repeat(np.arange(len(self)), self.sizes)
@@ -293,6 +258,10 @@ class EpochPlan(Sequence[np.ndarray]):
         start = self.starts[index]
         return self.order[start : start + self.sizes[index]]
 
+    def longest(self, lengths: np.ndarray) -> np.ndarray:
+        """[batches] the longest length in each."""
+        return np.maximum.reduceat(lengths[self.order], self.starts)
+
     def rearranged(self, chosen: np.ndarray) -> "EpochPlan":
         """The batches with these numbers, in this order."""
         sizes = self.sizes[chosen]
@@ -302,7 +271,7 @@ class EpochPlan(Sequence[np.ndarray]):
 
 
 def plan_epoch(
-    lengths: Sequence[float] | np.ndarray,
+    lengths: Lengths,
     batch_size: int,
     strategy: str,
     *,
@@ -317,8 +286,6 @@ def plan_epoch(
     batch_randomization: bool = False,
 ) -> EpochPlan:
     """This epoch's batches: arrays of clip indices in which every clip appears exactly once.
-
-    Every strategy begins with a shuffle, so clips of equal length change places between epochs.
 
     Args:
         lengths: one positive length per clip, in any unit (frames, say).
@@ -336,26 +303,17 @@ def plan_epoch(
     Raises:
         BatchingError: naming the parameter, its value and what is allowed.
     """
+    options = dict(locals())  # the arguments, by name
     x = check_lengths(lengths)
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "strategy": strategy,
-        "seed": seed,
-        "epoch": epoch,
-        "local_randomization_factor": local_randomization_factor,
-        "bucket_size": bucket_size,
-        "num_bins": num_bins,
-        "num_buckets": num_buckets,
-        "dynamic_batch_size": dynamic_batch_size,
-        "batch_capacity": batch_capacity,
-    }
     check_options(options, x)
     chosen = REGISTRY[strategy]
     value = options[chosen.parameter.name] if chosen.parameter else 0
 
     rng = np.random.default_rng(_hashed_seed(seed, epoch))
+    # The shuffle lets clips of equal length change places between epochs, whatever the strategy.
     shuffled = ShuffledClips(x, rng.permutation(len(x)), value, dynamic_batch_size, rng)
-    order, class_starts = chosen.order(shuffled)
+    without_noise = chosen.parameter is FACTOR and value == 0
+    order, class_starts = _sorted(shuffled) if without_noise else chosen.order(shuffled)
     most, capacity = batch_size, math.inf
     if dynamic_batch_size:
         most, capacity = len(x), batch_capacity or batch_size * float(x.max())
@@ -369,7 +327,7 @@ def check_options(options: Mapping[str, Any], lengths: np.ndarray | None = None)
     strategy, batch_size = options["strategy"], options["batch_size"]
     problems = [
         *_count_problems("batch_size", batch_size),
-        *_count_problems("seed", options["seed"], 0, LARGEST_SEED),
+        *_count_problems("seed", options["seed"], 0, 2**64 - 1),  # torch's limit
         *_count_problems("epoch", options.get("epoch", 0), 0),
     ]
     if strategy not in REGISTRY:
@@ -390,19 +348,16 @@ def check_options(options: Mapping[str, Any], lengths: np.ndarray | None = None)
             problems.append(f"{parameter.name}={value}: expected 0 <= factor <= {limits[1]:g}")
     capacity, longest = options["batch_capacity"], 0.0 if lengths is None else float(lengths.max())
     if capacity is not None and not options["dynamic_batch_size"]:
-        problems.append(
-            f"batch_capacity={capacity}: limits dynamic batches only; set dynamic_batch_size=True"
-        )
+        problem = "limits dynamic batches only; set dynamic_batch_size=True"
+        problems.append(f"batch_capacity={capacity}: {problem}")
     elif capacity is not None and not longest <= capacity <= MOST_COUNTED:
-        problems.append(
-            f"batch_capacity={capacity}: expected {longest:.15g}, so that the longest clip fits "
-            f"into a batch, to {MOST_COUNTED:.0e}"
-        )
+        allowed = f"{longest:.15g}, so that the longest clip fits, to {MOST_COUNTED:.0e}"
+        problems.append(f"batch_capacity={capacity}: expected {allowed}")
     if problems:
         raise BatchingError("\n".join(problems))
 
 
-def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
+def check_lengths(lengths: Lengths) -> np.ndarray:
     """`lengths` as a one-dimensional float64 array; BatchingError if one cannot be a length."""
     x = np.asarray(lengths)
     if x.ndim != 1 or x.size == 0 or x.dtype.kind not in "iuf":
@@ -410,10 +365,9 @@ def check_lengths(lengths: Sequence[float] | np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     bad = np.flatnonzero(~((x > 0) & (x <= MOST_COUNTED)))
     if bad.size:
-        raise BatchingError(
-            f"lengths[{bad[0]}]={x[bad[0]]:g}: expected a positive, finite length of at most "
-            f"{MOST_COUNTED:.0e} ({bad.size} of {x.size} are not)"
-        )
+        allowed = f"a positive, finite length of at most {MOST_COUNTED:.0e}"
+        value, count = f"{x[bad[0]]:g}", f"{bad.size} of {x.size}"
+        raise BatchingError(f"lengths[{bad[0]}]={value}: expected {allowed} ({count} are not)")
     return x
 
 
@@ -476,26 +430,20 @@ class PaddingStats:
     largest_batch_frames: float  # max B_j P_j, what memory must hold
 
 
-def padding_stats(
-    lengths: Sequence[float] | np.ndarray,
-    batches: Sequence[Sequence[int] | np.ndarray],
-    frames_per_step: int = 1,
-) -> PaddingStats:
+def padding_stats(lengths: Lengths, batches: Batches, frames_per_step: int = 1) -> PaddingStats:
     """Padding of `batches`; ValueError if there is no batch, or an empty one.
 
     Args:
         lengths: one positive length per clip; frames, where frames_per_step is above 1.
         batches: arrays of indices into `lengths`; an index may occur several times.
         frames_per_step: frames that a decoder makes at each step, so batches are padded to
-            multiples of it. The papers' three rates and lengths leave this out, as their
-            definitions do; time and memory do not.
+            multiples of it, which the papers' three rates and lengths leave out.
     """
     x = check_lengths(lengths)
     _check_count("frames_per_step", frames_per_step, 1)
     plan = EpochPlan.from_batches(batches)
-    sizes, laid_out = plan.sizes, x[plan.order]
-    longest = np.maximum.reduceat(laid_out, plan.starts)
-    real = np.add.reduceat(laid_out, plan.starts)
+    sizes, longest = plan.sizes, plan.longest(x)
+    real = np.add.reduceat(x[plan.order], plan.starts)
     steps = longest if frames_per_step == 1 else np.ceil(longest / frames_per_step)
     padded = steps * frames_per_step
     clips, real_total = int(sizes.sum()), float(real.sum())
@@ -517,14 +465,10 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
-def pair_spread(
-    lengths: Sequence[float] | np.ndarray, batches: Sequence[Sequence[int] | np.ndarray]
-) -> float:
-    """How far apart in length the clips of a batch are: the mean over pairs that share a batch.
-
-    The distance of two clips is that of their ranks by length (equal lengths share their mean
-    rank), in units of the mean distance of any two clips: 1 is what random batches have on
-    average. 0 where no batch holds two clips, or all clips are of one length.
+def pair_spread(lengths: Lengths, batches: Batches) -> float:
+    """How far apart in length the clips of a batch are: the mean over pairs that share a batch of
+    the distance of their ranks by length (equal lengths share their mean rank), in units of that of
+    any two clips. Random batches have 1 on average; clips that are alone or all of one length, 0.
     """
     x = check_lengths(lengths)
     _, label, count = np.unique(x, return_inverse=True, return_counts=True)
@@ -548,11 +492,9 @@ def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
     return total / pairs if pairs else 0.0
 
 
-def pair_novelty(
-    batches: Sequence[Sequence[int] | np.ndarray], before: Sequence[Sequence[int] | np.ndarray]
-) -> float:
-    """Of the pairs of clips that share one of `batches`, the share that shared none `before`, in
-    another plan of the same clips. 1 where no batch holds two clips."""
+def pair_novelty(batches: Batches, before: Batches) -> float:
+    """Of the pairs of clips that share a batch, the share that shared none `before`, in another
+    plan of the same clips. 1 where no batch holds two clips."""
     now, earlier = EpochPlan.from_batches(batches), EpochPlan.from_batches(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
         raise ValueError("batches, before: expected two plans of the same clips")
@@ -569,16 +511,15 @@ def pair_novelty(
 
 
 def cut_evenly(plan: EpochPlan, count: int, lengths: np.ndarray) -> EpochPlan:
-    """The plan's clips cut anew, in their order, into at most `count` batches, of which the largest
-    (clips x longest) is as small as that allows, and no batch has more clips than the plan's. For
-    a plan of at most `count` batches."""
+    """The clips of a plan of at most `count` batches, cut anew in their order into up to `count`.
+    The largest (clips x longest) is as small as possible; none has more clips than one had."""
     x, most = lengths[plan.order], int(plan.sizes.max())
     # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
     # so no more than these are cut with it.
     small = float(x.max())
     starts = _batch_starts(x, most, small)
     if len(starts) > count:
-        large = float((plan.sizes * np.maximum.reduceat(x, plan.starts)).max())
+        large = float((plan.sizes * plan.longest(lengths)).max())
         starts = _batch_starts(x, most, large)
         while large - small > 1e-4 * large:
             middle = (small + large) / 2
@@ -598,10 +539,9 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     An update of the weights takes `batches_per_update` batches, K. The finished batches are ranked
     by length and cut into groups of K, so processes that share an update do not wait for each
-    other. The last group, the shortest, may have fewer than K; its clips are then cut anew, into up
-    to K smaller batches of similar padded size. Of W processes each takes every W-th batch of an
-    update, from its rank on, and W divides K: the number of processes does not change what an
-    update is made of. A rank may have no batch of the last group.
+    other. Where the last group, the shortest, has fewer than K, its clips are cut anew into up to K
+    batches of similar padded size. Of W processes, where W divides K, each takes every W-th batch
+    of an update, so their number does not change what an update is made of.
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
@@ -616,7 +556,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[float] | np.ndarray,
+        lengths: Lengths,
         batch_size: int,
         strategy: str,
         *,
@@ -626,8 +566,6 @@ class LengthBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
         **options: Any,
     ):
-        if "epoch" in options:
-            raise TypeError("epoch: call set_epoch instead")
         _check_count("world_size", world_size)
         _check_count("rank", rank, 0, world_size - 1)
         _check_count("random_epochs", random_epochs, 0)
@@ -649,11 +587,10 @@ class LengthBatchSampler(Sampler[list[int]]):
         position inside it; any other call starts at the first batch."""
         if epoch != self._loaded_epoch:
             self._plan(epoch, start=0)
-        self._loaded_epoch = None
-        self._iterated = False
+        self._loaded_epoch, self._iterated = None, False
 
     def _plan(self, epoch: int, start: int) -> None:
-        self.epoch, self.start = epoch, start
+        self.epoch, self.start, self._iterated = epoch, start, False
         self.plan, self.update_starts = self._in_updates(self.plan_of(epoch))
 
     def plan_of(self, epoch: int) -> EpochPlan:
@@ -669,8 +606,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         size = self.batches_per_update
         if size == 1:
             return plan, np.arange(len(plan))
-        longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
-        ranked = np.argsort(-longest, kind="stable")
+        ranked = np.argsort(-plan.longest(self.lengths), kind="stable")
         in_whole_groups = len(ranked) // size * size
         by_length = plan.rearranged(ranked[:in_whole_groups])
         if in_whole_groups < len(ranked):
@@ -728,8 +664,7 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     def state_dict(self, batches_trained: int) -> dict[str, int]:
         """Where to resume: after `batches_trained` of this epoch's batches, of all ranks, as the
-        *trainer* counts them, for a loader takes batches ahead of time. Whole updates; the number
-        of ranks may change."""
+        *trainer* counts them, for a loader takes batches ahead of time."""
         if batches_trained != len(self.plan):
             self.update_at(batches_trained)
         return {
@@ -740,12 +675,8 @@ class LengthBatchSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume inside the saved epoch.
-
-        Raises:
-            BatchingError: if some of its batches were trained and the plan is not the one saved:
-                the rest of another plan would repeat some clips and leave out others.
-        """
+        """Resume inside the saved epoch. BatchingError if the plan is another and batches were
+        trained: the rest of it would repeat some clips and leave out others."""
         self._plan(state["epoch"], start=state["batches_trained"])
         if state["batches_trained"] > 0 and self._checksum() != state["plan_checksum"]:
             raise BatchingError(
@@ -753,7 +684,7 @@ class LengthBatchSampler(Sampler[list[int]]):
                 f"{state['num_batches']} batches, but these clips and batching options plan other "
                 "batches: resume with the same ones, or start the epoch over"
             )
-        self._loaded_epoch, self._iterated = state["epoch"], False
+        self._loaded_epoch = state["epoch"]
 
     def _checksum(self) -> int:
         checksum = zlib.crc32(self.lengths.tobytes(), self.batches_per_update)

@@ -3,9 +3,8 @@
 A step is some fifty small operators, which a GPU runs faster than the host launches them. A graph
 launches those of CHUNK steps at once, and the host checks after each chunk whether all texts have
 ended. Operators, shapes and order are those of the readable loop, so results are bitwise the same.
-
-A graph fits one number of texts and of symbols. Capturing one takes about as long as launching
-CHUNK steps of the hundreds that a text has, so each batch is captured anew and no graph is kept.
+A graph fits one number of texts and symbols; capturing it takes about as long as launching CHUNK of
+the hundreds of steps that a text has, so each batch is captured anew.
 """
 
 import contextlib
@@ -29,42 +28,35 @@ def free_running(
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,
+    repeated: Callable[[Callable, torch.device], Iterator] | None = None,
 ) -> Iterator[SpokenSteps]:
-    """`model.free_running`, several steps at a time on a GPU, one at a time elsewhere and under
-    autocast, whose copies of weights must not belong to a graph."""
-    if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
-        return in_chunks(decoder, memory, mask, dropout_masks, max_steps, replayed)
-    return model.free_running(decoder, memory, mask, dropout_masks, max_steps)
+    """`model.free_running` in chunks of CHUNK steps on a GPU, the last one cut at `max_steps`; one
+    step at a time elsewhere and under autocast, whose copies of weights must not belong to a graph.
 
-
-def in_chunks(
-    decoder: Decoder,
-    memory: torch.Tensor,
-    mask: torch.Tensor,
-    dropout_masks: DropoutMasks,
-    max_steps: int,
-    repeated: Callable[[Callable, torch.device], Iterator],
-) -> Iterator[SpokenSteps]:
-    """The same in chunks of CHUNK steps, the last one cut at `max_steps`.
-
-    Each chunk reads and writes the same tensors, and `repeated(make_steps, device)` yields its
-    results, each of which the next may overwrite.
+    Each chunk reads and writes the same tensors. `repeated(make_steps, device)`, by default
+    `replayed` on a GPU, may overwrite a result by the next.
     """
+    if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
+        repeated = repeated or replayed
+    if repeated is None:
+        yield from model.free_running(decoder, memory, mask, dropout_masks, max_steps)
+        return
     processed_memory = decoder.attention_layer.memory_layer(memory)
     first_state = decoder.initial_state(memory)
     last_frames = memory.new_zeros(len(memory), decoder.frame_dim)
-    keep = tuple(
-        None if kept is None else kept.new_ones(CHUNK, *kept.shape[1:])
-        for kept in dropout_masks.prenet
+    first, second = (
+        None if mask is None else mask.new_ones(CHUNK, *mask.shape[1:])
+        for mask in dropout_masks.prenet
     )
+    masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
         frames, state, made = last_frames, first_state, []
         for t in range(CHUNK):
-            step_keep = tuple(None if kept is None else kept[t] for kept in keep)
-            prenet_output = decoder.prenet(frames, step_keep)
+            keep = masks.at(t)
+            prenet_output = decoder.prenet(frames, keep.prenet)
             frames, gate, state = decoder.step(
-                prenet_output, state, memory, processed_memory, mask, None, None
+                prenet_output, state, memory, processed_memory, mask, keep
             )
             made.append((frames, gate, state.alignment))
         for before, after in zip((last_frames, *first_state), (frames, *state), strict=True):
@@ -74,13 +66,10 @@ def in_chunks(
     results = repeated(make_steps, memory.device)
     for start in range(0, max_steps, CHUNK):
         count = min(CHUNK, max_steps - start)
-        for chunk, whole in zip(keep, dropout_masks.prenet, strict=True):
+        for chunk, whole in zip(masks.prenet, dropout_masks.prenet, strict=True):
             if chunk is not None and whole is not None:
                 chunk[:count] = whole[start : start + count]
         yield SpokenSteps(*(steps[:count].clone() for steps in next(results)))
-
-
-# ---------------------------------------------------------------------------- the graph
 
 
 def replayed(function: Callable, device: torch.device) -> Iterator:

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,8 @@ class Clip:
 
 
 def clip_id(path: str) -> str:
-    """The name of a clip's file without folder and suffix, as Path.stem, but ten times as fast."""
-    name = path.rpartition("/")[2]
-    dot = name.rfind(".")
-    return name[:dot] if 0 < dot < len(name) - 1 else name
+    """The name of a clip's file without folder and suffix."""
+    return PurePath(path).stem
 
 
 class ClipTable:

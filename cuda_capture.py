@@ -7,17 +7,13 @@ import torch
 
 
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
-    """A graph of what `function()` launches, and what it returned: a replay writes those tensors.
-
-    The function must draw no random numbers and not wait for the GPU. It is captured on `stream`,
-    and nothing of it is run.
+    """A graph of what `function()` launches on `stream`, and its result, which a replay rewrites.
+    The function must draw no random numbers and not wait for the GPU.
 
     Where CUDA breaks a capture off, torch's capture_end raises before it has cleaned up (seen in
     torch 2.11 and 2.13): `stream` would stay the current one, the generator would never draw again
     (2.11), memory used on two streams would never be freed, and empty_cache would raise. So the
-    capture gets its own generator state and memory pool.
-
-    Raises any exception, from the function or torch, if it cannot be captured.
+    capture gets its own generator state and memory pool. Raises what the function or torch does.
     """
     device = stream.device
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()

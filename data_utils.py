@@ -9,9 +9,9 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +29,59 @@ from audio import (
 )
 from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path, write_table
 from errors import UserError
-from files import map_in_threads, numbered_lines, open_file, write_atomically
+from files import map_in_threads, numbered_lines, open_file, write_bytes
 from hparams import HParams
 from progress import progress_bar
 from text import can_be_spoken, text_to_sequence
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
-MOST_PROBLEMS_SHOWN = 20
 LONG = 5  # times the median: clips longer than this are warned of
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
-Numbered = tuple[int, str]  # a line with its number
 
 
 # ---------------------------------------------------------------------------- filelists
 
 
-def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
+def read_filelist(
+    filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
+) -> ClipTable:
     """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
     Fields are split on every `|` and stripped; relative paths start at the working directory.
     Lengths come from the files' headers. Seconds, where given, must agree with them to half a
-    sample and one in a million, or to the frame of a cached mel.
+    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
+    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
 
-    Args:
-        new_run: check all samples or mel values too, and refuse texts without a letter.
-
-    Raises:
-        UserError: one message with every bad line, its number, the problem and how to fix it.
+    UserError: one message with every bad line, its number, the problem and how to fix it.
     """
-    numbered, problems = _lines(filelist), []
+    numbered = numbered_lines(
+        filelist,
+        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+        "--hparams training_files=...,validation_files=...",
+    )
+    if only is not None:
+        numbered = [line for line in numbered if line[0] in only]
+    problems, settings = [], mel_fingerprint(hparams)
+    problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
+
+    def length_or_problem(numbered_line: tuple[int, str]) -> int | UserError:
+        path = ""
+        try:
+            path, _, seconds = split_filelist_line(numbered_line[1])
+            if not hparams.load_mel_from_disk:
+                return sound_length(path, seconds, hparams, new_run)
+            if problem := problem_of(Path(path).parent):
+                fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
+                raise UserError(f"mels {problem}; {fix}")
+            return mel_length(path, seconds, hparams, new_run)
+        except UserError as error:
+            return UserError(f"{path}: {error}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
-        for (number, line), frames in _read_lengths(numbered, hparams, new_run):
+        progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
+        lengths = map_in_threads(length_or_problem, numbered)
+        for (number, line), frames in zip(progress, lengths, strict=True):
             where = f"{filelist}:{number}"
             try:
                 path, text, _ = split_filelist_line(line)
@@ -84,17 +104,9 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     return table
 
 
-def _lines(filelist: str | Path) -> list[Numbered]:
-    return numbered_lines(
-        filelist,
-        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
-        "--hparams training_files=...,validation_files=...",
-    )
-
-
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """One message about all the bad lines of a file, to be raised."""
-    shown = problems[:MOST_PROBLEMS_SHOWN]
+    shown = problems[:20]
     if len(problems) > len(shown):
         shown.append(f"... and {len(problems) - len(shown)} more")
     return UserError(
@@ -107,70 +119,37 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
         raise UserError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
-    if len(parts) == 2:
-        return parts[0], parts[1], None
     try:
-        return parts[0], parts[1], float(parts[2])
+        return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
     except ValueError:
         raise UserError(f"seconds {parts[2]!r}, expected a number") from None
 
 
-def _read_lengths(
-    numbered: list[Numbered], hparams: HParams, read_contents: bool
-) -> Iterator[tuple[Numbered, int | UserError]]:
-    """Each line of a filelist, and its clip's frames or what is wrong with the clip."""
-    problem_of = lru_cache(lambda folder: mel_settings_problem(folder, hparams))
-
-    def length_or_problem(numbered_line: Numbered) -> int | UserError:
-        path = ""
-        try:
-            path, _, seconds = split_filelist_line(numbered_line[1])
-            if not hparams.load_mel_from_disk:
-                return _sound_length(path, seconds, hparams, read_contents)
-            if problem := problem_of(Path(path).parent):
-                raise UserError(
-                    f"mels {problem}; set those, or cache the mels again: "
-                    "prepare_ljspeech.py --cache-mels"
-                )
-            return _mel_length(path, seconds, hparams, read_contents)
-        except UserError as error:
-            return UserError(f"{path}: {error}" if path else str(error))
-
-    progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-    return zip(progress, map_in_threads(length_or_problem, numbered), strict=True)
-
-
-def _sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     if path.endswith(".npy"):
         raise UserError("a cached mel; read it with load_mel_from_disk=True")
-    if read_contents:
-        num_samples = len(read_checked(path, hparams))
-    else:
-        num_samples = read_header(path, hparams)
+    whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
-    if seconds is not None and not abs(seconds - num_samples / rate) <= 0.5 / rate + 1e-6:
+    if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         raise UserError(
-            f"{seconds:.6f} seconds in the list, {num_samples / rate:.6f} in the file; the "
-            "clip changed after the list was made: make the list again"
+            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; the clip changed "
+            "after the list was made: make the list again"
         )
-    return frame_count(num_samples, hparams)
+    return frame_count(whole, hparams)
 
 
-def _mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
-    if seconds is not None:
-        samples = round(seconds * hparams.sampling_rate) if 0 <= seconds < 1e9 else -1
-        if mel.shape[1] != frame_count(samples, hparams):
-            raise UserError(
-                f"{mel.shape[1]} frames, not the {seconds:.6f} seconds in the list; "
-                "cache the mels and make the list again"
-            )
+    rate, num_frames = hparams.sampling_rate, mel.shape[1]
+    samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
+    if seconds is not None and num_frames != frame_count(samples, hparams):
+        listed = f"{seconds:.6f} seconds in the list"
+        fix = "cache the mels and make the list again"
+        raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
-        raise UserError(
-            f"frame {frame} holds nan or infinity, expected finite numbers; cache the mels again"
-        )
-    return mel.shape[1]
+        raise UserError(f"frame {frame} holds nan or infinity; cache the mels again")
+    return num_frames
 
 
 def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
@@ -181,26 +160,24 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"not a .npy array ({error}); cache the mels again") from None
     found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "an archive of arrays"
-    if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
-        raise UserError(
-            f"{found}, expected float32 ({hparams.n_mel_channels}, frames); cache the mels again"
-        )
+    bands = hparams.n_mel_channels
+    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
     return mel
 
 
-def mel_settings_problem(folder: Path, hparams: HParams) -> str | None:
-    """How the audio settings that the mels in `folder` were made with differ from `hparams`."""
-    wanted = mel_fingerprint(hparams)
+def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
+    """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
-        made = json.loads((folder / MEL_SETTINGS_FILE).read_text(encoding="utf-8"))
-        differing = [
-            f"{name}={made.get(name)}, this run has {wanted[name]}"
-            for name in wanted
-            if made.get(name) != wanted[name]
-        ]
-    except (OSError, ValueError, AttributeError):
-        return f"settings unknown, no readable {MEL_SETTINGS_FILE} beside the mels"
-    return "made with " + "; ".join(differing) if differing else None
+        made = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return f"made with unknown settings, no readable {path.name} beside them"
+    differing = [
+        f"{name}={made.get(name)}, this run has {value}"
+        for name, value in wanted.items()
+        if made.get(name) != value
+    ]
+    return "made with " + "; ".join(differing) if differing else ""
 
 
 def warn_of_long_clips(
@@ -208,11 +185,10 @@ def warn_of_long_clips(
 ) -> str | None:
     """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
     lengths = np.asarray(seconds)
-    median = float(np.median(lengths)) if len(lengths) else 0.0
-    long = int((lengths > LONG * median).sum())
+    median = float(np.median(lengths))
+    long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
     if not long:
         return None
-    longest = int(lengths.argmax())
     return (
         f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
         f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
@@ -231,7 +207,7 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
-    write_atomically(path, lambda temporary: temporary.write_text(content.getvalue(), "utf-8"))
+    write_bytes(path, content.getvalue().encode())
 
 
 # ---------------------------------------------------------------------------- kept tables
@@ -256,17 +232,14 @@ def table_key(filelist: str | Path, hparams: HParams) -> dict[str, Any]:
 
 
 def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """The table beside a filelist, if it is whole and made from this very list and settings, as
-    are the mels in it."""
+    """The table beside a filelist, if it, and the mels in it, were made with these settings."""
     try:
         table = read_table_file(table_path(filelist), table_key(filelist, hparams))
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
-    if hparams.load_mel_from_disk:
-        folders = {os.path.dirname(path) for path in table.paths()}
-        if any(mel_settings_problem(Path(folder), hparams) for folder in folders):
-            return None
-    return table
+    mels = table.paths() if hparams.load_mel_from_disk else ()
+    files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
+    return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
@@ -303,17 +276,9 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
     """The table after checking these clips as a new run does; errors as `read_filelist`."""
-    lines = dict(_lines(table.filelist))
-    chosen = [(int(i), lines[int(table.lines[i])]) for i in changed]
-    frames, problems = {}, []
-    for (index, _), found in _read_lengths(chosen, hparams, read_contents=True):
-        if isinstance(found, UserError):
-            problems.append(f"{table[index].where}: {found}")
-        else:
-            frames[index] = found
-    if problems:
-        raise lines_refused(table.filelist, problems, len(table))
-    return table.with_frames(frames)
+    lines = set(table.lines[changed].tolist())
+    read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
+    return table.with_frames(dict(zip(changed.tolist(), read.num_frames.tolist(), strict=True)))
 
 
 def checked_clips(
@@ -321,11 +286,8 @@ def checked_clips(
 ) -> ClipTable:
     """The clips of a list, from its table where that is current; errors as `read_filelist`.
 
-    With a table no clip is opened but those whose files have changed since, by their times. Without
-    one every clip is looked at, of a new run to its end, and the table is made.
-
-    Args:
-        looked_at: another process has just looked for changed files.
+    With a table no clip is opened but those whose files have changed since, by their times, unless
+    another process has just `looked_at` them. Without one every clip is, and the table is made.
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):
@@ -356,10 +318,8 @@ class TextMelDataset(Dataset):
         try:
             mel = self._mel(clip.path)
             if mel.shape[1] != clip.num_frames:
-                raise UserError(
-                    f"{mel.shape[1]} frames, but {clip.num_frames} when the run began; the file "
-                    "changed during the run: start it again"
-                )
+                counts = f"{mel.shape[1]} frames, but {clip.num_frames} when the run began"
+                raise UserError(f"{counts}; the file changed during the run: start it again")
         except UserError as error:
             raise UserError(f"{clip.where}: {clip.path}: {error}") from None
         return torch.tensor(list(clip.symbols)), mel, index
@@ -393,10 +353,8 @@ class Batch:
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Text, mel and gate on `device`; packing and messages need the rest on the CPU.
-
-        From pinned memory nothing waits here: the copy runs beside the kernels queued so far, and
-        those queued later wait for it."""
+        """Text, mel and gate on `device`; packing and messages need the rest on the CPU. From
+        pinned memory the copy runs beside the kernels queued so far, and later ones wait for it."""
         device = torch.device(device)
         if device.type != "cuda":
             return self._with(lambda tensor: tensor.to(device))
@@ -408,8 +366,7 @@ class Batch:
             tensor.record_stream(using)  # once freed, not overwritten before it has been used
         return moved
 
-    def pin_memory(self) -> "Batch":
-        """Called by a DataLoader with pin_memory=True."""
+    def pin_memory(self) -> "Batch":  # which a DataLoader with pin_memory=True calls
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
@@ -421,30 +378,23 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class TextMelCollate:
-    """Pads items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in their order."""
-
-    def __init__(self, n_frames_per_step: int = 1):
-        self.n_frames_per_step = n_frames_per_step
-
-    def __call__(self, items: Sequence[tuple]) -> Batch:
-        texts, mels = [item[0] for item in items], [item[1] for item in items]
-        text_lengths = torch.tensor([len(text) for text in texts])
-        mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
-        num_steps = -(-int(mel_lengths.max()) // self.n_frames_per_step)
-        mel = torch.zeros(len(items), mels[0].shape[0], num_steps * self.n_frames_per_step)
-        for row, item in zip(mel, mels, strict=True):
-            row[:, : item.shape[1]] = item
-        last_step = (mel_lengths - 1) // self.n_frames_per_step
-        indices = torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None
-        return Batch(
-            text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
-            text_lengths=text_lengths,
-            mel=mel,
-            gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
-            mel_lengths=mel_lengths,
-            clip_indices=indices,
-        )
+def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
+    """Items (text [T_in], mel [n_mels, T], optionally index), padded, in their order."""
+    texts, mels = [item[0] for item in items], [item[1] for item in items]
+    mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
+    num_steps = -(-int(mel_lengths.max()) // n_frames_per_step)
+    mel = torch.zeros(len(items), mels[0].shape[0], num_steps * n_frames_per_step)
+    for row, item in zip(mel, mels, strict=True):
+        row[:, : item.shape[1]] = item
+    last_step = (mel_lengths - 1) // n_frames_per_step
+    return Batch(
+        text=torch.nn.utils.rnn.pad_sequence(texts, batch_first=True).long(),
+        text_lengths=torch.tensor([len(text) for text in texts]),
+        mel=mel,
+        gate=(torch.arange(num_steps) >= last_step[:, None]).float(),
+        mel_lengths=mel_lengths,
+        clip_indices=torch.tensor([item[2] for item in items]) if len(items[0]) > 2 else None,
+    )
 
 
 def synthetic_batch(
@@ -459,7 +409,7 @@ def synthetic_batch(
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)
     ]
-    return TextMelCollate(hparams.n_frames_per_step)(items)
+    return collate(items, hparams.n_frames_per_step)
 
 
 def _start_worker(_worker_id: int) -> None:
@@ -492,7 +442,7 @@ def make_loader(
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
-        collate_fn=TextMelCollate(hparams.n_frames_per_step),
+        collate_fn=partial(collate, n_frames_per_step=hparams.n_frames_per_step),
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,

@@ -1,12 +1,11 @@
 """What every program sets before torch is imported. Programs import this first.
 
-Idle OpenMP threads sleep instead of spinning, which on a busy machine slows each other down.
-
-Ctrl-C ends a program with one line and exit code 130, during imports too, where KeyboardInterrupt
-may be lost in a library's C code. Output that nobody reads any more (`| head`) ends it quietly,
-with exit code 141. A full disk is one line, and so is a missing package, with the requirements file
-that lists it. Descriptors that the caller closed (`>&-`) lead to /dev/null: otherwise the next file
-opened would get their number, and terminal output.
+Idle OpenMP threads sleep instead of spinning. Ctrl-C ends a program with one line and exit code
+130, during imports too, where KeyboardInterrupt may be lost in a library's C code. Output that
+nobody reads any more (`| head`) ends it quietly, with exit code 141. One line, and no traceback, is
+what the user can fix: a UserError, what the system refuses, a full disk, a missing package with its
+requirements file. Descriptors that the caller closed (`>&-`) lead
+to /dev/null: the next file opened would get their number, and terminal output.
 """
 
 import atexit
@@ -51,6 +50,10 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         sys.exit(128 + signal.SIGPIPE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         _say(f"{error}; make room")  # on the disk of a file, or of what is printed
+        sys.exit(1)
+    kinds = {base.__name__ for base in kind.__mro__}  # by name: their modules import much
+    if kinds & {"UserError", "BatchingError", "OSError"} and "BrokenPipeError" not in kinds:
+        _say(str(error))
         sys.exit(1)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0].replace("_", "-")

@@ -2,8 +2,5 @@
 
 
 class UserError(ValueError):
-    """A mistake in the user's input or files: programs print the message and end.
-
-    The message names the file and line or the setting, its value, what was expected and how to
-    fix it. Any other exception is a bug of this recipe and keeps its traceback.
-    """
+    """A mistake in the user's input or files: programs print the message and end. It names the file
+    and line or the setting, its value, what was expected and how to fix it."""

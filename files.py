@@ -113,21 +113,20 @@ def parse_json(text: str | bytes) -> Any:
 
 def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
-
-    Raises:
-        UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it.
-    """
+    UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it."""
     try:
         content = read_bytes(path, LARGEST_TEXT, if_missing)
+        encoding, note = "LATIN1", " (if it is Latin-1)"
         if b"\0" in content[:4]:  # the other half of an ASCII character
-            wide = "UTF-32" if b"\0\0" in content[:4] else "UTF-16"
-            raise UserError(f"{wide} text, expected UTF-8; {_conversion(path, wide)}")
+            encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
+            raise UnicodeDecodeError("utf-8", content, 0, 1, f"{encoding} text")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
+        source, target = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
         raise UserError(
-            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); "
-            f"{_conversion(path, 'LATIN1')} (if it is Latin-1)"
+            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it: "
+            f"iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
         ) from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
@@ -138,18 +137,11 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _conversion(path: str | Path, encoding: str) -> str:
-    file = shlex.quote(str(path))
-    return f"convert it: iconv -f {encoding} -t UTF-8 {file} > {shlex.quote(f'{path}.utf8')}"
-
-
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """`function` of every item, in order, computed several at a time, few of them ahead.
-
-    A caller that stops early waits only for those, and a long list takes no more memory.
-    """
+    """`function` of every item, in order, computed several at a time, few of them ahead: a caller
+    that stops early waits only for those, and a long list takes no more memory."""
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
         try:
@@ -165,10 +157,8 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place.
-
-    Whatever happens meanwhile, `path` is the old file or the whole new one.
-    """
+    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
+    `path` is the old file or the whole new one, whatever happens."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -181,10 +171,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | Path, content: bytes | memoryview) -> None:
+    write_atomically(path, lambda file: file.write_bytes(content))
+
+
 def write_json(path: str | Path, value: object) -> None:
     """`value` as indented JSON, in one step."""
-    text = json.dumps(value, indent=2) + "\n"
-    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -26,10 +26,8 @@ if HAS_PYDANTIC:
     import pydantic
 
 
-def limits(**bounds: Any) -> Any:
-    """Bounds of a setting's values, which pydantic checks where it is installed."""
-    return pydantic.Field(**bounds) if HAS_PYDANTIC else None
-
+# Bounds of a setting's values, which pydantic checks where it is installed.
+limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
 # The upper bounds are far above what anyone uses, and below what breaks arrays or the machine.
 Count = Annotated[int, limits(ge=1, le=10**12)]
@@ -134,27 +132,18 @@ class HParams:
     postnet_n_convolutions: Annotated[int, limits(ge=2, le=100)] = 5  # postnet convolutions
 
     def __post_init__(self) -> None:
-        _refuse([*_field_problems(vars(self)).values()] or _rule_problems(self))
+        _refuse([*_field_problems(vars(self)).values()] or [*_rule_problems(self)])
 
 
+TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-WORDS = {  # of pydantic's messages
-    "Input should": "must",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-
 
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16",
-    "dynamic_loss_scaling": "precision=fp16 always scales dynamically",
     "distributed_run": "use torchrun: torchrun --nproc-per-node 4 train.py ...",
-    "dist_backend": "NCCL on GPUs, gloo on CPUs",
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
-    "cudnn_enabled": "always on",
-    "cudnn_benchmark": "always off: batches vary in length",
     "max_wav_value": "samples are read in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every step",
 }
@@ -162,7 +151,6 @@ NVIDIA_ONLY = {
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
-
     `@path` stands for the overrides in that file, one a line; `#` at the beginning of a line or
     after a blank begins a comment.
 
@@ -175,21 +163,11 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     places: dict[str, str] = {}
     entries, problems = _split_overrides(overrides or "")
     for place, entry in entries:
-        name, equals, text = (part.strip() for part in entry.partition("="))
-        if not equals:
-            problems.append(f"{place}{name!r}: expected name=value, such as batch_size=32")
-        elif name in NVIDIA_ONLY:
-            problems.append(f"{place}{name}: leave it out; {NVIDIA_ONLY[name]}")
-        elif name not in _types():
-            near = difflib.get_close_matches(name, _types(), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
-            problems.append(f"{place}{name}: no hyper-parameter has this name{hint}")
-        else:
-            places[name] = place
-            try:
-                given[name] = _convert(text, _types()[name])
-            except ValueError as error:
-                problems.append(f"{place}{name}={text}: {error}")
+        try:
+            name, value = _parse(entry)
+            given[name], places[name] = value, place
+        except ValueError as error:
+            problems.append(f"{place}{error}")
     wrong = [
         f"{time} and {length} are both given; keep one"
         for time, length in TIMES
@@ -212,12 +190,9 @@ def override_lines(overrides: str) -> list[str]:
 
 
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
-    """The settings saved with a run (a checkpoint, `metrics.jsonl`), whose lists become tuples.
-
-    Defaults stand in for what is missing (NVIDIA's checkpoints have no settings), and unknown names
-    are left out. Raises UserError if a value is of a wrong type or out of range.
-    """
-    known = {name: value for name, value in values.items() if name in _types()}
+    """The settings saved with a run; UserError if one is of a wrong type or out of range. Defaults
+    stand in for missing ones (NVIDIA's checkpoints have none); unknown names are left out."""
+    known = {name: value for name, value in values.items() if name in TYPES}
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
     return HParams(**known | tuples)
 
@@ -228,17 +203,15 @@ def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
     names += [parameter.name for parameter in PARAMETERS]
-    return {name: getattr(hparams, name) for name in names} | {
-        "strategy": hparams.batching_strategy
-    }
+    options = {name: getattr(hparams, name) for name in names}
+    return options | {"strategy": hparams.batching_strategy}
 
 
 def describe(hparams: HParams) -> str:
     """All settings, a `name = value` line each; those that differ from the default are starred."""
-    default = HParams()
     lines = []
     for name, value in asdict(hparams).items():
-        star = " " if value == getattr(default, name) else "*"
+        star = " " if value == getattr(HParams, name) else "*"  # the class holds the defaults
         lines.append(f"{star} {name} = {list(value) if isinstance(value, tuple) else value}")
     return "\n".join(lines)
 
@@ -253,10 +226,8 @@ def check_symbols(hparams: HParams) -> None:
     from text.symbols import symbols
 
     if hparams.n_symbols < len(symbols):
-        raise UserError(
-            f"n_symbols={hparams.n_symbols}: must be at least {len(symbols)}, the symbols that "
-            "texts are made of (text/symbols.py)"
-        )
+        needed = f"{len(symbols)}, the symbols that texts are made of (text/symbols.py)"
+        raise UserError(f"n_symbols={hparams.n_symbols}: must be at least {needed}")
 
 
 def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -279,10 +250,21 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
     return entries, problems
 
 
-@functools.cache
-def _types() -> dict[str, Any]:
-    """The type of every hyper-parameter by its name, without the limits."""
-    return get_type_hints(HParams)
+def _parse(override: str) -> tuple[str, Any]:
+    """(name, value) of a `name=value`, converted to the setting's type."""
+    name, equals, text = (part.strip() for part in override.partition("="))
+    if not equals:
+        raise ValueError(f"{name!r}: expected name=value, such as batch_size=32")
+    if name in NVIDIA_ONLY:
+        raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
+    if name not in TYPES:
+        near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
+        raise ValueError(f"{name}: no hyper-parameter has this name{hint}")
+    try:
+        return name, _convert(text, TYPES[name])
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: {error}") from None
 
 
 def _convert(text: str, kind: Any) -> Any:
@@ -320,9 +302,6 @@ def _resolve_times(values: dict[str, Any], given: Mapping[str, object]) -> dict[
     return values
 
 
-# ---------------------------------------------------------------------------- what is refused
-
-
 def _refuse(problems: list[str]) -> None:
     if problems:
         raise UserError("\n  ".join(["hyper-parameters refused:", *problems]))
@@ -331,15 +310,18 @@ def _refuse(problems: list[str]) -> None:
 def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
     """By name, what is wrong with values of a wrong type or out of range."""
     schema = _schema()
+    problems: dict[str, str] = {}
     try:
         if schema is not None:
             schema.model_validate(values)
     except pydantic.ValidationError as error:
-        messages = {str(e["loc"][0]): e["msg"] for e in error.errors()}
-        for theirs, ours in WORDS.items():
-            messages = {name: text.replace(theirs, ours) for name, text in messages.items()}
-        return {name: f"{name}={_shown(values[name])}: {text}" for name, text in messages.items()}
-    return {}
+        for each in error.errors():
+            name = str(each["loc"][0])
+            value = shown = values[name]
+            if isinstance(value, int) and abs(value) >= 10**30:
+                shown = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
+            problems[name] = f"{name}={shown}: {each['msg']}"
+    return problems
 
 
 @functools.cache
@@ -354,49 +336,31 @@ def _schema() -> "type[pydantic.BaseModel] | None":
     return pydantic.create_model("HParams", __config__=config, **annotated)
 
 
-def _shown(value: object) -> str:
-    """A value as it is, or how long it is."""
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
-    return str(value)
-
-
-def _rule_problems(h: HParams | types.SimpleNamespace) -> list[str]:
+def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     """What is wrong between several settings."""
     from batching import BatchingError, check_options
 
-    rules = [  # (whether it is broken, the message)
-        (
-            h.win_length > h.filter_length,
-            f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}",
-        ),
-        (
-            not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2,
-            f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected "
-            f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate",
-        ),
-        (
-            h.random_epochs and not h.prepare_trainset_per_epoch,
-            f"random_epochs={h.random_epochs}: prepare_trainset_per_epoch=False repeats the first "
-            "epoch for ever; change one",
-        ),
-        (
-            h.random_epochs and h.batch_capacity is not None,
-            f"random_epochs={h.random_epochs}: random batches hold batch_size clips, whatever "
-            "batch_capacity allows; leave one of them out",
-        ),
-        (not h.text_cleaners, "text_cleaners=[]: name at least one, such as [english_cleaners]"),
-    ]
+    if h.win_length > h.filter_length:
+        yield f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"
+    if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:
+        allowed = f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate"
+        yield f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected {allowed}"
+    if h.random_epochs and not h.prepare_trainset_per_epoch:
+        conflict = "prepare_trainset_per_epoch=False repeats the first epoch for ever; change one"
+        yield f"random_epochs={h.random_epochs}: {conflict}"
+    if h.random_epochs and h.batch_capacity is not None:
+        conflict = "random batches do not keep to batch_capacity; leave one of them out"
+        yield f"random_epochs={h.random_epochs}: {conflict}"
+    if not h.text_cleaners:
+        yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
-        size = getattr(h, name)
-        rules.append((size % 2 == 0, f"{name}={size}: must be odd, so that it has a centre"))
+        if getattr(h, name) % 2 == 0:
+            yield f"{name}={getattr(h, name)}: must be odd, so that it has a centre"
     for name, length in TIMES:
         time, samples = getattr(h, name), getattr(h, length)
-        given = time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples
-        rules.append((given, f"{name}={time}: not {length}={samples}; use create_hparams"))
-    problems = [message for broken, message in rules if broken]
+        if time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples:
+            yield f"{name}={time}: not {length}={samples}; use create_hparams"
     try:
         check_options(batching_options(h))
     except BatchingError as error:
-        problems += re.sub("(?m)^strategy=", "batching_strategy=", str(error)).splitlines()
-    return problems
+        yield from re.sub("(?m)^strategy=", "batching_strategy=", str(error)).splitlines()

@@ -1,7 +1,5 @@
 """Building blocks of Tacotron 2: initialised layers, prenet, location-sensitive attention, masks.
-
-Parameter names are those of NVIDIA's recipe, so its checkpoints load. In shapes, B is the batch,
-T_in symbols, T decoder steps.
+Parameter names are those of NVIDIA's recipe. In shapes, B is the batch, T_in symbols, T steps.
 """
 
 import math
@@ -11,16 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hparams import HParams
+
 Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # of the non-linearity that follows
 
 
 class Linear(nn.Module):
     """A linear layer with Xavier-uniform weights for the given non-linearity."""
 
-    def __init__(self, in_dim: int, out_dim: int, bias: bool = True, init_gain: Gain = "linear"):
+    def __init__(self, in_dim: int, out_dim: int, bias: bool = True, gain: Gain = "linear"):
         super().__init__()
         self.linear_layer = nn.Linear(in_dim, out_dim, bias=bias)
-        nn.init.xavier_uniform_(self.linear_layer.weight, nn.init.calculate_gain(init_gain))
+        nn.init.xavier_uniform_(self.linear_layer.weight, nn.init.calculate_gain(gain))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., in_dim] -> [..., out_dim]
         return self.linear_layer(x)
@@ -30,16 +30,11 @@ class Conv1d(nn.Module):
     """A length-keeping convolution (odd kernel) with Xavier-uniform weights."""
 
     def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        kernel_size: int,
-        bias: bool = True,
-        init_gain: Gain = "linear",
+        self, in_dim: int, out_dim: int, kernel_size: int, bias: bool = True, gain: Gain = "linear"
     ):
         super().__init__()
         self.conv = nn.Conv1d(in_dim, out_dim, kernel_size, padding=kernel_size // 2, bias=bias)
-        nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(init_gain))
+        nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(gain))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, in_dim, T] -> [B, out_dim, T]
         return self.conv(x)
@@ -58,8 +53,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """x on `device`. Only from pinned memory does a GPU copy without making the host wait until
-    everything queued before is done."""
+    """x on `device`. From other than pinned memory, a GPU's copy makes the host wait."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -71,9 +65,8 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the real positions of a batch [B, max_length] are in a PackedSequence, on the CPU: rows
-    of the batch flattened to [B * max_length], step after step and the longest first, and the
-    number of them in each step, its `batch_sizes`. ValueError if a length does not fit."""
+    """The rows of a batch flattened to [B * max_length] in the order of a PackedSequence, step by
+    step and the longest first, and its `batch_sizes`. ValueError if a length does not fit."""
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
         raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -90,11 +83,9 @@ def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
 def draw_keep_mask(
     shape: tuple[int, ...], p: float, device: torch.device, generator: torch.Generator | None = None
 ) -> torch.Tensor | None:
-    """A bool mask for `drop`, or None if p is 0. A generator draws on its own device.
-
-    On a CPU the probability is rounded to a 65,536th, and each random word of 64 bits makes four
-    values, which takes a third of the time of torch's bernoulli_.
-    """
+    """A bool mask for `drop`, or None if p is 0. A generator draws on its own device. On a CPU the
+    probability is rounded to a 65,536th: each random word of 64 bits makes four values, in a third
+    of the time of torch's bernoulli_."""
     if p == 0:
         return None
     drawn_on = generator.device if generator else device
@@ -138,7 +129,7 @@ class LocationLayer(nn.Module):
     def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
         super().__init__()
         self.location_conv = Conv1d(2, n_filters, kernel_size, bias=False)
-        self.location_dense = Linear(n_filters, attention_dim, bias=False, init_gain="tanh")
+        self.location_dense = Linear(n_filters, attention_dim, bias=False, gain="tanh")
 
     def forward(self, past: torch.Tensor) -> torch.Tensor:  # [B, 2, T_in] -> [B, T_in, dim]
         return self.location_dense(self.location_conv(past).transpose(1, 2))
@@ -147,26 +138,20 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
 
-    Without `location_gradient` the past alignments are constants: the location layer learns, and no
-    gradient reaches the steps that made them. Through all steps that gradient can grow large and
-    drown what would teach attention to follow the text (docs/training.md).
+    Without `attention_location_gradient` the past alignments are constants: through all steps that
+    gradient can grow large and drown what would teach attention to follow the text
+    (docs/training.md).
     """
 
-    def __init__(
-        self,
-        query_dim: int,
-        memory_dim: int,
-        attention_dim: int,
-        location_n_filters: int,
-        location_kernel_size: int,
-        location_gradient: bool = True,
-    ):
+    def __init__(self, hparams: HParams):
         super().__init__()
-        self.location_gradient = location_gradient
-        self.query_layer = Linear(query_dim, attention_dim, bias=False, init_gain="tanh")
-        self.memory_layer = Linear(memory_dim, attention_dim, bias=False, init_gain="tanh")
-        self.v = Linear(attention_dim, 1, bias=False)
-        self.location_layer = LocationLayer(location_n_filters, location_kernel_size, attention_dim)
+        h, dim = hparams, hparams.attention_dim
+        self.location_gradient = h.attention_location_gradient
+        self.query_layer = Linear(h.attention_rnn_dim, dim, bias=False, gain="tanh")
+        self.memory_layer = Linear(h.encoder_embedding_dim, dim, bias=False, gain="tanh")
+        self.v = Linear(dim, 1, bias=False)
+        n_filters, kernel_size = h.attention_location_n_filters, h.attention_location_kernel_size
+        self.location_layer = LocationLayer(n_filters, kernel_size, dim)
 
     def forward(
         self,

@@ -1,13 +1,13 @@
 """What runs and benchmarks are measured with: time, memory, and the machine they ran on."""
 
 import ctypes
-import datetime
 import os
 import platform
 import resource
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Begin a new high-water mark, with what earlier steps left behind given back.
-
-    False on a system that cannot: `peak_memory` then counts from the start of the process.
-    """
+    """Begin a new high-water mark, with what earlier steps left behind given back. False where that
+    cannot be: `peak_memory` then counts from the start of the process."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -89,11 +87,7 @@ def versions() -> dict[str, Any]:
 
 def measured_on(device: torch.device) -> dict[str, Any]:
     """Machine, versions and date, for a benchmark's JSON."""
-    return {
-        "device": machine(device),
-        "versions": versions(),
-        "date": datetime.date.today().isoformat(),
-    }
+    return {"device": machine(device), "versions": versions(), "date": date.today().isoformat()}
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -15,21 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+import layers
 from hparams import HParams
-from layers import (
-    Attention,
-    BatchNorm,
-    Conv1d,
-    Gain,
-    Linear,
-    Prenet,
-    draw_keep_mask,
-    drop,
-    dropout,
-    packing,
-    padding_mask,
-    without_waiting,
-)
+from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
 PADDED_GATE = 1e3  # gate logit beyond a clip's end: a certain stop, which costs no loss
@@ -50,9 +38,15 @@ class DropoutMasks(NamedTuple):
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
+    def at(self, t: int) -> "DropoutMasks":
+        """Those of step t, without the dimension T."""
+        masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
+        first, second, *others = (None if mask is None else mask[t] for mask in masks)
+        return DropoutMasks((first, second), *others)
+
 
 def _convolution(in_dim: int, dim: int, kernel_size: int, gain: Gain) -> nn.Sequential:
-    return nn.Sequential(Conv1d(in_dim, dim, kernel_size, init_gain=gain), BatchNorm(dim))
+    return nn.Sequential(Conv1d(in_dim, dim, kernel_size, gain=gain), BatchNorm(dim))
 
 
 class Encoder(nn.Module):
@@ -74,12 +68,12 @@ class Encoder(nn.Module):
         beyond the edge of a text alone; without it they see padding, as the reference trains."""
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
-            x = dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
+            x = layers.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
         # torch's own packing makes the host wait for the GPU, and launches a copy for every length
         # and, backwards, for every symbol.
         x = x.transpose(1, 2)
-        places, batch_sizes = packing(lengths.cpu(), x.shape[1])
-        places = without_waiting(places, x.device)
+        places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
+        places = layers.without_waiting(places, x.device)
         packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
         outputs = self.lstm(packed)[0].data
         padded = outputs.new_zeros(x.shape[0] * x.shape[1], outputs.shape[1])
@@ -104,7 +98,7 @@ class Postnet(nn.Module):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
                 x = torch.tanh(x)
-            x = dropout(x, P_CONVOLUTION_DROPOUT, self.training)
+            x = layers.dropout(x, P_CONVOLUTION_DROPOUT, self.training)
         return x
 
 
@@ -136,30 +130,20 @@ class Decoder(nn.Module):
         self.p_decoder_dropout = h.p_decoder_dropout
         self.prenet = Prenet(self.frame_dim, h.prenet_dim, h.p_prenet_dropout)
         self.attention_rnn = nn.LSTMCell(h.prenet_dim + memory_dim, h.attention_rnn_dim)
-        self.attention_layer = Attention(
-            h.attention_rnn_dim,
-            memory_dim,
-            h.attention_dim,
-            h.attention_location_n_filters,
-            h.attention_location_kernel_size,
-            h.attention_location_gradient,
-        )
+        self.attention_layer = Attention(h)
         self.decoder_rnn = nn.LSTMCell(h.attention_rnn_dim + memory_dim, h.decoder_rnn_dim)
         out_dim = h.decoder_rnn_dim + memory_dim
         self.linear_projection = Linear(out_dim, self.frame_dim)
-        self.gate_layer = Linear(out_dim, 1, init_gain="sigmoid")
+        self.gate_layer = Linear(out_dim, 1, gain="sigmoid")
 
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
     ) -> DropoutMasks:
-        """Fresh dropout masks for `num_steps` steps: the prenet's always, the LSTMs' in training.
-
-        From `generator` if given, else from the global generator of the parameters' device.
-        """
+        """Fresh masks for `num_steps` steps: the prenet's always, the LSTMs' in training."""
         device = self.linear_projection.linear_layer.weight.device
 
         def mask(dim: int, p: float) -> torch.Tensor | None:
-            return draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
+            return layers.draw_keep_mask((num_steps, batch_size, dim), p, device, generator)
 
         prenet, training = self.prenet, self.training
         return DropoutMasks(
@@ -181,15 +165,16 @@ class Decoder(nn.Module):
         memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
-        attention_keep: torch.Tensor | None,  # [B, attention_rnn_dim]
-        decoder_keep: torch.Tensor | None,  # [B, decoder_rnn_dim]
+        keep: DropoutMasks,  # of this step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
         """Returns the frames [B, n_mels * r], the gate logit [B] and the next state."""
         attention_hidden, attention_cell = self.attention_rnn(
             torch.cat([prenet_output, state.attention_context], dim=1),
             (state.attention_hidden, state.attention_cell),
         )
-        attention_hidden = drop(attention_hidden, attention_keep, self.p_attention_dropout)
+        attention_hidden = layers.drop(
+            attention_hidden, keep.attention_hidden, self.p_attention_dropout
+        )
         attention_context, alignment = self.attention_layer(
             attention_hidden,
             memory,
@@ -201,7 +186,7 @@ class Decoder(nn.Module):
             torch.cat([attention_hidden, attention_context], dim=1),
             (state.decoder_hidden, state.decoder_cell),
         )
-        decoder_hidden = drop(decoder_hidden, decoder_keep, self.p_decoder_dropout)
+        decoder_hidden = layers.drop(decoder_hidden, keep.decoder_hidden, self.p_decoder_dropout)
         output = torch.cat([decoder_hidden, attention_context], dim=1)
         next_state = DecoderState(
             attention_hidden,
@@ -221,13 +206,11 @@ class Decoder(nn.Module):
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """The inverse of `to_frames`; T_out must be a multiple of r."""
-        batch_size, _, num_frames = mel.shape
-        if num_frames % self.n_frames_per_step:
+        if mel.shape[2] % self.n_frames_per_step:
             raise ValueError(
-                f"mel of {num_frames} frames: expected a multiple of "
-                f"n_frames_per_step={self.n_frames_per_step}, as TextMelCollate pads it"
+                f"mel of {mel.shape[2]} frames: expected a multiple of n_frames_per_step"
             )
-        return mel.transpose(1, 2).reshape(batch_size, -1, self.frame_dim).transpose(0, 1)
+        return mel.transpose(1, 2).reshape(len(mel), -1, self.frame_dim).transpose(0, 1)
 
 
 def teacher_forced(
@@ -248,13 +231,7 @@ def teacher_forced(
     made = []
     for t, prenet_output in enumerate(prenet_outputs):
         frame, gate, state = decoder.step(
-            prenet_output,
-            state,
-            memory,
-            processed_memory,
-            mask,
-            None if dropout_masks.attention_hidden is None else dropout_masks.attention_hidden[t],
-            None if dropout_masks.decoder_hidden is None else dropout_masks.decoder_hidden[t],
+            prenet_output, state, memory, processed_memory, mask, dropout_masks.at(t)
         )
         made.append((frame, gate, state.alignment))
     frames, gates, alignments = zip(*made, strict=True)
@@ -286,16 +263,16 @@ def free_running(
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
     for t in range(max_steps):
-        keep = tuple(None if kept is None else kept[t] for kept in dropout_masks.prenet)
-        prenet_output = decoder.prenet(frames, keep)
+        keep = dropout_masks.at(t)
+        prenet_output = decoder.prenet(frames, keep.prenet)
         frames, gate, state = decoder.step(
-            prenet_output, state, memory, processed_memory, mask, None, None
+            prenet_output, state, memory, processed_memory, mask, keep
         )
         yield SpokenSteps(frames[None], gate[None], state.alignment[None])
 
 
 class Tacotron2(nn.Module):
-    """Text to mel. Padding and masking follow the reference; see `forward` and `infer`."""
+    """Text to mel."""
 
     def __init__(
         self,
@@ -316,13 +293,12 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Teacher-forced outputs for a `data_utils.Batch`.
+        """Teacher-forced outputs for a `data_utils.Batch`; dropout masks are drawn unless given.
 
-        The decoder's dropout masks are drawn here, once, unless given. As in the reference,
-        encoder convolutions, postnet and batch norm see padding; with `mask_padding` the outputs
-        beyond each clip's end become mel 0 and gate 1e3 (a new tensor: autograd sees it).
+        As in the reference, encoder convolutions, postnet and batch norm see padding; with
+        `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
         """
-        text_mask = padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
+        text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         embedded = self.embedding(batch.text).transpose(1, 2)
         memory = self.encoder(embedded, batch.text_lengths)
         if dropout_masks is None:
@@ -336,7 +312,7 @@ class Tacotron2(nn.Module):
 
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
-        frames = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
         steps = frames[:, :: self.n_frames_per_step]  # beyond the end if its first frame is
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -351,22 +327,17 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Synthesize texts: each step is given the model's own frames before it.
+        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Steps get the
+        model's own frames before it. Masks for `max_decoder_steps` steps are drawn if None.
 
         A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
         after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
-        text alone with the same prenet masks, but for rounding: matrix products of other shapes
-        add in another order (some 1e-6 of an untrained model's mel).
-
-        Args:
-            text: int64 [B, T_in], padded with anything. text_lengths: [B].
-            dropout_masks: the prenet's for at least `max_decoder_steps` steps; drawn if None.
-
-        RuntimeError in training mode, where batch norm would mix the texts.
+        text alone with the same prenet masks, but for rounding. RuntimeError in training mode,
+        where batch norm would mix the texts.
         """
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() before infer")
-        text_mask = padding_mask(text_lengths, text.shape[1], text.device)
+        text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
         embedded = self.embedding(text).transpose(1, 2)
         memory = self.encoder(embedded, text_lengths, text_mask)
         if dropout_masks is None:
@@ -389,7 +360,7 @@ class Tacotron2(nn.Module):
         )
         mel = self.decoder.to_frames(frames)
         mel_lengths = num_steps * self.n_frames_per_step
-        beyond = padding_mask(mel_lengths, mel.shape[2], mel.device)
+        beyond = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
         mel_postnet = mel + self.postnet(mel, beyond)
         outputs = Outputs(mel, mel_postnet, gate.T, alignments.transpose(0, 1), mel_lengths)
         return self._mask(outputs, mel_lengths)
@@ -410,17 +381,15 @@ class Losses(NamedTuple):
 
 
 class Tacotron2Loss(nn.Module):
-    """MSE before and after the postnet, and binary cross-entropy of the gate.
-
-    The padded mean falls as padding grows, since masked padding costs nothing but is counted: it
-    compares with the paper, and only the unpadded one between batching strategies.
-    """
+    """MSE before and after the postnet, and binary cross-entropy of the gate. The padded mean falls
+    as padding grows, since masked padding costs nothing but is counted: it compares with the paper,
+    and only the unpadded one between batching strategies."""
 
     def forward(self, outputs: Outputs, batch) -> Losses:
         """`batch` is the `data_utils.Batch` that `outputs` were made from."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
-        frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
+        frame_mask = layers.padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
         step_mask = frame_mask[:, ::frames_per_step]  # beyond the end if its first frame is
         real_values = int(batch.mel_lengths.sum()) * num_mels
         real_steps = int((-(-batch.mel_lengths // frames_per_step)).sum())

@@ -1,7 +1,5 @@
-"""Standard output and error that stop nothing: text that cannot be printed is dropped.
-
-A run of days outlives what shows its text: `| tee` is closed, the terminal hangs up, the disk that
-holds the log file is full. What a program writes into its own files does report failures.
+"""Standard output and error that stop nothing: text that cannot be printed is dropped, for a run of
+days outlives what shows it: `| tee` is closed, the terminal hangs up, the log file's disk is full.
 """
 
 import io
@@ -24,11 +22,8 @@ class UnfailingFile(io.FileIO):
 
 
 def print_without_failing() -> None:
-    """Let nothing that this process, or one forked from it, prints raise an error from here on.
-
-    For the whole process and its end, when Python prints a last message and flushes. Streams that
-    something else has put in their place are left alone.
-    """
+    """Let nothing that this process, or one forked from it, prints raise an error from here on, the
+    flush at its end included. Streams that something else has put in place are left alone."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):

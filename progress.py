@@ -22,24 +22,11 @@ shown = True  # whether this process shows any
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
     """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
-    options |= {"disable": not shown}
+    options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": not shown}
     if sys.stderr.isatty():
-        return tqdm(desc=title, total=total, unit=unit, leave=False, **options)
-    options |= {
-        "bar_format": line,
-        "mininterval": SECONDS_BETWEEN_LINES,
-        "maxinterval": 2 * SECONDS_BETWEEN_LINES,
-    }
-    return ProgressLines(desc=title, total=total, unit=unit, leave=False, **options)
+        return tqdm(**options)
+    seconds = SECONDS_BETWEEN_LINES
+    return ProgressLines(bar_format=line, mininterval=seconds, maxinterval=2 * seconds, **options)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 10 s, 5 h 07 min, 2 d 3 h."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
+duration = tqdm.format_interval  # seconds as 05:12 or 26:05:12

@@ -7,6 +7,7 @@ write_speech(Path("out/evening"), speech, speaker.hparams)
 """
 
 import math
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,17 @@ import numpy as np
 import torch
 
 import captured_steps
+from alignment import FORMED
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
-from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
+from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
-LEAST_SHARPNESS = 0.3  # a mean largest weight below this is a blurred alignment
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
 PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
@@ -45,7 +46,7 @@ class Speech:
     mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: str = ""  # into how many parts the text was split, and by which limit; empty for one
+    parts: str = ""  # into how many parts the text was split, and why; empty for one
 
 
 def load_speaker(
@@ -79,17 +80,12 @@ def speak_text(
     max_symbols: int | None = None,
     pause: float = PAUSE,
 ) -> Speech:
-    """Speak a text, in parts of at most `max_symbols` symbols, each as if it were alone. Their mels
-    are joined by silence, not their sounds, so that Griffin-Lim smooths the joins.
-
-    Args:
-        sequence: ids of its symbols, as sequence_to_speak gives them.
-        seed: of the prenet's dropout.
-        max_symbols: by default the longest training text, and no limit where it is not known.
-        pause: seconds after a part that ends a sentence; PAUSES has the share after other endings.
-    """
+    """Speak a text, in parts of at most `max_symbols` symbols (by default the longest training
+    text's, if known), each as if it were alone. Their mels are joined by silence, so that Griffin-
+    Lim smooths the joins: `pause` seconds after a sentence, less after other endings (PAUSES)."""
     hparams = speaker.hparams
-    parts = split_sequence(sequence, max_symbols or speaker.longest_text or math.inf)
+    limit = max_symbols or speaker.longest_text or math.inf
+    parts = split_sequence(sequence, limit)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
     mels, alignments, warnings = [], [], []
     for number, part in enumerate(parts, 1):
@@ -103,25 +99,16 @@ def speak_text(
         if number < len(parts):
             frames = round(pause_frames * PAUSES[part.ending])
             mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
-    split = ""
-    if len(parts) > 1:
-        limit = f"longest in training: {speaker.longest_text}"
-        limit = f"--max-symbols {max_symbols}" if max_symbols else limit
-        sizes = [part.end - part.start for part in parts]
-        split = f"in {len(parts)} parts of {min(sizes)} to {max(sizes)} symbols ({limit})"
+    split = f"in {len(parts)} parts, to keep to {limit} symbols each" if len(parts) > 1 else ""
     return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
 
 
 def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
-    """Speak a sequence of symbol ids, with prenet dropout from `seed`.
-
-    One text at a time, though a batch takes half the time: in a batch, matrix products round
-    otherwise, so a text's mel would depend in its last bits on the texts beside it, and Griffin-Lim
-    may amplify that.
-    """
-    masks = model.decoder.draw_masks(
-        model.max_decoder_steps, 1, torch.Generator().manual_seed(seed)
-    )
+    """Speak a sequence of symbol ids, with prenet dropout from `seed`. One text at a time, though a
+    batch takes half the time: its matrix products round otherwise, so a text's mel would depend in
+    its last bits on the texts beside it."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
     text = torch.tensor([sequence], device=model.embedding.weight.device)
     outputs = model.infer(text, torch.tensor([len(sequence)]), masks)
     alignment = outputs.alignments[0].float().cpu().numpy()
@@ -135,16 +122,14 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
 
 
 def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
-    """What is broken in attention weights [steps, symbols]: words blurred, missing or repeated.
-
-    `sequence` has the ids of the symbols. A word counts as reached from its middle on, for
-    attention often skips silent letters at its end and the punctuation after it.
-    """
+    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
+    missing or repeated. A word counts as reached from its middle on, for attention often skips
+    silent letters at its end and the punctuation after it."""
     warnings = []
     sharpness = alignment.max(axis=1).mean()
-    if sharpness < LEAST_SHARPNESS:
+    if sharpness < FORMED:
         warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {LEAST_SHARPNESS}; "
+            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
             "the model has not learnt to align yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
@@ -165,16 +150,9 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
 
 
 def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, apostrophes and phones that begin with no "'"."""
-    spans, start = [], None
-    for i, symbol in enumerate([*(symbols[number] for number in sequence), " "]):
-        spoken = symbol[0] == "@" or symbol.isalpha()  # a phone of the ARPAbet, or a letter
-        if spoken and start is None:
-            start = i
-        elif not spoken and symbol != "'" and start is not None:
-            spans.append((start, i))
-            start = None
-    return spans
+    """(first, last + 1) of every word: letters, phones and apostrophes, none of these at first."""
+    line = one_character_each(sequence)
+    return [match.span() for match in re.finditer("[a-z@][a-z@']*", line)]
 
 
 def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
@@ -183,7 +161,7 @@ def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool
     samples, rate = griffin_lim(speech.mel, hparams), hparams.sampling_rate
     picture = draw_alignment(*speech.alignments)
     try:
-        write_atomically(base.with_suffix(".wav"), lambda file: write_wav(file, samples, rate))
+        write_wav(base.with_suffix(".wav"), samples, rate)
         write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
         if save_mel:
             write_mel(base.with_suffix(".npy"), speech.mel.numpy())

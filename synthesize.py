@@ -4,35 +4,24 @@
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
 
 Writes a wav by Griffin-Lim and a picture of the alignment for each text; with --save-mel the
-log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. Each text has bitwise the
-sound that it has alone, on the same machine with the same number of threads.
-
-A text longer than the longest training text is split into parts, which end after sentences where
-possible, and joined with pauses. --max-symbols sets another limit, and is needed for NVIDIA's
-checkpoints, which do not say how long that text was.
+log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. A text longer than the
+longest training text is split into parts, which end after sentences where possible, and joined with
+pauses. --max-symbols sets another limit; NVIDIA's checkpoints need it, as they have none.
 """
 
 import environment
 
 import argparse
-import sys
 import textwrap
 from pathlib import Path
 
+from analysis.arguments import at_least_one, make_parser
+from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
 from printing import print_without_failing
-from speaking import (
-    PAUSE,
-    load_speaker,
-    sequence_to_speak,
-    speak_text,
-    write_speech,
-)
-from version import __version__
-
-LONGEST_PAUSE = 60  # seconds
+from speaking import PAUSE, load_speaker, sequence_to_speak, speak_text, write_speech
 
 
 def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, list[int]]]:
@@ -47,7 +36,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     texts, problems = [], []
     for where, text in lines:
         try:
-            texts.append((text.strip(), sequence_to_speak(text, hparams)))
+            text = sentence_of(text) if args.numbers else text.strip()
+            texts.append((text, sequence_to_speak(text, hparams)))
         except UserError as error:
             problems.append(f"{where}: {error}")
     if problems:
@@ -56,10 +46,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser = make_parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="one text")
@@ -67,39 +54,36 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
     parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
     limit = "split longer texts into parts; default: the longest training text"
-    parser.add_argument("--max-symbols", type=int, metavar="N", help=limit)
+    parser.add_argument("--max-symbols", type=at_least_one, metavar="N", help=limit)
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
+    numbers = "accept numbers only, for the demo's model"
+    parser.add_argument("--numbers", action="store_true", help=numbers)
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
-    if args.max_symbols is not None and args.max_symbols < 1:
-        parser.error(f"--max-symbols {args.max_symbols}: expected a whole number from 1")
-    if not 0 <= args.pause <= LONGEST_PAUSE:  # nan too
-        parser.error(f"--pause {args.pause:g}: expected seconds from 0 to {LONGEST_PAUSE}")
+    if not 0 <= args.pause <= 60:  # nan too
+        parser.error(f"--pause {args.pause:g}: expected seconds from 0 to 60")
     return args
 
 
 def main(arguments: list[str] | None = None) -> None:
     print_without_failing()  # `| head` must not keep files from being written
     args = parse_arguments(arguments)
-    try:
-        refuse_no_folder(args.output_directory, "-o")
-        speaker = load_speaker(args.checkpoint, args.hparams)
-        texts = read_texts(args, speaker.hparams)
-        args.output_directory.mkdir(parents=True, exist_ok=True)
-        for number, (text, sequence) in enumerate(texts, 1):
-            speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
-            base = args.output_directory / f"{number:04d}"
-            seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
-            shown = textwrap.shorten(text, 60, placeholder="...")
-            print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
-            if speech.parts:
-                print(f"  {speech.parts}", flush=True)
-            for warning in speech.warnings:
-                print(f"  warning: {warning}", flush=True)
-    except (UserError, OSError) as error:
-        sys.exit(f"synthesize.py: {error}")
+    refuse_no_folder(args.output_directory, "-o")
+    speaker = load_speaker(args.checkpoint, args.hparams)
+    texts = read_texts(args, speaker.hparams)
+    args.output_directory.mkdir(parents=True, exist_ok=True)
+    for number, (text, sequence) in enumerate(texts, 1):
+        speech = speak_text(speaker, sequence, args.seed, args.max_symbols, args.pause)
+        base = args.output_directory / f"{number:04d}"
+        seconds = write_speech(base, speech, speaker.hparams, save_mel=args.save_mel)
+        shown = textwrap.shorten(text, 60, placeholder="...")
+        print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
+        if speech.parts:
+            print(f"  {speech.parts}", flush=True)
+        for warning in speech.warnings:
+            print(f"  warning: {warning}", flush=True)
     print(f"wrote the files of {len(texts)} texts to {args.output_directory}")
 
 

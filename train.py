@@ -35,9 +35,10 @@ from progress import duration, progress_bar
 from training import checkpoint, setup
 from training.distributed import Processes, SaidElsewhere, join
 from training.epoch import (
+    Clips,
     NoNextBatch,
+    PendingStep,
     Run,
-    count_step,
     log_epoch,
     micro_batches_of,
     next_batches,
@@ -47,7 +48,7 @@ from training.epoch import (
 from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
 from training.process import StopRequest, messages
-from training.setup import Clips, Start
+from training.setup import Start
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate
 from version import __version__
@@ -136,18 +137,16 @@ def build_run(
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
     run = Run(
         output=output,
-        training_clips=clips.training,
-        validation_clips=clips.validation,
-        corpus=clips.fingerprint,
+        clips=clips,
         sampler=sampler,
         loader=make_loader(clips.training, hparams, pin_memory, sampler, persistent_workers=keep),
         validation_loader=make_validation_loader(clips.validation, hparams, pin_memory, processes),
         trainer=trainer,
     )
-    processes.all_or_none(lambda: setup.start_from(run, start, clips))
+    processes.all_or_none(lambda: setup.start_from(run, start))
     print(
-        f"{len(run.training_clips):,} training clips, "
-        f"{len(run.validation_clips):,} for validation, "
+        f"{len(clips.training):,} training clips, "
+        f"{len(clips.validation):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
     print(setup.batching_costs(sampler, hparams))
@@ -156,7 +155,7 @@ def build_run(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
         )
         print(f"the worst-case batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
-    processes.all_or_none(lambda: setup.open_logs(run, start, clips))
+    processes.all_or_none(lambda: setup.open_logs(run, start))
     return run
 
 
@@ -181,12 +180,12 @@ def train(run: Run, stop: StopRequest) -> None:
             if validated is None:
                 save(run, stop)
 
-        log_epoch(run, setup.plan_stats(run.sampler, hparams))
+        log_epoch(run)
         if validated is not None:
             log_validation(run, *validated)
 
         state = run.state = state.at_start_of(state.epoch + 1)
-        run.must_stop = stop.anywhere(run.processes)
+        run.must_stop = run.processes.any(stop.signal is not None)
         if validated is not None or run.must_stop or state.epoch > hparams.epochs:
             save(run, stop)
 
@@ -214,8 +213,9 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
                 num_batches=len(update.numbers),
                 stop=stop.signal is not None,
             )
-            before = state.batches_trained
-            count_step(run, update, losses)
+            before, state.batches_trained = state.batches_trained, update.end
+            state.iteration += 1
+            run.pending.append(PendingStep(state.iteration, losses, update, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
                 read_pending(run, but=1)  # where several train, whether to stop is read from it
             seconds = state.seconds + time.perf_counter() - clock

@@ -2,10 +2,11 @@
 
 import argparse
 import contextlib
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from version import __version__
 
@@ -25,19 +26,14 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    """--device, --precision and --json."""
-    add_device_option(parser)
-    parser.add_argument("--precision", type=precision, default="fp32", help="tf32: on GPUs only")
-    add_json_option(parser)
-
-
-def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """--device, a torch.device."""
+    """--device, a torch.device, and --json, a file to write or None."""
     import torch
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
     shown = "cpu, cuda or cuda:1; default: the GPU if there is one"
     parser.add_argument("--device", type=available_device, default=default, help=shown)
+    shown = "write the results to this file too"
+    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
 
 
 def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int) -> None:
@@ -47,19 +43,28 @@ def add_size_options(parser: argparse.ArgumentParser, frames: int, symbols: int)
         parser.add_argument(f"--{name}", type=at_least_one, default=default, help=shown)
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """--json, a file to write or None."""
-    shown = "write the results to this file too"
-    parser.add_argument("--json", type=output_file, metavar="FILE.json", help=shown)
+def checked(
+    convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
+) -> Callable[[str], Value]:
+    """The type of what `convert` makes of a text and `accepts` takes."""
+
+    def check(text: str) -> Value:
+        with contextlib.suppress(ValueError):
+            if accepts(value := convert(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+
+    return check
 
 
-def output_file(text: str) -> Path:
-    """A file that can be written, which is checked before minutes of measuring and not after."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        problem = "cannot be written; expected a file in an existing folder"
-        raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
-    return path
+def whole_number(least: int) -> Callable[[str], int]:
+    """The type of a whole number from `least` on."""
+    return checked(int, f"a whole number from {least}", lambda value: value >= least)
+
+
+def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    """The type of a list as in 1,4,16; an empty text is an empty list."""
+    return lambda text: [convert(part.strip()) for part in text.split(",")] if text.strip() else []
 
 
 def available_device(text: str) -> "torch.device":
@@ -68,58 +73,25 @@ def available_device(text: str) -> "torch.device":
 
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
-    if text not in devices:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(devices)}")
-    return torch.device(text)
+    return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
 def precision(text: str) -> str:
     """The name of a precision, as bf16."""
     from training.trainer import PRECISIONS
 
-    if text not in PRECISIONS:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(PRECISIONS)}")
-    return text
+    return checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)(text)
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """The type of a whole number from `least` on."""
-
-    def convert(text: str) -> int:
-        if text.isascii() and text.strip().isdecimal() and int(text) >= least:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
-
-    return convert
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    return _number(text, "above 0", lambda value: 0 < value < float("inf"))
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    return _number(text, "from 0 to 1", lambda value: 0 <= value <= 1)
-
-
-def _number(text: str, expected: str, accepts: Callable[[float], bool]) -> float:
-    with contextlib.suppress(ValueError):
-        if accepts(float(text)):
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number {expected}")
-
-
-def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """The type of a list as in 1,4,16; an empty text is an empty list."""
-    return lambda text: [convert(part.strip()) for part in text.split(",")] if text.strip() else []
-
-
-def whole_numbers(least: int) -> Callable[[str], list[int]]:
-    """The type of a list of whole numbers from `least` on."""
-    return list_of(whole_number(least))
-
-
+# A file that can be written, which is checked before minutes of measuring and not after.
+output_file = checked(
+    Path,
+    "a file that can be written, in an existing folder",
+    lambda path: not path.is_dir() and os.access(path.absolute().parent, os.W_OK),
+)
+positive = checked(float, "a number above 0", lambda value: 0 < value < math.inf)
+share = checked(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 at_least_one = whole_number(1)
+whole_numbers = list_of(at_least_one)
 positive_list = list_of(positive)
 precision_list = list_of(precision)

@@ -18,14 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.survey import (
-    DEFAULTS,
-    PARAMETER,
-    PARAMETERS,
-    Surveyor,
-    parameter_values,
-    value_in_words,
-)
+from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
 from batching import (
     REGISTRY,
     STRATEGIES,
@@ -35,6 +28,8 @@ from batching import (
     plan_epoch,
 )
 from files import write_atomically
+
+Lengths = Sequence[int] | np.ndarray  # [clips] frames
 
 
 class Style(NamedTuple):
@@ -64,89 +59,74 @@ def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
     """The figure as .svg (text as text) and .png; the same figure gives the same bytes."""
     path = Path(path_without_suffix)
     written = [path.with_name(path.name + suffix) for suffix in (".svg", ".png")]
+    options: list[dict[str, Any]] = [{"metadata": {"Date": None}}, {"dpi": 150}]
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
-        for target in written:
-            options: dict[str, Any] = {"dpi": 150}
-            if target.suffix == ".svg":
-                options = {"metadata": {"Date": None}}
-            save = functools.partial(figure.savefig, format=target.suffix[1:], **options)
-            write_atomically(target, save)
+        for target, chosen in zip(written, options, strict=True):
+            kind = target.suffix[1:]
+            write_atomically(target, functools.partial(figure.savefig, format=kind, **chosen))
     return written
 
 
-# ---------------------------------------------------------------------------- padded batches
-
-
-def draw_padded_batches(lengths: Sequence[int] | np.ndarray, *, dynamic: bool) -> Figure:
+def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
     """Ge21 Figure 1 (fixed sizes) or 3 (dynamic): the batches of 48 clips under RAND, SB and SSB.
 
     Batch size 8, local randomization factor 0.15, as in the paper. The clips are drawn at random
     from `lengths`; fewer than 48 are all taken.
     """
-    lengths = np.asarray(lengths)
-    clips = lengths[np.random.default_rng(0).permutation(len(lengths))[:48]]
-    options: dict[str, Any] = {"local_randomization_factor": 0.15, "dynamic_batch_size": dynamic}
-    panels = []
-    for strategy in ("random", "sorted", "semi_sorted"):
-        plan = plan_epoch(clips, 8, strategy, **options)
-        rate = padding_stats(clips, plan).zero_padding_rate
-        title = f"{batching_name(strategy, dynamic, False)}: ZPR {rate:.1%}, batches: {len(plan)}"
-        panels.append((strategy, title, list(plan)))
-    note = f"the {len(clips)} clips, in order; under each batch its number of clips"
-    if dynamic:
-        note += f" (capacity 8 × {clips.max()} = {8 * clips.max():,} frames)"
-    return _draw_batches(clips, panels, note)
+    clips = np.random.default_rng(0).permutation(np.asarray(lengths))[:48]
+    batchings = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
+    return _draw_batches(clips, 8, batchings, local_randomization_factor=0.15)
 
 
-def draw_epoch_excerpt(
-    lengths: Sequence[int] | np.ndarray, batch_size: int, *, clips: int = 96
-) -> Figure:
+def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
     """The first batches of an epoch under RAND and under SSB-DBS-BR, about `clips` clips of each.
 
     The batches are planned for the whole corpus: of 48 clips alone SSB-DBS pads several times as
     much. The titles are about the whole epoch.
     """
-    lengths, panels = np.asarray(lengths), []
-    for strategy, dynamic in (("random", False), ("semi_sorted", True)):
-        options: dict[str, Any] = {"dynamic_batch_size": dynamic, "batch_randomization": True}
-        plan = plan_epoch(lengths, batch_size, strategy, **options)
-        stats = padding_stats(lengths, plan)
-        title = (
-            f"{batching_name(strategy, dynamic, True)}: {stats.zero_padding_rate:.0%} padding, "
-            f"{len(plan):,} batches, together {stats.decoder_steps:,.0f} frames long"
-        )
-        panels.append((strategy, title, plan[: np.count_nonzero(plan.starts < clips)]))
-    note = "the first batches of an epoch, a bar a clip; under each batch its number of clips"
-    return _draw_batches(lengths, panels, note)
+    batchings = [("random", False), ("semi_sorted", True)]
+    return _draw_batches(
+        np.asarray(lengths), batch_size, batchings, clips, batch_randomization=True
+    )
 
 
 def _draw_batches(
-    clips: np.ndarray, panels: Sequence[tuple[str, str, list[np.ndarray]]], note: str
+    lengths: np.ndarray,
+    batch_size: int,
+    batchings: Sequence[tuple[str, bool]],
+    shown: int = 48,
+    **options: Any,
 ) -> Figure:
-    """A panel for each (strategy, title, batches): a bar a clip, its real frames filled and its
-    padding hatched; batches are set apart."""
-    figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
-    rows = figure.subplots(len(panels), 1, sharey=True)
+    """A panel for each (strategy, dynamic sizes) with the first batches of an epoch, as many as
+    hold the `shown` first clips: a bar a clip, its real frames filled and its padding hatched."""
+    figure = Figure(figsize=(9, 2.3 * len(batchings)), layout="constrained")
+    rows = figure.subplots(len(batchings), 1, sharey=True)
     hatched: dict[str, Any] = {"facecolor": "white", "hatch": "/////"}
-    for axes, (strategy, title, batches) in zip(rows, panels, strict=True):
-        colour, order = STYLES[strategy].colour, np.concatenate(batches)
-        sizes = np.array([len(batch) for batch in batches])
-        longest = np.array([clips[batch].max() for batch in batches])
-        left = np.cumsum(sizes + 1) - sizes - 1  # a clip's width between batches
-        x = np.arange(len(order)) + np.repeat(np.arange(len(batches)), sizes) + 0.5
-        real, padded = clips[order], np.repeat(longest, sizes)
+    for axes, (strategy, dynamic) in zip(rows, batchings, strict=True):
+        plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
+        stats, colour = padding_stats(lengths, plan), STYLES[strategy].colour
+        first = plan.rearranged(np.flatnonzero(plan.starts < shown))
+        real, batch_of_clip = lengths[first.order], first.batch_of_place
+        longest = np.maximum.reduceat(real, first.starts)
+        left = first.starts + np.arange(len(first))  # a clip's width between batches
+        x = np.arange(len(real)) + batch_of_clip + 0.5
+        padding = longest[batch_of_clip] - real
         axes.bar(x, real, width=0.82, color=colour, linewidth=0)
-        axes.bar(
-            x, padded - real, bottom=real, width=0.82, linewidth=0.5, edgecolor=colour, **hatched
-        )
-        axes.hlines(longest, left, left + sizes, color=colour, linewidth=1.2)
-        axes.set(xlim=(-1, x[-1] + 1.5), ylim=(0, clips.max() * 1.12), ylabel="frames")
-        axes.set_xticks(left + sizes / 2, [str(size) for size in sizes])
+        axes.bar(x, padding, bottom=real, width=0.82, linewidth=0.5, edgecolor=colour, **hatched)
+        axes.hlines(longest, left, left + first.sizes, color=colour, linewidth=1.2)
+        axes.set(xlim=(-1, x[-1] + 1.5), ylim=(0, lengths.max() * 1.12), ylabel="frames")
+        axes.set_xticks(left + first.sizes / 2, [str(size) for size in first.sizes])
         axes.tick_params(axis="x", length=0)
+        name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
+        title = (
+            f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan):,}, together "
+            f"{stats.decoder_steps:,.0f} frames long"
+        )
         axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(note)
+    clips = f"{len(lengths)} clips" if len(lengths) <= shown else "first batches of an epoch"
+    axes.set_xlabel(f"the {clips}, a bar a clip; under each batch its number of clips")
     handles = [
         Patch(facecolor=GREY, edgecolor=GREY, label="real frames"),
         Patch(edgecolor=GREY, label="padding", **hatched),
@@ -156,14 +136,10 @@ def _draw_batches(
     return figure
 
 
-# ---------------------------------------------------------------------------- parameter sweeps
-
-
 def draw_parameter_sweeps(
     surveyor: Surveyor,
     batch_size: int,
     chosen: Mapping[str, Any] = DEFAULTS,
-    *,
     epochs: int = 3,
     per_octave: int = 2,
 ) -> Figure:
@@ -171,23 +147,20 @@ def draw_parameter_sweeps(
 
     Upper rows: the parameter against ZPR and against ABL, the value `chosen` (parameter -> value)
     marked with a ring. Lowest row: the longest clip of every batch at that value, in the order
-    planned and sorted. The grid follows the corpus: factors to 1.6, buckets of whole batches below
-    the number of clips, bins up to the number of batches, `per_octave` of them a doubling; means of
-    `epochs`. A chosen value that the corpus does not allow is replaced by the nearest that it does.
+    planned and sorted. The values are those of `parameter_values`, means of `epochs`. A chosen
+    value that the corpus does not allow is replaced by the nearest that it does.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        upper, middle, lower = column
         parameter, style = PARAMETER[strategy], STYLES[strategy]
-        least, most = parameter.limits(len(lengths), batch_size)
-        value = min(max(chosen[parameter.name], least), most)
+        value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
         values = parameter_values(strategy, len(lengths), batch_size, per_octave, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]
         rates = [100 * one.zero_padding_rate for one in surveys]
         means = [one.average_batch_length for one in surveys]
         used, words = values.index(value), value_in_words(strategy, value)
-        for axes, heights in ((upper, rates), (middle, means)):
+        for axes, heights in zip(column, (rates, means), strict=False):
             axes.plot(values, heights, color=style.colour, marker=style.marker, markersize=4)
             axes.plot(value, heights[used], color="black", **RING)
             if 0 in values:  # a factor of 0 has a place on the axis only if it is linear there
@@ -196,31 +169,28 @@ def draw_parameter_sweeps(
                 axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:,g}")
             axes.grid(alpha=0.3)
+        upper, middle, lower = column
         short = REGISTRY[strategy].short_name
         upper.set_title(f"{short}: {rates[used]:.2f} % with {words}", fontsize=11)
         middle.set_title(f"{means[used]:.1f} frames with {words}", fontsize=11)
         middle.set_xlabel(parameter.label)
         options: dict[str, Any] = {parameter.name: value, "seed": surveyor.seed, "epoch": 1}
         plan = plan_epoch(lengths, batch_size, strategy, **options)
-        longest = np.array([lengths[batch].max() for batch in plan])
+        longest = np.maximum.reduceat(lengths[plan.order], plan.starts)
         numbers, dots = np.arange(1, len(plan) + 1), "o" if len(plan) < 40 else None
         lower.plot(numbers, longest, color=style.colour, marker=dots, label="in the order planned")
         lower.plot(numbers, np.sort(longest), "--", color="black", label="sorted")
         lower.set(xlabel=f"number of the batch ({words})", ylim=(0, surveyor.longest * 1.25))
         lower.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         lower.legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
-    for row, label in enumerate(("ZPR (%)", "ABL (frames)", "batch length (frames)")):
-        grid[row, 0].set_ylabel(label)
+    labels = ("ZPR (%)", "ABL (frames)", "batch length (frames)")
+    for axes, label in zip(grid[:, 0], labels, strict=True):
+        axes.set_ylabel(label)
     seaborn.despine(fig=figure)
     return figure
 
 
-# ---------------------------------------------------------------------------- order of an epoch
-
-
-def draw_length_against_position(
-    lengths: Sequence[int] | np.ndarray, batch_size: int, **options
-) -> Figure:
+def draw_length_against_position(lengths: Lengths, batch_size: int, **options) -> Figure:
     """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
 
     `options` are those of `plan_epoch`. A strategy that they do not allow on this corpus says so
@@ -230,9 +200,10 @@ def draw_length_against_position(
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(-(-len(STRATEGIES) // 3), 3, sharex=True, sharey=True).flat
     for strategy, axes in zip(STRATEGIES, panels, strict=True):
-        title, name = REGISTRY[strategy].short_name, PARAMETERS.get(strategy)
-        if name:
-            title += f" ({value_in_words(strategy, options.get(name, DEFAULTS[name]))})"
+        title = REGISTRY[strategy].short_name
+        if strategy in PARAMETER:
+            value = (DEFAULTS | options)[PARAMETER[strategy].name]
+            title += f" ({value_in_words(strategy, value)})"
         axes.set_title(title, fontsize=10)
         try:
             order = plan_epoch(lengths, batch_size, strategy, **options).order
@@ -258,9 +229,6 @@ def draw_length_against_position(
     return figure
 
 
-# ---------------------------------------------------------------------------- the trade-off
-
-
 def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
     """What randomness costs: padding against repeated pairs (upper row) and spread (lower row).
 
@@ -270,19 +238,15 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
         surveys: a row for each value of each strategy's parameter, in its order, with the fields
             of `Survey` and `in_use`: whether to mark it with a ring.
     """
-    names = {name: entry.short_name for name, entry in REGISTRY.items()}
     points = surveys.assign(
         padding=100 * surveys.padded_fraction,
         repeated=(1 - surveys.novelty).clip(lower=1e-5),  # a logarithm has no place for 0
-        strategy=surveys.strategy.map(names),
     )
-    look: dict[str, Any] = {
-        "palette": {names[key]: style.colour for key, style in STYLES.items()},
-        "markers": {names[key]: style.marker for key, style in STYLES.items()},
-        "dashes": {names[key]: style.dashes for key, style in STYLES.items()},
-        "hue_order": [names[key] for key in STYLES][::-1],  # RAND and SB, a point each, on top
-        "style_order": [names[key] for key in STYLES][::-1],
-    }
+    order = list(STYLES)[::-1]  # RAND and SB, a point each, on top
+    look: dict[str, Any] = {"hue_order": order, "style_order": order}
+    look |= {"palette": {name: style.colour for name, style in STYLES.items()}}
+    look |= {"markers": {name: style.marker for name, style in STYLES.items()}}
+    look |= {"dashes": {name: style.dashes for name, style in STYLES.items()}}
     labels = {
         "repeated": "1 − novelty: fraction of the pairs in batches repeated from the last epoch",
         "spread": "spread of lengths in a batch: 0 as sorted batches, 1 as random ones",
@@ -296,7 +260,7 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
                 shown, x=quantity, y="padding", hue="strategy", style="strategy", sort=False,
                 estimator=None, markersize=7, ax=axes, **look,
             )  # fmt: skip
-            handles, shown_names = axes.get_legend_handles_labels()
+            handles, names = axes.get_legend_handles_labels()
             axes.get_legend().remove()
             used = shown[shown.in_use]
             ring = axes.plot(used[quantity], used.padding, markeredgecolor="black", **RING)
@@ -304,19 +268,19 @@ def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
             axes.set_title(f"{'dynamic' if dynamic else 'fixed'} batch sizes", fontsize=12)
             axes.grid(alpha=0.3)
     upper, lower = panels[:, 0]
-    if points.repeated.notna().any():
-        upper.set_xscale("log", subs=(2, 5))
-        upper.xaxis.set_major_formatter("{x:g}")
-        upper.xaxis.set_minor_formatter("{x:g}")
     upper.invert_xaxis()
     lower.set_xscale("symlog", linthresh=0.01, linscale=0.5)
-    lower.xaxis.set_major_formatter("{x:g}")
+    if points.repeated.notna().any():
+        upper.set_xscale("log", subs=(2, 5))
     if points.padding.any():  # else clips of one length: nothing for a logarithm
         upper.set_yscale("log", subs=(2, 5))
         upper.set_ylim(bottom=max(points.padding.min(), 0.05) / 1.3)
-        upper.yaxis.set_major_formatter("{x:g}")
-        upper.yaxis.set_minor_formatter("{x:g}")
-    handles, shown_names = [*handles[::-1], *ring], [*shown_names[::-1], "parameter in use"]
-    figure.legend(handles, shown_names, loc="outside lower center", ncols=5, frameon=False)
+    for axis in (upper.xaxis, upper.yaxis, lower.xaxis):
+        axis.set_major_formatter("{x:g}")
+        if axis.get_scale() == "log":
+            axis.set_minor_formatter("{x:g}")
+    names = [*(REGISTRY[name].short_name for name in names[::-1]), "parameter in use"]
+    handles = [*handles[::-1], *ring]
+    figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
     seaborn.despine(fig=figure)
     return figure

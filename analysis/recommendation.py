@@ -3,18 +3,12 @@
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from analysis.survey import (
-    Survey,
-    Surveyor,
-    in_threads,
-    parameter_values,
-    value_in_words,
-)
+from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
 from hparams import HParams, override_lines
 
@@ -31,8 +25,6 @@ LEARNED = {
     ("semi_sorted_exponential", True): (54, 16),  # its factor chosen as --recommend does
 }
 WITH_RANDOM_EPOCHS = (12, 11)  # of semi_sorted with dynamic sizes
-
-# ---------------------------------------------------------------------------- the search
 
 
 class Limits(NamedTuple):
@@ -60,82 +52,45 @@ def recommend(
     *,
     batch_capacity: int | None = None,
     epochs: int = 5,
-    progress: Callable[[Iterable, int], Iterable] = lambda found, total: found,
 ) -> list[Survey]:
     """The cheapest of every strategy, with fixed and with dynamic sizes, that mixes enough (or its
-    most random one, if none does), and the default SSB-DBS-BR; `limits.ranked` orders them.
+    most random one, if none does), RAND first, and last the default SSB-DBS-BR.
 
     Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
     with randomness, so for every strategy the least random value that mixes enough is sought (by
     bisection). With a limit of memory, which needs `costs`, dynamic sizes take the largest capacity
-    whose batches stay below it; else `batch_capacity`, or batch_size * longest clip.
-
-    Args:
-        epochs: planned for every survey.
-        progress: wraps the batchings found, given how many there will be, for a bar.
+    that fits, up to 64 times the default; else `batch_capacity`, or batch_size * longest clip.
     """
-    usual = {"dynamic_batch_size": True, "batch_capacity": batch_capacity}
+    num_clips, longest = len(surveyor.lengths), surveyor.longest
+    usual: dict = {"dynamic_batch_size": True, "batch_capacity": batch_capacity, "epochs": epochs}
+    largest = dict(usual)
+    if surveyor.costs and limits.max_bytes < math.inf:
+        most = min(surveyor.costs.frames_within(limits.max_bytes), 64 * batch_size * longest)
+        largest["batch_capacity"] = max(longest, int(min(most, num_clips * longest)))
 
-    def search(job: tuple[str, bool]) -> Survey:
+    def least_random(job: tuple[str, bool]) -> Survey:
+        """The least random value that mixes enough, else the most random one."""
         strategy, dynamic = job
-        choices: list[dict] = [usual if dynamic else {}]
-        if dynamic and limits.max_bytes < math.inf:
-            choices = _capacities(surveyor, batch_size, strategy, limits)
-        for sizes in choices:
-            options = sizes | {"epochs": epochs}
-            found = _least_random(surveyor, batch_size, strategy, limits, options)
-            if limits.fits(found):
-                break  # the next smaller capacity only if memory runs over after all
-        return found
+        options = largest if dynamic else {"epochs": epochs}
+        values = parameter_values(strategy, num_clips, batch_size, per_octave=8)
+
+        def survey_at(place: int) -> Survey:
+            return surveyor.survey(batch_size, strategy, value=values[place], **options)
+
+        def enough(place: int) -> bool:
+            return limits.mixes(survey_at(place))
+
+        # First among the values a doubling apart, of which a sweep may have surveyed most already.
+        apart = parameter_values(strategy, num_clips, batch_size, per_octave=1)
+        places = [place for place, value in enumerate(values) if value in apart]
+        passed = bisect_left(places, True, key=enough)
+        least, most = [-1, *places][passed] + 1, [*places, len(values)][passed]
+        place = bisect_left(range(len(values)), True, least, most, key=enough)
+        return survey_at(min(place, len(values) - 1))
 
     jobs = list(itertools.product(STRATEGIES, (False, True)))
-    default = surveyor.survey(batch_size, "semi_sorted", epochs=epochs, **usual)
-    return [*progress(in_threads(search, jobs), len(jobs)), default]
-
-
-def _least_random(
-    surveyor: Surveyor, batch_size: int, strategy: str, limits: Limits, options: dict
-) -> Survey:
-    """The least random value that mixes enough, else the most random one."""
-    num_clips = len(surveyor.lengths)
-    values = parameter_values(strategy, num_clips, batch_size, per_octave=8)
-
-    def survey_at(place: int) -> Survey:
-        return surveyor.survey(batch_size, strategy, value=values[place], **options)
-
-    def enough(place: int) -> bool:
-        return limits.mixes(survey_at(place))
-
-    # First among the values a doubling apart, of which a sweep may have surveyed most already.
-    apart = parameter_values(strategy, num_clips, batch_size, per_octave=1)
-    places = [place for place, value in enumerate(values) if value in apart]
-    passed = bisect_left(places, True, key=enough)
-    least, most = [-1, *places][passed] + 1, [*places, len(values)][passed]
-    place = bisect_left(range(len(values)), True, least, most, key=enough)
-    return survey_at(min(place, len(values) - 1))
-
-
-def _capacities(surveyor: Surveyor, batch_size: int, strategy: str, limits: Limits) -> list[dict]:
-    """Options of dynamic sizes: the largest capacity that fits, and some smaller ones after it.
-
-    Eight a doubling, from one longest clip to 64 times batch_size of them, but never more than the
-    whole corpus. Where even one clip does not fit, that smallest capacity alone.
-    """
-    longest, num_clips = surveyor.longest, len(surveyor.lengths)
-    steps = range(int(8 * math.log2(min(64 * batch_size, num_clips))) + 1)
-    capacities = sorted({batch_size * longest, *(int(longest * 2 ** (k / 8)) for k in steps)})
-    sizes = [{"dynamic_batch_size": True, "batch_capacity": capacity} for capacity in capacities]
-    fullest = parameter_values(strategy, num_clips, batch_size)[0]
-
-    def too_large(place: int) -> bool:
-        found = surveyor.survey(batch_size, strategy, value=fullest, epochs=1, **sizes[place])
-        return not limits.fits(found)
-
-    end = max(bisect_left(range(len(sizes)), True, key=too_large), 1)
-    return sizes[max(0, end - 5) : end][::-1]
-
-
-# ---------------------------------------------------------------------------- as settings
+    default = surveyor.survey(batch_size, "semi_sorted", **usual)
+    return [*in_threads("searching", least_random, jobs), default]
 
 
 def batching_overrides(found: Survey) -> str:
@@ -163,9 +118,6 @@ def overrides(given: str, hparams: HParams, found: Survey) -> str:
     return ",".join(f"{name}={text}" for name, text in texts.items())
 
 
-# ---------------------------------------------------------------------------- in words
-
-
 def described(found: Survey) -> str:
     """SSB-DBS-BR (factor 0.1)."""
     notes = [value_in_words(found.strategy, found.value)] if found.parameter else []
@@ -175,32 +127,59 @@ def described(found: Survey) -> str:
     return name + (f" ({', '.join(notes)})" if notes else "")
 
 
-def reasons(order: Sequence[Survey], surveys: Sequence[Survey], limit: str) -> list[str]:
-    """What it costs, how it mixes, what it fits and what comes next, what it learns."""
-    best, *others = order
+def advice(
+    tried: Sequence[Survey], limits: Limits, least_novelty: str, measured_frames: float
+) -> list[str]:
+    """The lines about the best that `recommend` tried: its cost, mixing and memory, what comes
+    next, what it learns; or about the limit that none keeps, and the best that can be had.
+
+    Args:
+        least_novelty: the limit and where it comes from.
+        measured_frames: of the largest batch whose step was timed.
+    """
+    memory, fitting = f"{limits.max_bytes / 1e9:g} GB", [one for one in tried if limits.fits(one)]
+    if not fitting:
+        best = min(tried, key=lambda found: found.peak_bytes)
+        least = f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
+        return [f"Nothing to recommend: no batching fits into {memory}: the least is {least}"]
+    order = limits.ranked(tried)
+    if not order:
+        best = max(fitting, key=lambda found: found.novelty)
+        within = f" within {memory}" if limits.max_bytes < math.inf else ""
+        most = f"the most is {best.novelty:.4f}, {described(best)}"
+        none = f"no batching reaches novelty {limits.min_novelty:g}{within}"
+        return [f"Nothing to recommend: {none}: {most}"]
+    best, random, paper = order[0], tried[0], tried[-1]
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
     if not math.isnan(best.seconds_per_epoch):
         cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
-    compared = [
-        f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'} "
-        f"than {described(other)}"
-        for other in surveys
-        if (other.strategy, other.dynamic_batch_size) in (("random", False), ("semi_sorted", True))
-    ]
-    mixed = f"novelty {best.novelty:.4f}, the least allowed is {limit}"
+    for word, other in ((", ", random), (" and ", paper)):
+        less = (
+            f"{abs(best.cost / other.cost - 1):.1%} {'less' if best.cost <= other.cost else 'more'}"
+        )
+        cost += f"{word}{less} than {described(other)}"
+    mixed = f"novelty {best.novelty:.4f}, the least allowed is {least_novelty}"
     if math.isnan(best.novelty):
         mixed = "no two clips share a batch"
     fits = f"largest batch {best.largest_batch_frames:,.0f} frames, {best.largest_batch_size} clips"
     if not math.isnan(best.peak_bytes):
         fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
-    for rival in [other for other in others if other.strategy != best.strategy][:1]:
+    for rival in [other for other in order if other.strategy != best.strategy][:1]:
         fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
-    return [
-        f"cheapest: {cost}, {' and '.join(compared)}",
-        f"mixing: {mixed}",
-        fits,
-        f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}",
-    ]
+    learned = what_was_learned(best.strategy, best.dynamic_batch_size)
+    lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
+    lines.append(f"learning: {learned}")
+    if best.largest_batch_frames > 1.05 * measured_frames:
+        lines.append(
+            f"warning: steps were measured up to {measured_frames:,} frames a batch; the costs of "
+            "larger ones are extrapolated"
+        )
+    if best.num_batches < 0.5 * random.num_batches:
+        lines.append(
+            f"note: {best.num_batches:,.0f} training steps an epoch, where RAND makes "
+            f"{random.num_batches:,.0f}: an epoch is shorter but may teach less"
+        )
+    return lines
 
 
 def what_was_learned(strategy: str, dynamic: bool) -> str:
@@ -214,17 +193,3 @@ def what_was_learned(strategy: str, dynamic: bool) -> str:
     losses = ", ".join(f"{name} by {mean}% ± {error}" for name, (mean, error) in known.items())
     unknown = "" if (strategy, dynamic) in LEARNED else "not known; "
     return f"{unknown}{study} losses after equal epochs were above RAND's: {losses}"
-
-
-def unmet(tried: Sequence[Survey], limits: Limits) -> str:
-    """The limit that no batching keeps, and the best that can be had."""
-    memory = f"{limits.max_bytes / 1e9:g} GB"
-    fitting = [found for found in tried if limits.fits(found)]
-    if not fitting:
-        best = min(tried, key=lambda found: found.peak_bytes)
-        least = f"{best.peak_bytes / 1e9:.2f} GB, {described(best)}"
-        return f"no batching fits into {memory}: the least is {least}"
-    best = max(fitting, key=lambda found: found.novelty)
-    within = f" within {memory}" if limits.max_bytes < math.inf else ""
-    most = f"the most is {best.novelty:.4f}, {described(best)}"
-    return f"no batching reaches novelty {limits.min_novelty:g}{within}: {most}"

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import figures
 from analysis.figures import STYLES
 from analysis.report import Measured
 from analysis.runs import Runs
-from analysis.study import mixing, outcomes
+from analysis.study import mixing
 from analysis.survey import PARAMETERS, Surveyor
 
 LOSSES = {
@@ -33,18 +33,17 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     for name in options:  # those that the rows with their strategy ran with
         if (used := runs.rows[name].dropna()).size:
             options[name] = getattr(runs.first(used.index[0]).hparams, name)
-    main = list(runs.rows.index)
+    main = runs.rows.index
     if is_study:  # the follow-ups have a figure of their own
-        main = [label for label in main if label == runs.rows["name"][label]]
+        main = main[main == runs.rows["name"]]
 
     def losses(over: str) -> Figure:
-        return draw_losses(runs, main, [(loss, over) for loss in LOSSES])
+        return draw_losses(runs, list(main), [(loss, over) for loss in LOSSES])
 
+    sweeps = figures.draw_parameter_sweeps(Surveyor(first.lengths), size, options)
     found = {
         "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
-        "figure_2_parameter_sweeps": figures.draw_parameter_sweeps(
-            Surveyor(first.lengths), size, options
-        ),
+        "figure_2_parameter_sweeps": sweeps,
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),
         "figure_4_loss_over_time": losses("hours"),
@@ -79,34 +78,31 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
     colours, markers, dashes = _looks(runs, labels)
+    looks = {"palette": colours, "markers": markers, "dashes": dashes}
+    order = {"hue": "label", "style": "label", "hue_order": labels, "style_order": labels}
+    error = {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
+    every = max(1, epochs["epoch"].nunique() // 9)
     for axes, (loss, over) in zip(all_axes, panels, strict=True):
-        sns.lineplot(
-            epochs,
-            x=over,
-            y=loss,
-            hue="label",
-            style="label",
-            hue_order=labels,
-            style_order=labels,
-            palette=colours,
-            markers=markers,
-            dashes=dashes,
-            errorbar="se",
-            err_kws={"alpha": 0.18, "linewidth": 0},
-            markevery=max(1, epochs["epoch"].nunique() // 9),
-            ax=axes,
-        )
+        sns.lineplot(epochs, x=over, y=loss, **order, **looks, **error, markevery=every, ax=axes)
         handles = axes.get_legend().get_lines()
         axes.get_legend().remove()
         axes.set_title(LOSSES[loss], fontsize=12, loc="left")
         axes.set(xlabel=titles[over], ylabel="")
         axes.locator_params(axis="x", integer=over != "hours")
-        _finish(axes)
-        _limit(axes, [line.to_numpy() for _, line in shared[loss].mean().groupby("label")])
+        axes.grid(alpha=0.3)
+        lines = [line for _, line in shared[loss].mean().groupby("label")]
+        settled = pd.concat([line.iloc[int(SHOWN_FROM * len(line)) :] for line in lines])
+        room = 0.06 * np.ptp(settled) or 0.1 * settled.max()
+        axes.set_ylim(settled.min() - room, settled.max() + 2 * room)
+        if pd.concat(lines).max() > settled.max() + 2 * room:
+            note = "higher losses of the first epochs are cut off"
+            place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+            axes.text(0.995, 0.985, note, color="0.35", **place)
     all_axes[0].set_ylabel("validation loss")
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
     options = {"ncols": columns, "frameon": False, "handlelength": 4.5}
     figure.legend(handles, labels, loc="outside lower center", **options)
+    sns.despine(fig=figure)
     return figure
 
 
@@ -124,40 +120,21 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
     return colours, markers, dashes
 
 
-def _finish(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _limit(axes: Axes, curves: Sequence[np.ndarray]) -> None:
-    """End the vertical axis above what follows the first epochs, and say if that cuts lines off."""
-    settled = np.concatenate([mean[int(SHOWN_FROM * len(mean)) :] for mean in curves])
-    room = 0.06 * np.ptp(settled) or 0.1 * settled.max()
-    axes.set_ylim(settled.min() - room, settled.max() + 2 * room)
-    if max(mean.max() for mean in curves) > settled.max() + 2 * room:
-        note, place = "higher losses of the first epochs are cut off", axes.transAxes
-        axes.text(0.995, 0.985, note, transform=place, ha="right", va="top", color="0.35")
-
-
 def draw_mixing(measured: Measured) -> Figure:
     """Loss at equal updates and word error rate against novelty and spread, a point a row."""
-    mixed = mixing(measured.runs)
+    mixed, outcomes = mixing(measured)
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(2, 2)
     colours, markers, _ = _looks(measured.runs, list(mixed.index))
-    for line, (outcome, found) in zip(panels, outcomes(measured).items(), strict=True):
+    for line, (outcome, found) in zip(panels, outcomes.items(), strict=True):
         for axes, measure in zip(line, mixed, strict=True):
             for label, point in found.dropna(subset="ours").to_dict("index").items():
-                axes.errorbar(
-                    mixed[str(measure)][str(label)],
-                    point["ours"],
-                    yerr=point["standard_error"],
-                    fmt=markers[label],
-                    color=colours[label],
-                    label=label,
-                )
+                look = {"fmt": markers[label], "color": colours[label], "label": label}
+                x, error = mixed[str(measure)][str(label)], point["standard_error"]
+                axes.errorbar(x, point["ours"], yerr=error, **look)
             axes.set(xlabel=measure, ylabel=outcome)
-            _finish(axes)
+            axes.grid(alpha=0.3)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    sns.despine(fig=figure)
     return figure

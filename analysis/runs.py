@@ -1,8 +1,5 @@
 """The one reader of run folders: what train.py and a study wrote there, as pandas DataFrames.
 
-    runs = read_runs([Path("runs")])
-    runs.epochs.groupby("label")["minutes"].median()
-
 Runs that differ in nothing but their seed share a label, a row of the report's tables. A broken or
 unfinished run is left out, and `left_out` says why.
 """
@@ -20,33 +17,43 @@ import numpy as np
 import pandas as pd
 
 from analysis import published
-from analysis.lengths import read_lengths
 from analysis.survey import PARAMETERS
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
+from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from batching import batching_name
+from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from errors import UserError
 from files import METRICS_FILE, numbered_lines
 from hparams import HParams, create_hparams, hparams_from_dict
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
-BATCHING = ["batching_strategy", "dynamic_batch_size", "batch_randomization"]  # what rows compare
+# What rows compare.
+BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
 # Settings that change no result of training, or that others stand for: the fingerprint for the
 # corpus, win_length and hop_length for the times, started_from for a warm start.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files win_time hop_time max_decoder_steps gate_threshold".split()
 )
-HEAD = ["seeds", "training clips", "validation clips", "hours of speech", "started or resumed"]
+CLIPS = ["training clips", "validation clips"]
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]
 SOFTWARE = "version of|commit|fingerprint|machine's system"  # rows may differ in it
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Of an `epoch` line; rates are from 0 to 1, lengths in frames.
-EPOCH_NUMBERS = [
-    *("epoch", "minutes", "prepare_seconds", "num_batches", "zero_padding_rate"),
-    *("average_batch_length", "decoder_steps", "frames_per_second", "padded_frames_per_second"),
-    *("clips_per_second", "data_wait_seconds", "peak_memory_bytes"),
-]
+# The numbers of an `epoch` line: how those of a run are combined, a factor, heading and decimals.
+OF_EPOCHS = {
+    "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
+    "average_batch_length": ("mean", 1, "ABL (frames)", 2),
+    "minutes": ("median", 1, "minutes per epoch", 2),
+    "num_batches": ("mean", 1, "batches", 1),
+    "decoder_steps": ("mean", 1, "decoder steps", 0),
+    "frames_per_second": ("median", 1, "real frames/s", 0),
+    "padded_frames_per_second": ("median", 1, "padded frames/s", 0),
+    "clips_per_second": ("median", 1, "clips/s", 2),
+    "peak_memory_bytes": ("max", 2**-30, "peak memory (GiB)", 2),
+    "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
+    "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
+}
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
 
 
@@ -57,11 +64,11 @@ class Run:
     folder: str
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
-    epochs: pd.DataFrame  # EPOCH_NUMBERS and LOSSES, hours and updates so far
+    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, hours and updates so far
     transcription: Intelligibility | None
     relative_error: float  # of minutes that were timed in turns, else 0
     time: datetime  # of the last start
-    facts: dict[str, str | float]  # all that may differ between runs; NaN: has no effect
+    facts: dict[str, Any]  # all that may differ between runs; NaN: has no effect
     changes: list[str]  # when it was resumed
 
 
@@ -83,19 +90,12 @@ class Runs:
 
     def differing(self, first: str, second: str) -> list[str]:
         """The settings that keep two rows from being compared as two batchings."""
-        rows = self.rows.drop(columns="name")
-        return sorted(rows.columns[_differences(rows.loc[[first, second]])[0, 1]])
-
-
-# ---------------------------------------------------------------------------- reading
+        return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """All finished runs at or below `folders`.
-
-    Raises:
-        UserError: if there is none, naming what was left out with the reason.
-    """
+    """All finished runs at or below `folders`; UserError if there is none, naming what was left out
+    with the reason."""
     directories: dict[Path, Path] = {}
     left_out, found = [], []
     for folder in folders:
@@ -105,51 +105,37 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         directories |= {path.resolve(): path for path in below}
     for directory in directories.values():
         try:
-            found.append(read_run(directory))
+            found.append(_read_run(directory))
         except UserError as error:
-            left_out.append(str(error))
+            left_out.append(f"{directory}: {error}")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
+            left_out.append(f"{directory}: {problem}; restore it, or train again")
     if not found:
         raise UserError("no finished run:\n" + "\n".join(left_out))
     return _group(sorted(found, key=lambda run: run.time), left_out)
 
 
-def read_run(directory: Path) -> Run:
-    """The finished run in `directory`.
+def _read_run(directory: Path) -> Run:
+    """The run in a folder.
 
     Raises:
-        UserError: naming the file, and the line that is not JSON, if one is not as train.py writes
-            it, if an epoch is missing, or if the run is not finished or its files are another's.
+        UserError: naming the file, and the line that is not JSON; if the run is not finished, or
+            its files are another's. Other errors if a record is not as train.py writes it.
     """
-    try:
-        return _checked(directory, read_metrics(directory / METRICS_FILE))
-    except UserError as error:
-        raise UserError(f"{directory}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
-        raise UserError(f"{directory}: {problem}; restore it, or train again") from None
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, but for an incomplete last one, as a killed run may leave."""
-    lines, records = numbered_lines(path, "no such file; train.py -o writes it"), []
+    lines = numbered_lines(directory / METRICS_FILE, "no such file; train.py -o writes it")
+    kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for number, line in lines:
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except (ValueError, RecursionError):
-            if number != lines[-1][0]:
-                raise UserError(
-                    f"{path.name}:{number}: not JSON: {line[:60]!r}; restore it"
-                ) from None
-    return records
-
-
-def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
-    """The run; whatever error if a record is not as train.py writes it."""
-    kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
-    for record in records:
+            if number == lines[-1][0]:  # incomplete, as a killed run may leave it
+                break
+            problem = f"{METRICS_FILE}:{number}: not JSON: {line[:60]!r}; restore it"
+            raise UserError(problem) from None
         kinds[record["kind"]].append(record)
     starts = kinds["run"]
-    epochs = pd.DataFrame(kinds["epoch"], columns=EPOCH_NUMBERS).astype(float)
+    epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
         if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
@@ -172,7 +158,7 @@ def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
     epochs = epochs.merge(validations, on="epoch", how="left")
     transcription, relative_error = None, 0.0
     if (file := directory / INTELLIGIBILITY_FILE).exists():
-        transcription = read_intelligibility(file)
+        transcription = read_findings(file, Intelligibility)
         if transcription.epochs != len(epochs):
             raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
@@ -184,6 +170,13 @@ def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
             raise UserError(f"{file.name}: {error!r:.200}; time the epochs again") from None
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
+    changes = []
+    for before, after in itertools.pairwise(starts):
+        old, new = (start["hparams"] | _environment(start) for start in (before, after))
+        for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
+            if old[name] != new.get(name):
+                change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
+                changes.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
     return Run(
         str(directory),
         hparams,
@@ -192,29 +185,12 @@ def _checked(directory: Path, records: list[dict[str, Any]]) -> Run:
         transcription,
         relative_error,
         datetime.fromisoformat(starts[-1]["time"]).astimezone(),
-        _facts(hparams, starts, epochs, lengths),
-        _changes(directory, starts),
+        _facts(hparams, starts, len(epochs), lengths),
+        changes,
     )
 
 
-def _changes(directory: Path, starts: list[dict]) -> list[str]:
-    """What was changed when a run was resumed."""
-    found = []
-    for before, after in itertools.pairwise(starts):
-        old, new = (start["hparams"] | _environment(start) for start in (before, after))
-        for name in old.keys() - WITHOUT_EFFECT - {"epochs"}:
-            if old[name] != new.get(name):
-                change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
-                found.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
-    return found
-
-
-# ---------------------------------------------------------------------------- rows
-
-
-def _facts(
-    h: HParams, starts: list[dict], epochs: pd.DataFrame, lengths: np.ndarray
-) -> dict[str, str | float]:
+def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
     """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
     ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
     if h.batching_strategy == "random":
@@ -228,7 +204,8 @@ def _facts(
     clips = [str(len(lengths)), str(corpus["validation_clips"])]
     head = [str(h.seed), *clips, f"{hours:.2f}", starts[-1]["time"][:10]]
     settings = {name: np.nan if name in ignored else str(v) for name, v in asdict(h).items()}
-    settings["epochs"] = str(len(epochs))
+    settings["name"] = batching_name(*(getattr(h, setting) for setting in BATCHING[1:]))
+    settings["epochs"] = str(epochs)
     settings["started_from"] = str(starts[0].get("started_from") if warm else None)
     settings["corpus"] = f"{clips[0]} clips, {corpus['fingerprint'][:8]}"
     return dict(zip(HEAD, head, strict=True)) | settings | _environment(starts[-1])
@@ -250,57 +227,47 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
 
 
+def _place(label: str) -> tuple[int, str]:
+    """Of a row: the paper's ten first and in its order, and a batch size of 4 before one of 16."""
+    name, paper = label.partition(" ")[0], list(published.TABLE_2)
+    digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
+    return paper.index(name) if name in paper else len(paper), digits
+
+
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
-    """Runs, the latest last, as rows: the paper's ten first and in its order. Of two runs with
-    equal settings and seed the later one stays."""
+    """Runs, the latest last, as rows. Of two with equal settings and seed the later one stays."""
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
-    table = pd.DataFrame(
-        [(r.hparams.seed, r.relative_error) for r in runs], facts.index, ["seed", "relative_error"]
-    ).assign(label=settings.fillna("").agg("\n".join, axis=1))  # until it is shortened below
+    numbers = [(run.hparams.seed, run.relative_error) for run in runs]
+    table = pd.DataFrame(numbers, facts.index, ["seed", "relative_error"])
+    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # until it is shortened below
     again = table.duplicated(["label", "seed"], keep="last")
     same = "the same settings and seed as a later run, which is kept"
     left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    batchings = rows[BATCHING].to_numpy(str)
-    names = {
-        k: batching_name(s, d == "True", r == "True")
-        for k, (s, d, r) in zip(rows.index, batchings, strict=True)
-    }
     # Of several rows of a name the one that can be compared with most others represents it; of
     # equally many the one with the paper's values, or this recipe's defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
-    best = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable").index
-    labels = {}
-    for key, row in rows.iterrows():
-        representative = rows.loc[next(other for other in best if names[other] == names[key])]
-        differing = row.index[row.fillna("") != representative.fillna("")]
+    rank = rank.sort_values(["comparable", "usual"], ascending=False, kind="stable")
+    best = rows.loc[rank.index].drop_duplicates("name").set_index("name", drop=False)
+    labels = []
+    for _, row in rows.iterrows():
+        differing = row.index[row.fillna("") != best.loc[row["name"]].fillna("")]
         shown = ", ".join(f"{SHORT.get(n, n)} {row[n]}" for n in differing)
-        labels[key] = names[key] + (f" ({shown})" if shown else "")
-    paper = list(published.TABLE_2)
-
-    def place(label: str) -> tuple[int, str]:
-        """Numbers count as numbers, so that a batch size of 4 stands before one of 16."""
-        digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
-        name = label.partition(" ")[0]
-        return paper.index(name) if name in paper else len(paper), digits
-
-    rows = rows.assign(name=pd.Series(names)).rename(index=labels)
-    rows = rows.loc[sorted(rows.index, key=place)]
-    table = table.assign(label=table["label"].map(labels)).sort_values("seed", kind="stable")
-    table = table.loc[table["label"].map(rows.index.get_loc).sort_values(kind="stable").index]
-    found = {run.folder: run for run in runs}
-    found = {folder: found[folder] for folder in table.index}
-    epochs = [run.epochs.assign(run=f, label=table["label"][f]) for f, run in found.items()]
-    facts = facts.loc[table.index]
-    return Runs(found, table, rows, facts, pd.concat(epochs, ignore_index=True), left_out)
-
-
-# ---------------------------------------------------------------------------- warnings
+        labels.append(row["name"] + (f" ({shown})" if shown else ""))
+    table = table.replace({"label": dict(zip(rows.index, labels, strict=True))})
+    rows = rows.set_axis(labels).loc[sorted(labels, key=_place)]
+    label, seed = table["label"], table["seed"]
+    order = sorted(table.index, key=lambda folder: (*_place(label[folder]), seed[folder]))
+    by_folder = {run.folder: run for run in runs}
+    found = {folder: by_folder[folder] for folder in order}
+    epochs = pd.concat([run.epochs.assign(run=f, label=label[f]) for f, run in found.items()])
+    epochs = epochs.reset_index(drop=True)
+    return Runs(found, table.loc[order], rows, facts.loc[order], epochs, left_out)
 
 
 def describe(runs: Runs) -> dict[str, str]:
@@ -315,16 +282,15 @@ def deviations(runs: Runs) -> list[str]:
     # Where the paper names no value, this recipe's defaults stand for it, which are NVIDIA's.
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in published.SETTINGS.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
-    paper |= dict(
-        zip(HEAD[1:3], (published.TRAINING_CLIPS, published.VALIDATION_CLIPS), strict=True)
-    )
+    paper |= {CLIPS[0]: published.TRAINING_CLIPS, CLIPS[1]: published.VALIDATION_CLIPS}
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
     facts.loc[is_other, list(set(PARAMETERS.values()))] = np.nan  # the paper has no value for them
     return [
         f"{name} {value} instead of {paper[name]}{where}"
-        for name in facts.columns.intersection(list(paper)).drop([*BATCHING, "load_mel_from_disk"])
+        for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
+        if name in paper
         for value, where in _by_value(facts[name])
         if value != str(paper[name])
     ]

@@ -30,18 +30,14 @@ def differences(one: object, other: object, place: str = "") -> list[str]:
         if one.keys() != other.keys():
             return [f"{place}: {len(one)} entries, {len(other)}"]
         names = [name for name in one if name not in TIMES]
-        found = (differences(one[name], other[name], f"{place}/{name}") for name in names)
-        return [line for lines in found for line in lines]
+        return [x for n in names for x in differences(one[n], other[n], f"{place}/{n}")]
     return [] if one == other else [f"{place}: {one}, {other}"]
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
     """The lines of metrics.jsonl that two equal runs share."""
-    return [
-        {name: value for name, value in record.items() if name not in TIMES}
-        for record in records
-        if record["kind"] != "run"
-    ]
+    lines = (record.items() for record in records if record["kind"] != "run")
+    return [{name: value for name, value in line if name not in TIMES} for line in lines]
 
 
 def read_metrics(folder: Path) -> list[dict]:

@@ -1,6 +1,7 @@
 """Seconds and memory of a training step, estimated from steps timed by benchmarks/epoch.py."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -12,12 +13,11 @@ from errors import UserError
 from hparams import HParams
 
 # What a training step costs depends on these settings, beside the shape of its batch.
+MODEL = ("n_", "symbols_", "encoder_", "attention_", "decoder", "prenet_", "postnet_")
 COST_SETTINGS = tuple(
-    f.name
-    for f in fields(HParams)
-    if f.name in ("precision", "decoder", "mask_padding", "n_mel_channels", "n_symbols")
-    or f.name in ("n_frames_per_step", "decoder_rnn_dim", "prenet_dim")
-    or f.name.startswith(("symbols_", "encoder_", "attention_", "postnet_"))
+    field.name
+    for field in fields(HParams)
+    if field.name.startswith(MODEL) or field.name in ("precision", "mask_padding")
 )
 HOW_TO_MEASURE = "measure it with: python benchmarks/epoch.py LENGTHS --json COSTS.json"
 
@@ -43,6 +43,11 @@ class StepCosts:
         """[batches] peak memory: of the GPU, or on a CPU of the whole process."""
         d, e = self.bytes_per_term
         return d + e * clips * frames
+
+    def frames_within(self, most_bytes: float) -> float:
+        """Padded frames of the largest batch that fits, a hair less for rounding."""
+        d, e = self.bytes_per_term
+        return (1 - 1e-9) * (most_bytes - d) / e if e > 0 else math.inf
 
     @property
     def knows_memory(self) -> bool:
@@ -73,35 +78,32 @@ def read_costs(path: Path, hparams: HParams) -> StepCosts:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return _costs_of(found, (hparams.precision, hparams.decoder))
+        if found["processes"] != 1:
+            raise ValueError(f"measured in {found['processes']} processes, expected 1")
+        measured = [row for row in found["rows"] if row["status"] == "measured"]
+        kinds = [(row["precision"], row["decoder"]) for row in measured]
+        wanted = (hparams.precision, hparams.decoder)
+        used = wanted if wanted in kinds else kinds[0]
+        rows = [row for row, kind in zip(measured, kinds, strict=True) if kind == used]
+        steps = np.array([step for row in rows for step in row["steps"]], dtype=float)
+        memory = np.array([step for row in rows for step in row["memory"]], dtype=float)
+        if not (np.isfinite(steps).all() and (steps > 0).all()):
+            raise ValueError("expected positive numbers in every step")
+        clips, frames, _, seconds = steps.T
+        settings = found["hparams"] | {"precision": used[0], "decoder": used[1]}
+        decoder_steps = np.ceil(frames / settings["n_frames_per_step"])
+        costs = StepCosts(
+            f"{found['device']}, {', '.join(used)} decoder, {found['date']}",
+            _fit(seconds, decoder_steps, clips * decoder_steps),
+            _fit(memory[:, 3], memory[:, 0] * memory[:, 1]) if len(memory) else np.full(2, np.nan),
+            settings,
+            int((clips * frames).max()),
+        )
     except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {HOW_TO_MEASURE}") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         problem = f"not what benchmarks/epoch.py --json writes ({error!r})"
-    raise UserError(f"{path}: {problem}; {HOW_TO_MEASURE}")
-
-
-def _costs_of(found: dict, wanted: tuple[str, str]) -> StepCosts:
-    if found["processes"] != 1:
-        raise ValueError(f"measured in {found['processes']} processes, expected 1")
-    measured = [row for row in found["rows"] if row["status"] == "measured"]
-    by_setting = {(row["precision"], row["decoder"]): row for row in measured}
-    used = wanted if wanted in by_setting else next(iter(by_setting))
-    rows = [row for row in measured if (row["precision"], row["decoder"]) == used]
-    steps = np.array([step for row in rows for step in row["steps"]], dtype=float)
-    memory = np.array([step for row in rows for step in row["memory"]], dtype=float)
-    if not (np.isfinite(steps).all() and (steps > 0).all()):
-        raise ValueError("expected positive numbers in every step")
-    settings = found["hparams"] | dict(zip(("precision", "decoder"), used, strict=True))
-    clips, frames, _, seconds = steps.T
-    decoder_steps = np.ceil(frames / settings["n_frames_per_step"])
-    machine = f"{found['device']}, {', '.join(used)} decoder, {found['date']}"
-    costs = StepCosts(
-        f"{machine}: least squares on {len(steps)} steps",
-        _fit(seconds, decoder_steps, clips * decoder_steps),
-        _fit(memory[:, 3], memory[:, 0] * memory[:, 1]) if len(memory) else np.full(2, np.nan),
-        settings,
-        int((clips * frames).max()),
-    )
-    error = np.median(np.abs(costs.seconds(clips, frames) / seconds - 1))
-    return replace(costs, description=f"{costs.description}, median error {error:.1%}")
+        raise UserError(f"{path}: {problem}; {HOW_TO_MEASURE}") from None
+    typical = np.median(np.abs(costs.seconds(clips, frames) / seconds - 1))
+    fit = f"least squares on {len(steps)} steps, median error {typical:.1%}"
+    return replace(costs, description=f"{costs.description}: {fit}")

@@ -1,16 +1,12 @@
 """Differences between batchings, paired by seed, and what a study of learning adds to a report.
 
 Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
-design, and values are compared as ratios:
+design (Montgomery, "Design and Analysis of Experiments"). The model
 
-    log value = effect of the batching + effect of the seed + chance
+    log value = effect of the batching + effect of the seed + noise of equal variance
 
-fitted by least squares to all runs of one corpus and as many epochs (two-way analysis of variance
-without interaction; Montgomery, "Design and Analysis of Experiments", on randomised complete
-blocks). The spread that chance makes is taken to be the same share of every batching's values, so
-all runs together tell it. A change is tested by a two-sided t-test; several that are made together
-share the 5 % by Holm's method (Holm 1979, "A simple sequentially rejective multiple test
-procedure").
+is fitted by least squares to all runs of one corpus and as many epochs. A change is tested by a
+two-sided t-test; several that are made together share the 5 % by Holm's method (1979).
 """
 
 import math
@@ -24,7 +20,7 @@ from scipy.stats import spearmanr, t
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import BEST, RANDOMIZED, Column, Measured, Table, published_falls, texts
+from analysis.report import BEST, Column, Measured, Pairs, Table, published_falls
 from analysis.runs import BATCHING, Runs
 from analysis.survey import PARAMETERS, Surveyor
 
@@ -36,77 +32,58 @@ LOSS = "validation_loss_unpadded"
 NOTHING: dict = {"ours": math.nan, "standard_error": math.nan, "runs": 0, "p": math.nan, "note": ""}
 
 
-# ---------------------------------------------------------------------------- paired by seed
-
-
-class SeedModel:
-    """The fit of `values`, a DataFrame with `label`, `seed` and the positive `value` of each run;
-    those without a value are left out."""
-
-    def __init__(self, values: pd.DataFrame):
-        values = values[values["value"] > 0]
-        self.seeds = values.groupby("label")["seed"].agg(set)
-        seeds = pd.get_dummies(values["seed"], drop_first=True, dtype=float)
-        design = pd.get_dummies(values["label"], dtype=float).join(seeds)
-        self.columns = design.columns
-        self.fit = sm.OLS(np.log(values["value"]), design).fit() if len(design) else None
-
-    def change(
-        self, first: str, second: str, least_error: float = 0.0, shared_error: float = 0.0
-    ) -> dict:
-        """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
-        (seeds that both have) and `p`; NaN for what no run can tell.
-
-        Args:
-            least_error: a standard error known from elsewhere, such as from repeated epochs, as a
-                share of the ratio; the runs' own counts where it is larger.
-            shared_error: one that all seeds share, so that the runs' own does not show it.
-        """
-        runs = len(self.seeds.get(first, set()) & self.seeds.get(second, set()))
-        if not runs or self.fit is None:
-            return NOTHING
-        contrast = 1.0 * (self.columns == second) - (self.columns == first)
-        log_ratio, freedom = float(contrast @ self.fit.params), self.fit.df_resid
-        error, p = math.hypot(least_error, shared_error) or math.nan, math.nan
-        if freedom >= 1:
-            seen = self.fit.t_test(contrast).sd.item()
-            error = math.hypot(max(seen, least_error), shared_error)
-            p = float(abs(log_ratio) < 1e-9)  # of equal values, whose error is rounding alone
-            if error > 1e-12:
-                p = 2 * t.sf(abs(log_ratio) / error, freedom)
-        per_cent = 100 * math.exp(log_ratio)
-        found = {"ours": per_cent - 100, "standard_error": per_cent * error}
-        return NOTHING | found | {"runs": runs, "p": p}
-
-
-def changes(
-    runs: Runs,
-    values: pd.Series,
-    pairs: Sequence[tuple[str, str]],
-    shared_error: pd.Series | None = None,
-    of_epochs: bool = False,
-) -> pd.DataFrame:
-    """[pairs] `SeedModel.change` of `values` between rows, p adjusted by Holm's method; nothing
-    where a row is not there, or the two have other corpora, epochs or seeds.
+def paired_change(
+    values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
+) -> dict:
+    """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
+    (seeds that both have) and `p`; NaN for what no run can tell.
 
     Args:
-        shared_error: of each row, a standard error that all its seeds share, as a share.
-        of_epochs: of times, whose errors are no smaller than their epochs tell.
+        values: [runs] `label`, `seed` and `value`; those without a positive value are left out.
+        least_error: what the standard error is at least, as a share of the ratio.
+        shared_error: one that all seeds share, so that the runs' own does not show it.
     """
-    kinds = runs.rows["corpus"] + ", " + runs.rows["epochs"]
-    table = runs.table.assign(value=values)
-    models = {kind: SeedModel(group) for kind, group in table.groupby(table["label"].map(kinds))}
+    values = values[values["value"] > 0]
+    seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
+    if not (runs := len(set.intersection(*seeds))):
+        return NOTHING | {"note": "not known with the same corpus, epochs and seeds"}
+    design = pd.get_dummies(values["label"], dtype=float)
+    design = design.join(pd.get_dummies(values["seed"], drop_first=True, dtype=float))
+    fit = sm.OLS(np.log(values["value"]), design).fit()
+    contrast = 1.0 * (design.columns == second) - (design.columns == first)
+    log_ratio = float(contrast @ fit.params)
+    error, p = math.hypot(least_error, shared_error) or math.nan, math.nan
+    if fit.df_resid >= 1:
+        seen = fit.t_test(contrast).sd.item()
+        error = math.hypot(max(seen, least_error), shared_error)
+        p = float(abs(log_ratio) < 1e-9)  # of equal values, whose error is rounding alone
+        if error > 1e-12:
+            p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
+    per_cent = 100 * math.exp(log_ratio)
+    found = {"ours": per_cent - 100, "standard_error": per_cent * error, "runs": runs, "p": p}
+    return NOTHING | found
+
+
+def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
+    """[pairs] `paired_change` of a quantity between rows, p adjusted by Holm's method; nothing
+    where a row is not there, or the two have other corpora, epochs or seeds."""
+    runs, values = measured.runs, measured.values[key]
+    if key == "word_error_rate":  # for ratios: at least that of half a wrong word
+        heard = {f: r.transcription for f, r in runs.found.items() if r.transcription}
+        words = {f: sum(len(x.text.split()) for x in h.transcripts) for f, h in heard.items()}
+        values = values.clip(lower=0.5 / pd.Series(words).clip(lower=1))
+    kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
+    table = runs.table.assign(value=values, kind=runs.table["label"].map(kinds))
     found = []
     for first, second in pairs:
-        change = NOTHING | {"note": "not known with the same corpus, epochs and seeds"}
-        if first == second:
-            change = NOTHING
-        elif (kind := kinds.get(first)) == kinds.get(second) and kind in models:
-            shared = 0.0 if shared_error is None else math.hypot(*shared_error[[first, second]])
-            least = _error_by_epochs(runs, first, second) if of_epochs and not shared else 0.0
-            known = models[kind].change(first, second, least, shared)
-            change = known if known["runs"] else change
-        found.append(change)
+        least = shared = 0.0
+        if first in kinds and second in kinds and key in measured.shared_errors:
+            shared = math.hypot(*measured.shared_errors[key][[first, second]])
+            if key == "minutes" and not shared:
+                least = _error_by_epochs(runs, first, second)
+        alike = table[table["kind"] == kinds.get(first)]
+        change = paired_change(alike, first, second, least, shared)
+        found.append(NOTHING if first == second else change)
     return _holm(found)
 
 
@@ -122,29 +99,14 @@ def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
     """Standard error of the ratio of two rows' minutes because a run's epochs differ."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
-    table = runs.table.assign(square=shares**2)
-    squares = table.pivot(index="seed", columns="label", values="square")
-    of_seeds = (squares[first] + squares[second]).dropna()
+    by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
+    of_seeds = (by_seed.get_group(first) + by_seed.get_group(second)).dropna()
     return math.sqrt(of_seeds.sum()) / max(1, len(of_seeds))
 
 
 def p_text(p: float) -> str:
-    if math.isnan(p):
-        return ""
-    return ("<0.001" if p < 0.001 else f"{p:.3f}") + "*" * (p < LEVEL)
-
-
-# ---------------------------------------------------------------------------- equal budgets
-
-
-def least_spent(runs: Runs, labels: Sequence[str], spent: str) -> float:
-    """What the run that spends least has spent at its last validation.
-
-    Args:
-        spent: epoch, hours or updates, a column of `runs.epochs`.
-    """
-    validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
-    return float(validated.groupby("run")[spent].last().min())
+    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "" if math.isnan(p) else shown + "*" * (p < LEVEL)
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
@@ -159,23 +121,31 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     return pd.Series(losses)
 
 
-def error_at_equal_time(runs: Runs, hours: float) -> pd.Series:
-    """[rows] standard error of the loss after `hours` because the hours are unsure, as a share:
-    the mean over runs of how much higher the loss is one standard error of the timing before."""
-    earlier = hours * (1 - runs.table["relative_error"])
-    ratio = loss_at(runs, "hours", earlier) / loss_at(runs, "hours", hours)
-    higher = ratio.map(math.log).abs()
-    return higher.groupby(runs.table["label"]).mean().fillna(0)
+def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str, float]:
+    """Add the loss once all runs have spent what the cheapest of `labels` has at its end to the
+    quantities; its name, and what that is.
+
+    Args:
+        spent: epoch, hours or updates, a column of `runs.epochs`.
+    """
+    runs = measured.runs
+    validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
+    budget = float(validated.groupby("run")[spent].last().min())
+    key = f"{LOSS} at {budget} {spent}"
+    measured.values[key] = loss_at(runs, spent, budget)
+    if spent == "hours":
+        # How much higher the loss is one standard error of the timing before: means over runs.
+        earlier = loss_at(runs, "hours", budget * (1 - runs.table["relative_error"]))
+        higher = (earlier / measured.values[key]).map(math.log).abs().groupby(runs.table["label"])
+        measured.shared_errors[key] = higher.mean().fillna(0)
+    return key, budget
 
 
 def one_batch_size(runs: Runs) -> list[str]:
     """Rows that differ from RAND in nothing but the batching and its parameter."""
     base = runs.rows.loc["RAND" if "RAND" in runs.rows.index else runs.rows.index[0]].dropna()
-    base = base.drop(["name", *BATCHING, *PARAMETERS.values()], errors="ignore")
+    base = base.drop([*BATCHING, *PARAMETERS.values()], errors="ignore")
     return list(runs.rows.index[(runs.rows[base.index] == base).all(axis=1)])
-
-
-# ---------------------------------------------------------------------------- findings
 
 
 @dataclass(frozen=True)
@@ -195,67 +165,47 @@ class Finding:
         return "holds" if self.verdict.startswith("confirmed") else "open"
 
 
-_SEMI_SORTING, _RANDOMIZING, _DYNAMIC = (
-    [pair[:2] for pair in pairs] for pairs in published.TABLE_4.values()
-)
 SHORTER = "Batches of clips of similar length shorten an epoch against random ones."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all (VL3)."
-CLAIMS = [  # that the quantity falls from the first to the second of each pair
+EQUAL = f"After equal {{}} {BEST} has a lower loss than RAND (unpadded)."
+# That the quantity falls from the first to the second of each pair; the last two, at equal hours
+# and updates, are what the paper calls potential.
+CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
-    ("Dynamic batch sizes (DBS) shorten it further.", "minutes", _DYNAMIC),
+    ("Dynamic batch sizes (DBS) shorten it further.", "minutes", [*published.DYNAMIC]),
     (SAVING, "minutes", [("RAND", BEST)]),
-    ("Batch randomization (BR) shortens it slightly.", "minutes", RANDOMIZED),
-    ("Semi-sorting learns better than sorting (VL3).", "vl3", _SEMI_SORTING),
-    ("Batch randomization lowers the loss (VL3).", "vl3", _RANDOMIZING),
-    ("Dynamic batch sizes lower the loss (VL3).", "vl3", _DYNAMIC),
+    ("Batch randomization (BR) shortens it slightly.", "minutes", [*published.RANDOMIZED]),
+    ("Semi-sorting learns better than sorting (VL3).", "vl3", [*published.SEMI_SORTED]),
+    ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
+    ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
     (LOWEST_LOSS, "vl3", [(name, BEST) for name in published.TABLE_2 if name != BEST]),
+    (EQUAL.format("time"), "hours", [("RAND", BEST)]),
+    (EQUAL.format("updates"), "updates", [("RAND", BEST)]),
 ]
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """The paper's claims, each confirmed, contradicted or undecided by these runs; then what it
-    calls potential: that its batching learns more than RAND in equal time and in equal updates."""
-    runs, found = measured.runs, []
+    """The paper's claims, each confirmed, contradicted or undecided by these runs."""
+    rows, found = list(measured.runs.rows.index), []
     for claim, key, pairs in CLAIMS:
-        error = measured.error_of_timing if key == "minutes" else None
-        ours = changes(runs, measured.values[key], pairs, error, of_epochs=key == "minutes")
-        theirs = [
-            f"{a} → {b}: {_signed(-fall)}"
-            for (a, b), fall in zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
-        ]
-        found.append(Finding(claim, theirs, _lines(pairs, ours), verdict(claim, ours)))
-    pair = ("RAND", BEST)
-    labels = [label for label in pair if label in runs.rows.index] or list(runs.rows.index)
-    for spent in ("hours", "updates"):
-        ours, _ = _at_equal(runs, spent, [pair], labels)
-        what = "time" if spent == "hours" else spent
-        claim = f"After equal {what} {BEST} has a lower loss than RAND (unpadded)."
-        found.append(
-            Finding(claim, ["– (potentially)"], _lines([pair], ours), verdict(claim, ours))
-        )
+        if key in ("hours", "updates"):
+            measured_labels = [label for label in pairs[0] if label in rows] or rows
+            key, _ = at_equal(measured, key, measured_labels)
+            theirs = ["– (potentially)"]
+        else:
+            falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
+            theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
+        ours, lines = changes(measured, key, pairs), []
+        for (first, second), change in zip(pairs, ours.to_dict("records"), strict=True):
+            text, error = "– (not measured)", change["standard_error"]
+            if change["runs"]:
+                shown = "" if math.isnan(error) else f" ± {error:.2g}"
+                tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
+                text = f"{_signed(change['ours'])}{shown}, {tested}"
+            lines.append(f"{first} → {second}: {text}")
+        found.append(Finding(claim, theirs, lines, verdict(claim, ours)))
     return found
-
-
-def _at_equal(
-    runs: Runs, spent: str, pairs: Sequence[tuple[str, str]], labels: Sequence[str]
-) -> tuple[pd.DataFrame, float]:
-    """Changes of the loss once all have spent what the cheapest of `labels` has; and that."""
-    budget = least_spent(runs, labels, spent)
-    error = error_at_equal_time(runs, budget) if spent == "hours" else None
-    return changes(runs, loss_at(runs, spent, budget), pairs, error), budget
-
-
-def _lines(pairs: Sequence[tuple[str, str]], found: pd.DataFrame) -> list[str]:
-    lines = []
-    for (before, after), change in zip(pairs, found.to_dict("records"), strict=True):
-        text, error = "– (not measured)", change["standard_error"]
-        if change["runs"]:
-            shown = "" if math.isnan(error) else f" ± {error:.2g}"
-            tested = "one seed" if math.isnan(change["p"]) else f"p {p_text(change['p'])}"
-            text = f"{_signed(change['ours'])}{shown}, {tested}"
-        lines.append(f"{before} → {after}: {text}")
-    return lines
 
 
 def _signed(per_cent: float) -> str:
@@ -273,97 +223,74 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
     if known["p"].isna().all():
         return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
     kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")
-    counts = {kind: int((kinds == kind).sum()) for kind in sorted(set(kinds))}
-    if claim == LOWEST_LOSS and set(counts) != {"confirmed"}:
+    counts = pd.Series(kinds).value_counts().sort_index()
+    if claim == LOWEST_LOSS and {*counts.index} != {"confirmed"}:
         return ("contradicted" if "contradicted" in counts else "undecided") + left_out
     saving = published.TABLE_3[BEST][1] - POINTS_OF_GRACE
-    if claim == SAVING and set(counts) == {"confirmed"} and -known["ours"].iloc[0] < saving:
+    if claim == SAVING and "confirmed" in counts and -known["ours"].iloc[0] < saving:
         return "confirmed in part: an epoch is shorter, but by less"
     if len(counts) == 1:
-        return kinds[0] + left_out
+        return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
     # A claim of which a part is undecided and none contradicted is not refuted.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out
 
 
-# ---------------------------------------------------------------------------- tables
-
-
 def study_tables(measured: Measured) -> list[Table]:
     """What a study adds: word error rates, changes paired by seed, follow-ups."""
-    runs, values = measured.runs, measured.values
-    hours, updates = (least_spent(runs, one_batch_size(runs), x) for x in ("hours", "updates"))
-    last = runs.epochs.dropna(subset=LOSS).groupby("run")["epoch"].last()
-    at_updates, heard = loss_at(runs, "updates", updates), values["word_error_rate"]
-    everyone, names = list(runs.rows.index), [BEST, BEST.replace("SSB", "SSB-exp")]
-    late, time = "unpadded loss, late third", f"at equal time, {60 * hours:.2f} minutes"
-    learned = {"padded loss, late third": values["vl3"], late: values["unpadded vl3"]}
-    at_equal = {
-        "at equal epochs": loss_at(runs, "epoch", last),
-        time: loss_at(runs, "hours", hours),
-        f"at {updates:,.0f} updates": at_updates,
-    }
-    of_best = {
-        late: values["unpadded vl3"],
-        f"unpadded loss at {updates:,.0f} updates": at_updates,
-        "word error rate": heard,
-        "decoder steps per epoch": values["decoder_steps"],
-    }
-    errors = {time: error_at_equal_time(runs, hours)}
-    bests = list(runs.rows.index[runs.rows["name"].isin(names)])
+    runs, rows, column = measured.runs, measured.runs.rows, measured.column
+    everyone, late = list(rows.index), "unpadded loss, late third"
+    at_hours, hours = at_equal(measured, "hours", one_batch_size(runs))
+    at_updates, updates = at_equal(measured, "updates", one_batch_size(runs))
+    measured.values["at equal epochs"] = runs.epochs.groupby("run")[LOSS].last()
+    learned = {"padded loss, late third": "vl3", late: "unpadded vl3", "": "word_error_rate"}
+    equal_budgets = {"": "at equal epochs", f"at equal time, {60 * hours:.2f} minutes": at_hours}
+    equal_budgets[f"at {updates:,.0f} updates"] = at_updates
+    of_best = {late: "unpadded vl3", f"unpadded loss at {updates:,.0f} updates": at_updates}
+    of_best |= {"": "word_error_rate", "decoder steps per epoch": "decoder_steps"}
+    bests = list(rows.index[rows["name"].isin([BEST, BEST.replace("SSB", "SSB-exp")])])
+    compared = []
+    for table, labels, base, quantities in (
+        ("paired", everyone, "RAND", learned),
+        ("equal_budgets", everyone, "RAND", equal_budgets),
+        ("best", bests, BEST, of_best),
+    ):
+        columns = []
+        for heading, key in quantities.items():
+            changed = changes(measured, key, [(base, label) for label in labels])
+            columns.append(column(key, labels, heading))
+            columns += _with_p(f"against {base} (%)", 1, changed)
+        compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
+    transcribed = [run.transcription for run in runs.found.values() if run.transcription]
+    rates = {(found.recordings, found.recordings_after_griffin_lim) for found in transcribed}
+    texts = ", ".join(map(str, sorted({found.texts for found in transcribed})))
+    seeds = runs.table["label"].value_counts()
+    lines = [(label, str(seeds[label])) for label in everyone]
+    learning = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
+    sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
+    small = [(name, str(size), label) for name in sizes for size, label in sizes[name].items()]
+    shown = ("unpadded vl3", "word_error_rate", "minutes", "num_batches", "zero_padding_rate")
+    headings = {"unpadded vl3": late, "num_batches": "updates per epoch"}
+    labels = [label for *_, label in small]
+    columns = [column(key, labels, headings.get(key, "")) for key in shown]
     return [
-        _learning_table(measured),
-        _paired_table("paired", measured, everyone, "RAND", learned | {"word error rate": heard}),
-        _paired_table("equal_budgets", measured, everyone, "RAND", at_equal, errors),
-        _paired_table("best", measured, bests, BEST, of_best),
-        _small_batches_table(measured),
-        _same_base_table(runs),
+        Table(
+            "learning",
+            ("batching", "seeds"),
+            lines,
+            learning,
+            {"rates": sorted(rates), "texts": texts},
+        ),
+        *compared,
+        Table("small_batches", ("batching", "base batch size"), [x[:2] for x in small], columns),
+        _same_base_table(measured, pd.concat(sizes, axis=1).dropna()),
         _prediction_table(measured),
     ]
 
 
-def _learning_table(measured: Measured) -> Table:
-    """Word error rate and what it took."""
-    columns = [
-        Column("word error rate", 3, measured.summary("word_error_rate")),
-        Column("minutes of training", 2, measured.summary("training_minutes")),
-        Column("updates", 0, measured.summary("updates")),
-    ]
-    heard = [run.transcription for run in measured.runs.found.values() if run.transcription]
-    seeds = measured.runs.table["label"].value_counts()
-    lines = [(label, str(seeds[label])) for label in measured.runs.rows.index]
-    rates = {(found.recordings, found.recordings_after_griffin_lim) for found in heard}
-    counts = ", ".join(map(str, sorted({found.texts for found in heard})))
-    facts = {"rates": sorted(rates), "texts": counts}
-    return Table("learning", ("batching", "seeds"), lines, columns, facts)
-
-
 def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
-    return [Column(heading, decimals, found), Column("p", 0, texts(found["p"].map(p_text)))]
-
-
-def _paired_table(
-    key: str,
-    measured: Measured,
-    labels: list[str],
-    base: str,
-    quantities: dict[str, pd.Series],
-    shared_errors: dict[str, pd.Series] | None = None,
-) -> Table:
-    """Mean, change against the row `base`, fitted to all runs, and p of each quantity."""
-    runs, columns = measured.runs, []
-    for name, values in quantities.items():
-        compared = values
-        if name == "word error rate":  # for ratios: at least that of half a wrong word
-            heard = {f: r.transcription for f, r in runs.found.items() if r.transcription}
-            words = {f: sum(len(x.text.split()) for x in h.transcripts) for f, h in heard.items()}
-            compared = values.clip(lower=0.5 / pd.Series(words).clip(lower=1))
-        pairs = [(base, label) for label in labels]
-        found = changes(runs, compared, pairs, (shared_errors or {}).get(name))
-        decimals = 0 if "decoder steps" in name else 3
-        columns.append(Column(name, decimals, measured.summary(values).loc[labels]))
-        columns += _with_p(f"against {base} (%)", 1, found)
-    return Table(key, ("batching",), [(label,) for label in labels], columns)
+    p = pd.DataFrame({"ours": found["p"].map(p_text), "note": ""})
+    return [Column(heading, decimals, found), Column("p", 0, p)]
 
 
 def _by_batch_size(runs: Runs, name: str) -> pd.Series:
@@ -375,75 +302,48 @@ def _by_batch_size(runs: Runs, name: str) -> pd.Series:
     return pd.Series(alike.index, alike).sort_index()
 
 
-def _small_batches_table(measured: Measured) -> Table:
-    """What Gonzalez et al. look at: the same batching with smaller batches."""
-    sizes = {name: _by_batch_size(measured.runs, name) for name in ("RAND", BEST)}
-    labels = [label for of_name in sizes.values() for label in of_name]
-    lines = [(name, str(size)) for name, of_name in sizes.items() for size in of_name.index]
-    shown = (
-        ("unpadded loss, late third", 3, "unpadded vl3"),
-        ("word error rate", 3, "word_error_rate"),
-        ("minutes per epoch", 3, "minutes"),
-        ("updates per epoch", 1, "num_batches"),
-        ("ZPR (%)", 2, "zero_padding_rate"),
-    )
-    columns = [Column(h, decimals, measured.lines(key, labels)) for h, decimals, key in shown]
-    return Table("small_batches", ("batching", "base batch size"), lines, columns)
-
-
-def _same_base_table(runs: Runs) -> Table:
+def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
     """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
-    both = pd.concat([_by_batch_size(runs, name) for name in ("RAND", BEST)], axis=1).dropna()
-    columns = []
+    columns: list[Column] = []
     for what, spent, factor, decimals in (
         ("epochs", "epoch", 1, 0),
         ("minutes", "hours", 60, 2),
         ("updates", "updates", 1, 0),
     ):
-        pairs = list(both.itertuples(index=False, name=None))
-        found = [_at_equal(runs, spent, [pair], pair) for pair in pairs]
-        least = pd.DataFrame({"ours": [factor * budget for _, budget in found], "runs": 0})
-        columns.append(Column(what, decimals, least))
-        changed = _holm([change for frame, _ in found for change in frame.to_dict("records")])
-        columns += _with_p(f"change at equal {what} (%)", 1, changed)
+        least, found = [], []
+        for pair in both.itertuples(index=False, name=None):
+            key, budget = at_equal(measured, spent, pair)
+            least.append(NOTHING | {"ours": factor * budget})
+            found += changes(measured, key, [pair]).to_dict("records")
+        columns.append(Column(what, decimals, pd.DataFrame(least, columns=list(NOTHING))))
+        columns += _with_p(f"change at equal {what} (%)", 1, _holm(found))
     return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
 
 
-# ---------------------------------------------------------------------------- novelty and spread
-
-
-def mixing(runs: Runs) -> pd.DataFrame:
-    """[rows] novelty and spread of the batches, from plans of the clips; of the rows with one base
-    batch size and learning rate."""
-    found = {}
-    for label in one_batch_size(runs):
-        run = runs.first(label)
-        h = run.hparams
+def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """[rows] novelty and spread of the batches, from plans of the clips, and summaries of what they
+    might predict; of the rows with one base batch size and learning rate."""
+    runs, found = measured.runs, {}
+    for label in (labels := one_batch_size(runs)):
+        run, h = runs.first(label), runs.first(label).hparams
         names = ["dynamic_batch_size", PARAMETERS.get(h.batching_strategy)]
         names += ["batch_capacity"] * h.dynamic_batch_size
         options = {name: getattr(h, name) for name in names if name}
         surveyor = Surveyor(run.lengths)
         survey = surveyor.survey(h.batch_size, h.batching_strategy, epochs=PLANNED, **options)
         found[label] = {"novelty": survey.novelty, "spread": survey.spread}
-    return pd.DataFrame(found).T
-
-
-def outcomes(measured: Measured) -> dict[str, pd.DataFrame]:
-    """Summaries of what novelty and spread might predict, of the same rows."""
-    labels = one_batch_size(measured.runs)
-    updates = least_spent(measured.runs, labels, "updates")
-    at_updates = measured.summary(loss_at(measured.runs, "updates", updates))
-    return {
-        f"unpadded loss at {updates:,.0f} updates": at_updates.loc[labels],
-        "word error rate at the end": measured.summary("word_error_rate").loc[labels],
-    }
+    key, updates = at_equal(measured, "updates", labels)
+    outcomes = {f"unpadded loss at {updates:,.0f} updates": measured.summary(key, labels)}
+    outcomes["word error rate at the end"] = measured.summary("word_error_rate", labels)
+    return pd.DataFrame(found).T, outcomes
 
 
 def _prediction_table(measured: Measured) -> Table:
     """Spearman's rank correlation of novelty and spread with what was learnt."""
     lines, found = [], []
-    for measure, values in mixing(measured.runs).items():
-        for outcome, summary in outcomes(measured).items():
+    mixed, outcomes = mixing(measured)
+    for measure, values in mixed.items():
+        for outcome, summary in outcomes.items():
             both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
             lines.append((str(measure), outcome, str(len(both))))
             found.append(NOTHING | {"note": "fewer than four experiments, or all alike"})

@@ -5,10 +5,9 @@ Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are thos
 
 import bisect
 import functools
-import inspect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,12 +25,12 @@ from batching import (
     plan_epoch,
 )
 from files import map_in_threads
+from hparams import HParams
+from progress import progress_bar
 
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
-DEFAULTS = {
-    name: inspect.signature(plan_epoch).parameters[name].default for name in PARAMETERS.values()
-}
+DEFAULTS = {name: getattr(HParams(), name) for name in PARAMETERS.values()}
 MOST_VALUES_NEAR = 40  # tried where padding passes a target
 LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
 MIXING_AND_COSTS = ("spread", "novelty", "seconds_per_epoch", "peak_bytes")
@@ -39,16 +38,17 @@ MEASURED = (*PaddingStats.__annotations__, "capacity_used", *MIXING_AND_COSTS)
 RATES = ("zero_padding_rate", "novelty")
 WITH_ERROR = (*RATES, "average_batch_length", "decoder_steps")
 
-# numpy releases the GIL; each thread holds some hundred bytes a clip.
-in_threads = functools.partial(map_in_threads, threads=4)
-
 
 def value_in_words(strategy: str, value: float) -> str:
     """A value of the strategy's parameter: "factor 0.1", "58 bins"."""
     return PARAMETER[strategy].value_text.format(f"{value:,.10g}")
 
 
-# ---------------------------------------------------------------------------- one batching
+def in_threads(title: str, function: Callable, items: Sequence) -> list:
+    """`function` of every item, with a progress bar. numpy releases the GIL; each thread holds some
+    hundred bytes a clip."""
+    found = map_in_threads(function, items, threads=4)
+    return list(progress_bar(title, len(items), " batchings", iterable=found))
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,13 @@ class Survey(PaddingStats):
 
 
 class Surveyor:
-    """Makes surveys of one corpus, each of them once; threads may ask for different ones at once.
+    """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
+    different ones at once.
 
     Args:
-        lengths: frames of every clip.
         seed: of the plans.
         frames_per_step: of the decoder, n_frames_per_step.
         costs: predict the time of an epoch and its peak memory.
-
-    Raises:
-        BatchingError: if a length is not a positive number.
     """
 
     def __init__(
@@ -105,57 +102,50 @@ class Surveyor:
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
         self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
-        self._sorted_spreads: dict[tuple, float] = {}
-        self._made: dict[tuple, Survey] = {}
+        self._survey_once = functools.cache(self._survey)
+        self._sorted_spread_once = functools.cache(self._sorted_spread)
 
     def survey(
         self, batch_size: int, strategy: str, *, epochs: int = 5, value: Any = None, **options
     ) -> Survey:
         """Plan `epochs` epochs (1, 2, ...; novelty compares each with the one before) and average.
 
-        Args:
-            value: of the strategy's parameter, if it has one; or else as `options` say.
-            options: of `plan_epoch`, but for the epoch and the seed.
-
-        Raises:
-            BatchingError: as `plan_epoch`.
+        `value` of the strategy's parameter, if it has one, or else as `options` say: those of
+        `plan_epoch`, but for the epoch and the seed. BatchingError as there.
         """
         parameter = PARAMETERS.get(strategy)
-        if parameter is not None:
-            value = options.get(parameter, DEFAULTS[parameter]) if value is None else value
+        if parameter and value is None:
+            value = options.get(parameter, DEFAULTS[parameter])
         # The parameters of other strategies change nothing.
-        sizes = {k: v for k, v in options.items() if v is not None and k not in DEFAULTS}
-        key = (batch_size, strategy, epochs, value, *sorted(sizes.items()))
-        if key not in self._made:
-            self._made[key] = self._survey(batch_size, strategy, epochs, value, sizes)
-        return self._made[key]
-
-    def _survey(
-        self, batch_size: int, strategy: str, epochs: int, value: Any, sizes: dict
-    ) -> Survey:
-        parameter = PARAMETERS.get(strategy)
-
-        def plan_of(strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
-            options |= sizes | {"seed": self.seed, "epoch": epoch}
-            return plan_epoch(self.lengths, batch_size, strategy, **options)
-
-        key = (batch_size, *sorted(sizes.items()))
-        if key not in self._sorted_spreads:
-            self._sorted_spreads[key] = pair_spread(self.lengths, plan_of("sorted"))
-        default_capacity = batch_size * self.longest
-        capacity = sizes.get("batch_capacity") or default_capacity
+        sizes = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
         own = {parameter: value} if parameter else {}
-        plans = [plan_of(strategy, epoch, **own) for epoch in range(epochs + 1)]
+        return self._survey_once(batch_size, strategy, epochs, **sizes, **own)
+
+    def _plan(self, batch_size: int, strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
+        return plan_epoch(
+            self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
+        )
+
+    def _sorted_spread(self, batch_size: int, **sizes: Any) -> float:
+        return pair_spread(self.lengths, self._plan(batch_size, "sorted", **sizes))
+
+    def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
+        plans = [self._plan(batch_size, strategy, epoch, **options) for epoch in range(epochs + 1)]
+        default_capacity = batch_size * self.longest
+        capacity = options.get("batch_capacity", default_capacity)
+        parameter = PARAMETERS.get(strategy)
+        sizes = {name: value for name, value in options.items() if name != parameter}
+        least_spread = self._sorted_spread_once(batch_size, **sizes)
         rows = [
-            self._measured(plan, before, capacity, self._sorted_spreads[key])
+            self._measured(plan, before, capacity, least_spread)
             for before, plan in itertools.pairwise(plans)
         ]
         return Survey(
             strategy=strategy,
             parameter=parameter,
-            value=value if parameter else None,
+            value=options.get(parameter or ""),
             batch_size=batch_size,
-            dynamic_batch_size=sizes.get("dynamic_batch_size", False),
+            dynamic_batch_size=options.get("dynamic_batch_size", False),
             batch_capacity=None if capacity == default_capacity else capacity,
             # With one epoch, the epoch before it shows how much one differs from another.
             **_combined(rows, [self._padding(plans[0])] if epochs == 1 else []),
@@ -165,7 +155,7 @@ class Surveyor:
         return asdict(padding_stats(self.lengths, plan, self.frames_per_step))
 
     def _measured(
-        self, plan: EpochPlan, before: EpochPlan, capacity: float, sorted_spread: float
+        self, plan: EpochPlan, before: EpochPlan, capacity: float, least_spread: float
     ) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
         found = self._padding(plan) | dict.fromkeys(MIXING_AND_COSTS, math.nan)
@@ -174,9 +164,9 @@ class Surveyor:
         if len(plan) < len(self.lengths):  # else every clip is alone in its batch
             found["novelty"] = pair_novelty(plan, before)
             # Sorted batches are no better than random ones where one batch holds all clips.
-            if self.lengths.min() < self.longest and sorted_spread < 1 - 1e-9:
+            if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
                 spread = pair_spread(self.lengths, plan)
-                found["spread"] = (spread - sorted_spread) / (1 - sorted_spread)
+                found["spread"] = (spread - least_spread) / (1 - least_spread)
         if self.costs is not None:
             longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
             found["seconds_per_epoch"] = float(self.costs.seconds(plan.sizes, longest).sum())
@@ -202,9 +192,6 @@ def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict[str, Any]
             error = float(np.std(known, ddof=1)) / math.sqrt(len(rows))
             errors[name] = error if name in RATES else error / combined[name]
     return combined | {"standard_errors": errors}
-
-
-# ---------------------------------------------------------------------------- searches
 
 
 def parameter_values(
@@ -234,36 +221,30 @@ def parameter_values(
 
 
 def match_zero_padding(
-    draws: Sequence[np.ndarray], batch_size: int, strategy: str, target: float, *, epochs: int = 5
+    surveyors: Sequence[Surveyor], batch_size: int, strategy: str, target: float, epochs: int = 5
 ) -> tuple[int, float] | None:
     """(value, ZPR) with the ZPR nearest to `target` from below, as Ge21 chose Table 1's values.
 
-    `strategy` is `bucket` (bucket sizes: multiples of the batch size) or `alternated_sort` (bins:
-    1 to the number of batches), with fixed sizes; ZPR is the mean over draws and epochs. It rises
-    with either but for a little noise: bisection finds where it passes `target`, and all values
-    within a tenth of that place are then tried, or where they are very many, 40 of them. None
-    where even the least pads more.
+    Of `bucket` (sizes that are multiples of the batch size) or `alternated_sort` (1 bin to as many
+    as batches), with fixed sizes, mean over surveyors and epochs. ZPR rises with either but for a
+    little noise: bisection finds where it passes `target`, and all values within a tenth of that
+    place are then tried, or 40 of very many. None where even the least pads more.
     """
-    num_clips, name = len(draws[0]), PARAMETERS[strategy]
+    num_clips, known = len(surveyors[0].lengths), {}
     values = range(1, -(-num_clips // batch_size) + 1)
     if PARAMETER[strategy].holds_batches:
         values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
-    known: dict[int, float] = {}
 
     def rate(value: int) -> float:
-        if value not in known:
-            rates = []
-            for seed, x in enumerate(draws):
-                for epoch in range(1, epochs + 1):
-                    options: dict[str, Any] = {"seed": seed, "epoch": epoch, name: value}
-                    plan = plan_epoch(x, batch_size, strategy, **options)
-                    rates.append(padding_stats(x, plan).zero_padding_rate)
-            known[value] = float(np.mean(rates))
+        surveys = [
+            one.survey(batch_size, strategy, epochs=epochs, value=value) for one in surveyors
+        ]
+        known[value] = float(np.mean([found.zero_padding_rate for found in surveys]))
         return known[value]
 
     place = bisect.bisect_right(values, target, key=rate)
     reach = max(3, place // 10)
     near = values[max(0, place - reach) : place + reach + 1]
-    list(in_threads(rate, near[:: -(-len(near) // MOST_VALUES_NEAR)]))
+    in_threads("matching", rate, near[:: -(-len(near) // MOST_VALUES_NEAR)])
     below = [(zpr, -value) for value, zpr in known.items() if zpr <= target]
     return (-max(below)[1], max(below)[0]) if below else None

@@ -1,11 +1,8 @@
 """How well a recogniser understands speech: word error rates of a checkpoint and of recordings.
 
-The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout:
-
-    python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000
-
-pocketsphinx is an old recogniser. Its word error rate of the recordings themselves is the least
-that a model can reach, so a model's rate is given beside this reference.
+The texts are spoken numbers that no training has seen, a folder in LJSpeech's layout, as
+`python scripts/make_demo_corpus.py RECORDINGS --clips 100 --skip 1000` makes it. pocketsphinx is an
+old recogniser: a model's rate is given beside that of the recordings themselves.
 """
 
 import tempfile
@@ -38,10 +35,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Transcript:
-    """A text and what the recogniser understood, in lower case."""
-
     text: str
-    heard: str
+    heard: str  # by the recogniser, in lower case
 
 
 @dataclass(frozen=True)
@@ -116,10 +111,7 @@ def read_recordings(folder: Path) -> list[tuple[Path, str]]:
 
 def measure_reference(folder: Path, hparams: HParams) -> Reference:
     """The reference word error rates of the recordings in `folder`, kept there for the next time.
-
-    Raises:
-        UserError: if the folder is not in LJSpeech's layout or a sound cannot be read.
-    """
+    UserError if the folder is not in LJSpeech's layout or a sound cannot be read."""
     kept, mels = folder / REFERENCE_FILE, mel_fingerprint(hparams)
     if kept.exists() and (found := read_findings(kept, Reference)).mels == mels:
         return found
@@ -138,17 +130,12 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
 def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> Intelligibility:
     """Speak the texts of `recordings` with `checkpoint`, and transcribe the speech.
 
-    Args:
-        speech: a folder for the sounds and alignments, and an index.csv with the columns wav,text;
-            None keeps none of them.
-
-    Raises:
-        UserError: if the recordings or the checkpoint cannot be read.
+    The folder `speech`, if any, keeps the sounds, the alignments, and an index.csv with the columns
+    wav,text. UserError if the recordings or the checkpoint cannot be read.
     """
     saved = load_checkpoint(checkpoint)
     hparams = hparams_from_dict(saved.get("hparams", {}))
-    clips = read_recordings(recordings)
-    reference = measure_reference(recordings, hparams)
+    clips, reference = read_recordings(recordings), measure_reference(recordings, hparams)
     frames = max(frame_count(len(read_audio(path, hparams)), hparams) for path, _ in clips)
     most_steps = ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
     speaker = load_speaker(checkpoint, f"max_decoder_steps={most_steps}")
@@ -164,15 +151,9 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
             transcripts.append(recogniser.transcribe(text, samples, hparams.sampling_rate))
             index += f"{base.name}.wav,{text}\n"  # numbers in words: there is nothing to quote
         write_atomically(folder / "index.csv", lambda file: file.write_text(index, "utf-8"))
-    return Intelligibility(
-        word_error_rate(transcripts),
-        reference.recordings,
-        reference.after_griffin_lim,
-        len(transcripts),
-        checkpoint.name,
-        saved.get("loop", {"epoch": 1})["epoch"] - 1,
-        transcripts,
-    )
+    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
+    rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim
+    return Intelligibility(*rates, len(transcripts), checkpoint.name, epochs, transcripts)
 
 
 def read_intelligibility(path: Path) -> Intelligibility:

@@ -3,25 +3,22 @@
     python benchmarks/busy.py --precision bf16 --json busy.json
 
 Training steps as train.py runs them, on cached mels of noise as long as LJSpeech's clips, with the
-loader's processes and losses read every log_interval steps. The steps are run once to capture their
-graphs and once for their wall time, and then under torch's profiler, 100 of them at a time, since
-its buffers hold no more. The paper's settings (SSB-DBS-BR, batch size 16, 12.5 ms between
-frames) unless --hparams changes them.
-
-All launches are late ones: a kernel of the fast decoder that begins early waits for the one before
-it, and that waiting would count as work.
+paper's settings unless --hparams changes them. They run once to capture their graphs, once for
+their wall time, and then under torch's profiler, 100 at a time, since its buffers hold no more. All
+launches are late: a kernel that begins early waits, and that waiting would count as work.
 """
 
 from project_root import ROOT
 
+import argparse
 import itertools
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
 os.environ.setdefault("KINETO_CONFIG", str(ROOT / "benchmarks" / "kineto.conf"))
@@ -30,19 +27,19 @@ import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.lengths import make_corpus, synthetic_lengths
-from analysis.tables import markdown_table
+from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader, read_filelist
-from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, seconds_of, synchronize
+from tables import markdown_table
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
 BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
 SESSION = 100  # steps
 TOP = 15  # kernels
+CUDA = torch.autograd.DeviceType.CUDA
 
 
 def run(trainer: Trainer, batches: Iterator[Batch], steps: int) -> None:
@@ -63,7 +60,7 @@ def busy_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
+def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str, Any]:
     """Shares of the steps' time under the profiler; "busy" is None if it lost or saw no kernels."""
     wall, busy, kernels = 0, 0, Counter[str]()
     activity = getattr(torch.profiler.ProfilerActivity, trainer.device.type.upper())
@@ -77,8 +74,7 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
         seen = [
             (event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
             for event in profiler.profiler.kineto_results.events()
-            if event.device_type() == torch.autograd.DeviceType.CUDA
-            and not event.is_user_annotation()
+            if event.device_type() == CUDA and not event.is_user_annotation()
         ]
         if max((stop for _, _, stop in seen), default=start) < end - (end - start) / 10:
             return {"busy": None, "top_kernels": []}  # the buffers were full
@@ -90,14 +86,11 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict:
     return {"busy": busy / wall, "top_kernels": shares}
 
 
-def measure(filelist: Path, hparams: HParams, device: torch.device, steps: int) -> dict:
-    clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, device)
-    if fast_path.IS_HERE:
-        from fast_decoder import graphs
-
-        graphs.EARLY_LAUNCHES = False
+def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[str, Any]:
+    """For the JSON file."""
+    clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, args.device)
     sampler = make_sampler(clips, hparams)
-    loader = make_loader(clips, hparams, device.type == "cuda", sampler)
+    loader = make_loader(clips, hparams, args.device.type == "cuda", sampler)
 
     def batches() -> Iterator[Batch]:
         """The same ones each time."""
@@ -105,28 +98,33 @@ def measure(filelist: Path, hparams: HParams, device: torch.device, steps: int) 
             sampler.set_epoch(epoch)
             yield from loader
 
-    run(trainer, batches(), steps)
+    run(trainer, batches(), args.steps)
     stream = batches()
     run(trainer, stream, 1)  # starts the loader
-    result = {"wall_seconds": seconds_of(device, run, trainer, stream, steps)}
-    return result | profile(trainer, batches(), steps) | {"decoder": trainer.decoder_description}
+    seconds = seconds_of(args.device, run, trainer, stream, args.steps)
+    result = {"wall_seconds": seconds, "decoder": trainer.decoder_description}
+    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
+    return result | profile(trainer, batches(), args.steps)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     options.add_measuring_options(parser)
+    parser.add_argument(
+        "--precision", type=options.precision, default="fp32", help="tf32: on GPUs only"
+    )
     for name, default in (("clips", 2620), ("steps", 200)):
         parser.add_argument(f"--{name}", type=options.whole_number(2), default=default)
     parser.add_argument("--hparams", default="", metavar="name=value,...")
     args = parser.parse_args(arguments)
-    try:
-        hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
-        with tempfile.TemporaryDirectory(prefix="busy-") as folder:
-            filelist = make_corpus(Path(folder), synthetic_lengths(args.clips, hparams), hparams)
-            result = measure(filelist, hparams, args.device, args.steps)
-    except (UserError, OSError) as error:  # a full disk
-        sys.exit(f"busy.py: {error}")
-    result |= {"steps": args.steps, "precision": args.precision} | measured_on(args.device)
+    if fast_path.IS_HERE:
+        from fast_decoder import graphs
+
+        graphs.EARLY_LAUNCHES = False
+    hparams = create_hparams(f"{BASE},precision={args.precision},{args.hparams}".strip(","))
+    lengths = synthetic_lengths(args.clips, hparams)
+    with tempfile.TemporaryDirectory(prefix="busy-") as folder:
+        result = measure(args, hparams, make_corpus(Path(folder), lengths, hparams))
     busy = "not measured" if result["busy"] is None else f"{result['busy']:.1%}"
     rows = [[kernel["name"], f"{kernel['share']:.1%}"] for kernel in result["top_kernels"]]
     print(

@@ -4,45 +4,43 @@
     python benchmarks/decoder.py --frames 774 --symbols 120 --precision bf16 --json decoder.json
 
 The full-size model, clips of equal length, random texts and mels. A step is forward pass, loss,
-backward pass, clipping of the gradient norm and fused Adam; "decoder alone" is the decoder's
-forward and backward pass. Both decoders run in turns in one process, and the ratios are those of
-medians. Peak memory is the whole process's (on a GPU: what torch had allocated there), measured
-in a separate process for each decoder.
+backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
+process, and the ratios are those of medians. Peak memory is the whole process's (on a GPU: what
+torch had allocated there), measured in a separate process for each decoder.
 
-The limit is the time that a training step's arithmetic alone would take: its FLOP, from the shapes
-(`step_flop`), over the speed of one large square matrix product on this machine in this precision.
+The limit is the time that a training step's arithmetic alone would take: its FLOP over the speed of
+one large square matrix product on this machine in this precision.
 """
 
 import project_root
 
 import argparse
-import functools
-import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from data_utils import synthetic_batch
-from errors import UserError
 from files import write_json
 from hparams import HParams, create_hparams
 from machine import measured_on, peak_memory, reset_peak_memory, seconds_of
+from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
 from fast_decoder import describe
 
-PARTS = {"step": "speedup", "decoder alone": "decoder_alone_speedup"}
+SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
 PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
@@ -50,44 +48,13 @@ class Workload:
     """The full-size model, its optimizer and one batch."""
 
     def __init__(self, args: argparse.Namespace):
-        hparams, clips = args.hparams, args.batch_size
-        self.trainer = Trainer(hparams, args.device)
-        self.decoder = self.trainer.model.train().decoder
-        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, hparams)
-        self.batch = batch.to(args.device)
-        size = clips, args.symbols, hparams.encoder_embedding_dim
-        self.memory = torch.randn(size, device=args.device, requires_grad=True)
-        self.mask = torch.zeros(size[:2], dtype=torch.bool, device=args.device)
+        clips = args.batch_size
+        batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
+        self.trainer, self.batch = Trainer(args.hparams, args.device), batch.to(args.device)
 
     def step(self, decoder: str) -> None:
         self.trainer.use_decoder(decoder)
         self.trainer.step([MicroBatch(self.batch)])
-
-    def decoder_alone(self, decoder: str) -> None:
-        """Forward and backward."""
-        self.trainer.use_decoder(decoder)
-        self.trainer.optimizer.zero_grad(set_to_none=True)
-        mel, run = self.batch.mel, self.trainer.model.training_decoder
-        masks = self.decoder.draw_masks(mel.shape[2] // self.decoder.n_frames_per_step, len(mel))
-        with self.trainer.autocast():
-            frames, gate, _ = run(self.decoder, self.memory, self.mask, mel, masks)
-            loss = frames.float().square().mean() + gate.float().square().mean()
-        loss.backward()
-
-
-def measure_seconds(args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Seconds of every repeat of "step, fast", "step, reference", "decoder alone, fast", ..."""
-    workload = Workload(args)
-    parts = {"step": workload.step, "decoder alone": workload.decoder_alone}
-    tasks = {
-        f"{part}, {name}": functools.partial(run, name)
-        for part, run in parts.items()
-        for name in DECODERS
-    }
-    return time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
-
-
-# ---------------------------------------------------------------------------- the limit
 
 
 def product_speed(device: torch.device, precision: str) -> float:
@@ -98,31 +65,17 @@ def product_speed(device: torch.device, precision: str) -> float:
     return float(2 * size**3 / np.median(times[1:]))
 
 
-def step_flop(h: HParams, batch_size: int, frames: int, symbols: int) -> int:
-    """Operations of a training step's matrix products and convolutions, from the shapes.
+def step_flop(workload: Workload, args: argparse.Namespace) -> int:
+    """Operations of the products and convolutions of a training step with the reference decoder.
 
-    A product of [a, b] and [b, c] counts 2 a b c forwards. Backwards it counts twice that, for the
-    gradients of both factors; the mels, which the prenet reads, need none. What a decoder computes
-    again, for example, does not count.
+    torch counts them as they run, but for the encoder's LSTM: three products, forwards and for the
+    gradients of both factors, of 4 gates by inputs and state, in both directions.
     """
-    e, d, n_mels = h.encoder_embedding_dim, h.attention_dim, h.n_mel_channels
-    mels, locations = n_mels * h.n_frames_per_step, h.attention_location_n_filters
-    encoder_inputs = h.symbols_embedding_dim + (h.encoder_n_convolutions - 1) * e
-    encoder = h.encoder_kernel_size * encoder_inputs * e + 2 * 4 * (e // 2) * (e + e // 2)
-    prenet = mels * h.prenet_dim
-    step = h.prenet_dim**2 + 4 * h.attention_rnn_dim * (h.prenet_dim + e + h.attention_rnn_dim)
-    step += 4 * h.decoder_rnn_dim * (h.attention_rnn_dim + e + h.decoder_rnn_dim)
-    step += h.attention_rnn_dim * d + (h.decoder_rnn_dim + e) * (mels + 1)
-    attended = 2 * h.attention_location_kernel_size * locations + locations * d + d + e
-    widths = [n_mels, *[h.postnet_embedding_dim] * (h.postnet_n_convolutions - 1), n_mels]
-    postnet = h.postnet_kernel_size * sum(a * b for a, b in itertools.pairwise(widths))
-    steps = -(-frames // h.n_frames_per_step)
-    frames = steps * h.n_frames_per_step
-    products = symbols * (encoder + e * d) + steps * (step + symbols * attended) + frames * postnet
-    return 2 * batch_size * (3 * products + 2 * steps * prenet)
-
-
-# ---------------------------------------------------------------------------- memory
+    with FlopCounterMode(display=False) as counter:
+        workload.step("reference")
+    inputs = args.hparams.encoder_embedding_dim
+    lstm = 3 * 2 * 2 * 4 * (inputs // 2) * (inputs + inputs // 2)
+    return counter.get_total_flops() + args.batch_size * args.symbols * lstm
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
@@ -139,8 +92,7 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
     """`measure(*arguments)` in a fresh process; None where it failed, out of memory for example."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()
         except Exception as error:
@@ -148,45 +100,43 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
             return None
 
 
-# ---------------------------------------------------------------------------- the report
-
-
-def summarize(args: argparse.Namespace, times: dict, speed: float, memory: dict) -> dict:
-    """For the JSON file."""
-    flop = step_flop(args.hparams, args.batch_size, args.frames, args.symbols)
-    result: dict[str, Any] = {
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """For the JSON file; the seconds are of every repeat."""
+    memory: dict[str, Any] = dict.fromkeys(DECODERS)
+    if not args.no_memory:
+        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
+    workload = Workload(args)
+    tasks = {name: partial(workload.step, name) for name in DECODERS}
+    times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
+    medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
+    flop = step_flop(workload, args)
+    speed = product_speed(args.device, args.precision)
+    result = {name: getattr(args, name) for name in SIZES} | {
+        "speedup": medians["reference"] / medians["fast"],
         "flop_per_step": flop,
         "product_flop_per_second": speed,
         "limit_seconds": flop / speed,
         "peak_memory_bytes": memory,
         "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "fast_decoder": describe(args.device),
-        "all_seconds": {task: seconds.tolist() for task, seconds in times.items()},
+        "all_seconds": {name: seconds.tolist() for name, seconds in times.items()},
     }
-    medians = {task: float(np.median(seconds)) for task, seconds in times.items()}
-    for name in DECODERS:
-        result[f"{name}_frames_per_second"] = (
-            args.batch_size * args.frames / medians[f"step, {name}"]
-        )
-        result[f"{name}_share_of_limit"] = flop / speed / medians[f"step, {name}"]
-    for part, key in PARTS.items():
-        result[key] = medians[f"{part}, reference"] / medians[f"{part}, fast"]
-    sizes = ("batch_size", "frames", "symbols", "precision", "repeats")
-    return result | {key: getattr(args, key) for key in sizes} | measured_on(args.device)
+    for name, seconds in medians.items():
+        result[f"{name}_frames_per_second"] = args.batch_size * args.frames / seconds
+        result[f"{name}_share_of_limit"] = flop / speed / seconds
+    return result | measured_on(args.device)
 
 
-def report(result: dict) -> str:
+def report(result: dict[str, Any]) -> str:
     """Markdown."""
-    rows = []
-    for part, key in PARTS.items():
-        seconds = (np.array(result["all_seconds"][f"{part}, {name}"]) for name in DECODERS)
-        shown = f"{result[key]:.2f} x as fast"
-        rows.append([f"{part}, s", *map(median_and_range, seconds), shown])
-    for title, key, digits in (
-        ("mel frames a second", "frames_per_second", ",.0f"),
-        (f"share of the limit, {result['limit_seconds']:.4f} s", "share_of_limit", ".1%"),
-    ):
-        rows.append([title, *(format(result[f"{name}_{key}"], digits) for name in DECODERS), ""])
+    seconds = (median_and_range(np.array(result["all_seconds"][name])) for name in DECODERS)
+    speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
+    shares = (f"{result[f'{name}_share_of_limit']:.1%}" for name in DECODERS)
+    rows = [
+        ["step, s", *seconds, f"{result['speedup']:.2f} x as fast"],
+        ["mel frames a second", *speeds, ""],
+        [f"share of the limit, {result['limit_seconds']:.4f} s", *shares, ""],
+    ]
     if result["peak_memory_ratio"]:
         memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
         rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
@@ -203,21 +153,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     add = parser.add_argument
     options.add_measuring_options(parser)
+    add("--precision", type=options.precision, default="fp32", help="tf32: on GPUs only")
     options.add_size_options(parser, frames=400, symbols=80)
     add("--repeats", type=options.at_least_one, default=5, help="default: %(default)s")
     add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
     add("--hparams", default="", metavar="name=value,...", help="change the full-size model")
     args = parser.parse_args(arguments)
-    try:
-        args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
-    except UserError as error:
-        parser.error(str(error))
-    times = measure_seconds(args)
-    speed, memory = product_speed(args.device, args.precision), dict.fromkeys(DECODERS)
-    if not args.no_memory:
-        memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
-    result = summarize(args, times, speed, memory)
+    args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))
+    result = measure(args)
     print(report(result))
     if args.json:
         write_json(args.json, result)

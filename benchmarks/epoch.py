@@ -6,11 +6,9 @@
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
     python benchmarks/epoch.py --runs runs/table2-small          # the batchings of finished runs
 
-Lengths come from a filelist, its NAME.clips, or a CSV of id,samples or id,frames; of LJSpeech's
-clips those of the pinned training set are used. The settings are the paper's (batch size 16, 12.5
-ms between frames) unless --hparams changes them. Every batching is planned with the capacity of
-batch_size longest clips and with each of --capacities, in padded frames; batches of fixed size then
-have as many clips as the capacity holds longest ones.
+Of LJSpeech's clips those of the pinned training set are used. Every batching is planned with the
+capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
+fixed size then have as many clips as the capacity holds longest ones.
 
 The updates of each plan are ordered by length and cut into strata of equal size; two of each are
 drawn. Whole training steps (forward, loss, backward, clipping, Adam) on noise of their lengths are
@@ -26,6 +24,7 @@ import functools
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,19 +32,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+import machine
 from analysis import fast_path
 from analysis.arguments import (
-    add_device_option,
-    add_json_option,
+    add_measuring_options,
     at_least_one,
     make_parser,
     precision_list,
     whole_number,
     whole_numbers,
 )
-from analysis.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from analysis.step_costs import COST_SETTINGS
-from analysis.tables import markdown_table
 from batching import (
     STRATEGIES,
     BatchingError,
@@ -54,28 +51,24 @@ from batching import (
     batching_name,
     padding_stats,
 )
+from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
 from files import write_json
 from hparams import HParams, batching_options, create_hparams
-from machine import (
-    is_out_of_memory,
-    measured_on,
-    peak_memory,
-    reset_peak_memory,
-    seconds_of,
-)
 from printing import print_nothing
 from progress import progress_bar
+from tables import markdown_table
 from training.distributed import Processes, join
+from training.memory_check import fit
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
-
-
-# ---------------------------------------------------------------------------- planning
+CHOICES = tuple(itertools.product(STRATEGIES, (False, True), (True, False)))
+BATCHINGS = {batching_name(*choice): choice for choice in CHOICES}  # by the papers' names
+Update = list[np.ndarray]  # its batches, of all processes
 
 
 class Plan(NamedTuple):
@@ -83,7 +76,7 @@ class Plan(NamedTuple):
 
     name: str
     capacity: int  # padded frames that a batch may hold
-    updates: list[list[np.ndarray]]  # the batches of each, of all processes
+    updates: list[Update]
     shapes: np.ndarray  # [updates, 3] clips, padded frames one batch after another, symbols
     stats: PaddingStats
 
@@ -92,39 +85,29 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     """`hparams` with a batching given by name (SSB-DBS-BR) or by overrides (name=value,...)."""
     if "=" in batching:
         return create_hparams(batching, base=hparams)
-    names = ("batching_strategy", "dynamic_batch_size", "batch_randomization")
-    for choice in itertools.product(STRATEGIES, (False, True), (False, True)):
-        if batching_name(*choice) == batching:
-            chosen: dict[str, Any] = dict(zip(names, choice, strict=True))
-            return replace(hparams, **chosen)
-    raise UserError(
-        f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py --strategies "
-        "has the first parts), or name=value,... as train.py takes"
-    )
+    if batching not in BATCHINGS:
+        raise UserError(
+            f"--batchings {batching}: expected a name as SSB-DBS-BR (compare_batching.py "
+            "--strategies has the first parts), or name=value,... as train.py takes"
+        )
+    strategy, dynamic, mixed = BATCHINGS[batching]
+    chosen: dict[str, Any] = {"dynamic_batch_size": dynamic, "batch_randomization": mixed}
+    return replace(hparams, batching_strategy=strategy, **chosen)
 
 
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    sampler = LengthBatchSampler(
-        clips.frames,
-        random_epochs=h.random_epochs,
-        batches_per_update=h.batches_per_update,
-        **batching_options(h),
-    )
+    own = {name: getattr(h, name) for name in ("random_epochs", "batches_per_update")}
+    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **own)
     sampler.set_epoch(epoch)
-    updates, batches_done = [], 0
+    updates, shapes, batches_done = [], [], 0
     while batches_done < len(sampler.plan):
         numbers, batches_done = sampler.update_at(batches_done)
         updates.append([sampler.plan[number] for number in numbers])
-    shapes = [
-        (
-            sum(map(len, update)),
-            sum(-(-int(clips.frames[batch].max()) // r) * r for batch in update),
-            max(int(clips.symbols[batch].max()) for batch in update),
-        )
-        for update in updates
-    ]
+        frames = sum(-(-int(clips.frames[batch].max()) // r) * r for batch in updates[-1])
+        update = np.concatenate(updates[-1])
+        shapes.append((len(update), frames, int(clips.symbols[update].max())))
     name = batching_name(h.batching_strategy, h.dynamic_batch_size, h.batch_randomization)
     capacity = h.batch_capacity or h.batch_size * int(clips.frames.max())
     stats = padding_stats(clips.frames, sampler.plan, r)
@@ -145,9 +128,6 @@ def make_plans(
         h = replace(h, batch_capacity=capacity if h.dynamic_batch_size else None)
         plans.append(make_plan(clips, h)._replace(capacity=capacity))
     return plans
-
-
-# ---------------------------------------------------------------------------- the sample
 
 
 def strata(plan: Plan, draws: int) -> list[np.ndarray]:
@@ -172,55 +152,43 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
     return total, math.sqrt(variance)
 
 
-class Timer:
-    """Runs training steps on updates of a plan."""
+def step_on(trainer: Trainer, clips: CorpusLengths, update: Update) -> Callable[[], object]:
+    """A training step on this process's batches of the update, to be called."""
+    batches = []
+    for batch in update[trainer.processes.rank :: trainer.processes.world_size]:
+        noise = synthetic_batch(clips.frames[batch], clips.symbols[batch], trainer.hparams)
+        batches.append(MicroBatch(noise.pin_memory() if trainer.device.type == "cuda" else noise))
+    return functools.partial(trainer.step, batches, num_batches=len(update))
 
-    def __init__(self, trainer: Trainer, clips: CorpusLengths):
-        self.trainer, self.clips, self.processes = trainer, clips, trainer.processes
-        self.cuda = trainer.device.type == "cuda"
 
-    def step_on(self, update: list[np.ndarray]) -> functools.partial:
-        """A training step on this process's batches of the update, to be called."""
-        batches = []
-        for batch in update[self.processes.rank :: self.processes.world_size]:
-            frames, symbols = self.clips.frames[batch], self.clips.symbols[batch]
-            noise = synthetic_batch(frames, symbols, self.trainer.hparams)
-            batches.append(MicroBatch(noise.pin_memory() if self.cuda else noise))
-        return functools.partial(self.trainer.step, batches, num_batches=len(update))
-
-    def seconds(self, update: list[np.ndarray], repeats: int) -> float:
-        """Of a training step: median of the repeats, of the slowest process."""
-        step, times = self.step_on(update), []
-        if self.cuda:  # a GPU's first step of a shape compiles and captures
-            step()
-        for _ in range(repeats):
-            self.processes.gather(None)  # all begin together
-            times.append(seconds_of(self.trainer.device, step))
-        return max(self.processes.gather(float(np.median(times))))
-
-    def peak_bytes(self, update: list[np.ndarray]) -> int | None:
-        """Memory of a training step, of the process that needs most; None if unknown.
-
-        Raises:
-            MemoryError: if it does not fit into a GPU's memory, of one of the processes.
-        """
-        trainer, step, fits = self.trainer, self.step_on(update), True
-        if self.cuda:  # alone first: a process out of memory would keep the others waiting
-            try:
-                for micro_batch in step.args[0]:
-                    trainer.compute_gradients(micro_batch.batch.to(trainer.device))
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                fits = False
-            trainer.model.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-        if self.processes.any(not fits):
-            raise MemoryError
-        measurable = reset_peak_memory(trainer.device)
+def step_seconds(trainer: Trainer, clips: CorpusLengths, update: Update, repeats: int) -> float:
+    """Of a training step: median of the repeats, of the slowest process."""
+    step, times = step_on(trainer, clips, update), []
+    if trainer.device.type == "cuda":  # a GPU's first step of a shape compiles and captures
         step()
-        peaks = self.processes.gather(peak_memory(trainer.device) if measurable else None)
-        return None if None in peaks else max(peaks)
+    for _ in range(repeats):
+        trainer.processes.gather(None)  # all begin together
+        times.append(machine.seconds_of(trainer.device, step))
+    return max(trainer.processes.gather(float(np.median(times))))
+
+
+def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: Update) -> int | None:
+    """Memory of a training step, of the process that needs most; None if unknown.
+
+    Raises:
+        MemoryError: if it does not fit into a GPU's memory, of one of the processes.
+    """
+    processes, device = trainer.processes, trainer.device
+    own = update[processes.rank :: processes.world_size]
+    shapes = [(len(b), int(clips.frames[b].max()), int(clips.symbols[b].max())) for b in own]
+    # Alone first: a process out of memory would keep the others waiting.
+    fits = device.type == "cpu" or fit(trainer, trainer.compute_gradients, shapes)
+    if processes.any(not fits):
+        raise MemoryError
+    measurable = machine.reset_peak_memory(device)
+    step_on(trainer, clips, update)()
+    peaks = processes.gather(machine.peak_memory(device) if measurable else None)
+    return None if None in peaks else max(peaks)
 
 
 def time_plans(
@@ -231,40 +199,35 @@ def time_plans(
     Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
     and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
     """
-    timer, jobs = Timer(trainer, clips), []
-    found: list[dict[str, Any]] = []
-    for index, plan in enumerate(plans):
+    h, jobs = trainer.hparams, []
+    rows: list[dict[str, Any]] = []
+    for plan in plans:
         parts, rng = strata(plan, args.batches), np.random.default_rng(args.seed)
-        row = {"status": "measured", "sizes": [len(part) for part in parts]}
-        found.append(row | {"seconds": [[] for _ in parts], "steps": [], "memory": []})
+        row: dict[str, Any] = {"batching": plan.name, "capacity": plan.capacity}
+        row |= {"precision": h.precision, "decoder": h.decoder, "status": "measured"}
+        row |= {"sizes": [len(part) for part in parts], "seconds": [[] for _ in parts]}
+        rows.append(row | {"steps": [], "memory": []} | asdict(plan.stats))
         frames = plan.shapes[:, 0] * plan.shapes[:, 1]
         try:
             for number in {int(frames.argmax()), int(frames.argmin())}:
-                peak = timer.peak_bytes(plan.updates[number])
+                peak = step_peak_bytes(trainer, clips, plan.updates[number])
                 if peak is not None:
-                    found[-1]["memory"].append([*plan.shapes[number].tolist(), peak])
+                    rows[-1]["memory"].append([*plan.shapes[number].tolist(), peak])
         except MemoryError:
-            found[-1]["status"] = "does not fit into memory"
+            rows[-1]["status"] = "does not fit into memory"
             continue
         for stratum, numbers in enumerate(parts):
             drawn = rng.choice(numbers, min(DRAWS, len(numbers)), replace=False).tolist()
             for turn, number in enumerate(drawn):
-                jobs.append((turn, stratum / len(parts), index, stratum, number))
+                jobs.append((turn, stratum / len(parts), len(rows) - 1, stratum, number))
     # The plans take turns, so that a machine that slows down meanwhile slows all of them.
     with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
-            seconds = timer.seconds(plans[index].updates[number], args.repeats)
-            found[index]["seconds"][stratum].append(seconds)
-            found[index]["steps"].append([*plans[index].shapes[number].tolist(), seconds])
+            plan, row = plans[index], rows[index]
+            seconds = step_seconds(trainer, clips, plan.updates[number], args.repeats)
+            row["seconds"][stratum].append(seconds)
+            row["steps"].append([*plan.shapes[number].tolist(), seconds])
             bar.update()
-    return found
-
-
-# ---------------------------------------------------------------------------- the report
-
-
-def add_times(rows: list[dict], clips: CorpusLengths) -> None:
-    """What the measured rows of one precision and decoder say of the epoch."""
     measured = [row for row in rows if row["status"] == "measured"]
     for row in measured:
         seconds, error = estimate(row["sizes"], row["seconds"])
@@ -273,6 +236,7 @@ def add_times(rows: list[dict], clips: CorpusLengths) -> None:
         row["saved"] = 1 - row["minutes_per_epoch"] / measured[0]["minutes_per_epoch"]
         row["padded_frames_per_second"] = row["padded_frames"] / seconds
         row["real_frames_per_second"] = int(clips.frames.sum()) / seconds
+    return rows
 
 
 def table(rows: list[dict]) -> str:
@@ -293,9 +257,6 @@ def table(rows: list[dict]) -> str:
     return markdown_table(titles, cells)
 
 
-# ---------------------------------------------------------------------------- of finished runs
-
-
 def time_runs(args: argparse.Namespace, processes: Processes) -> None:
     """Write EPOCH_MINUTES_FILE into the folder of every finished run below --runs.
 
@@ -304,60 +265,51 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
     """
     from analysis.runs import EPOCH_MINUTES_FILE, read_runs  # needs pandas
 
-    runs = read_runs(args.runs).found
-    first, *_ = runs.values()
-    base = first.hparams
+    runs = list(read_runs(args.runs).found.values())
+    first, base = runs[0], runs[0].hparams
     clips, _ = with_symbols(read_lengths(base.training_files, base), base)
-    for run in runs.values():
+    for run in runs:
         names = (*COST_SETTINGS, "training_files")
-        differing = [n for n in names if getattr(run.hparams, n) != getattr(base, n)]
-        if differing:
-            what = ", ".join(differing)
+        what = ", ".join(n for n in names if getattr(run.hparams, n) != getattr(base, n))
+        if what:
             raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
         if run.lengths.tolist() != clips.frames.tolist():
             raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
-    threads = str(first.facts.get("machine's threads"))
-    torch.set_num_threads(int(threads) if threads.isdecimal() else torch.get_num_threads())
-    plans: dict[tuple, Plan] = {}  # runs that differ but in their seeds share them
-    for run in runs.values():
-        h = run.hparams
-        for epoch in {0, h.random_epochs}:
-            if plan_key(h, epoch) not in plans:
-                plans[plan_key(h, epoch)] = make_plan(clips, h, epoch)
-    trainer = Trainer(base, args.device, processes)
-    found = time_plans(trainer, clips, list(plans.values()), args)
-    times = {
-        key: estimate(row["sizes"], row["seconds"]) for key, row in zip(plans, found, strict=True)
+    if (threads := str(first.facts.get("machine's threads"))).isdecimal():
+        torch.set_num_threads(int(threads))
+    plans = {  # runs that differ but in their seeds share them
+        plan_key(run.hparams, epoch): make_plan(clips, run.hparams, epoch)
+        for run in runs
+        for epoch in (0, run.hparams.random_epochs)
     }
-    for run in runs.values():
-        of_epochs = [times[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
-        minutes = [seconds / 60 for seconds, _ in of_epochs]
-        error = max(error / seconds for seconds, error in of_epochs)
-        written = {"minutes": minutes, "relative_error": error}
+    measured = time_plans(Trainer(base, args.device, processes), clips, list(plans.values()), args)
+    rows = dict(zip(plans, measured, strict=True))
+    for run in runs:
+        of_epochs = [rows[plan_key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
+        minutes = [row["minutes_per_epoch"] for row in of_epochs]
+        error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
         if processes.is_first:
+            written = {"minutes": minutes, "relative_error": error}
             write_json(Path(run.folder) / EPOCH_MINUTES_FILE, written)
         print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
 
 
-def plan_key(hparams: HParams, epoch: int) -> tuple:
+def plan_key(hparams: HParams, epoch: int) -> str:
     """Equal for epochs that are planned alike, but for their seed."""
-    is_random = epoch < hparams.random_epochs
-    return is_random, str(batching_options(replace(hparams, seed=0)))
-
-
-# ---------------------------------------------------------------------------- the program
+    return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add, from_two = parser.add_argument, whole_number(2)
-    add("lengths", nargs="?", type=Path, help="default: distributed as LJSpeech's")
+    shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
+    add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
     add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
     shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=whole_numbers(1), metavar="25824,51648", help=shown)
+    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
     add("--precision", type=precision_list, metavar="fp32,bf16", help="default: that of --hparams")
     add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
@@ -365,8 +317,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--repeats", type=at_least_one, help="timed steps on each; default 1, on a GPU, --runs 3")
     add("--seed", type=whole_number(0), default=0, help="of plans and samples")
     add("--hparams", default="", metavar="name=value,...", help="as train.py takes them")
-    add_device_option(parser)
-    add_json_option(parser)
+    add_measuring_options(parser)
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
@@ -375,8 +326,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--symbols METADATA.csv: name the lengths of its clips too")
     if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
         parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
-    named = [text.split(",") if "=" not in text else [text] for text in args.batchings]
-    args.batchings = list(itertools.chain.from_iterable(named))
+    named = [[text] if "=" in text else text.split(",") for text in args.batchings]
+    args.batchings = list(itertools.chain(*named))
     return args
 
 
@@ -386,7 +337,7 @@ def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, s
         clips = synthetic_lengths(args.clips, hparams, args.seed)
         return clips, f"synthetic lengths of {args.clips:,} clips, distributed as LJSpeech's"
     clips, sets = read_lengths(args.lengths, hparams), read_split(SPLIT_FILE)
-    if all(name in sets for name in clips.ids):
+    if sets.keys() >= set(clips.ids):
         chosen = np.flatnonzero([sets[name] == "train" for name in clips.ids])
         if not len(chosen):
             raise UserError(f"{args.lengths}: none of its clips is marked train in {SPLIT_FILE}")
@@ -395,7 +346,8 @@ def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, s
     return clips, f"{len(clips):,} clips of {args.lengths.name}, {symbols}"
 
 
-def run(args: argparse.Namespace, processes: Processes) -> None:
+def time_batchings(args: argparse.Namespace, processes: Processes) -> None:
+    """Print the table of --batchings on the corpus, and write --json."""
     hparams = replace(create_hparams(args.hparams, create_hparams(PAPER)), seed=args.seed)
     clips, source = corpus(args, hparams)
     first = hparams.batch_size * int(clips.frames.max())
@@ -403,15 +355,12 @@ def run(args: argparse.Namespace, processes: Processes) -> None:
     more = [k * first for k in times] if args.capacities is None else args.capacities
     plans = make_plans(clips, hparams, args.batchings, [first, *more])
     decoders, rows = list(DECODERS) if args.decoder == "both" else [args.decoder], []
-    measured = measured_on(args.device)
+    measured = machine.measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}, {source}")
     for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
         h = replace(hparams, precision=precision, decoder=decoder)
         trainer = Trainer(h, args.device, processes)
-        for plan, timed in zip(plans, time_plans(trainer, clips, plans, args), strict=True):
-            row = {"batching": plan.name, "capacity": plan.capacity, "precision": precision}
-            rows.append(row | {"decoder": decoder} | timed | asdict(plan.stats))
-        add_times(rows[-len(plans) :], clips)
+        rows += time_plans(trainer, clips, plans, args)
         print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
     print(f"\n{table(rows)}")
@@ -429,7 +378,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not processes.is_first:
         print_nothing()
     try:
-        time_runs(args, processes) if args.runs else run(args, processes)
+        time_runs(args, processes) if args.runs else time_batchings(args, processes)
     except (UserError, BatchingError, OSError) as error:
         sys.exit(f"epoch.py: {error}" if processes.is_first else 1)
     except KeyboardInterrupt:

@@ -9,34 +9,18 @@ part printed and measured is in CALL-NAME.txt, CALL-NAME.err and CALL-NAME.json.
 import project_root
 
 import json
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from analysis.tables import markdown_table
 from files import write_atomically
+from tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's
-
-
-@dataclass(frozen=True)
-class Target:
-    """A row of the table of targets; lower is better if the aim is below what is asked at least."""
-
-    part: str
-    entry: str  # of the part's JSON
-    measure: str
-    at_least: float
-    aim: float
-    shown: str  # format of a value
-
-    def reached(self, value: float) -> str:
-        sign = 1 if self.aim > self.at_least else -1
-        bounds = {"aim": self.aim, "at least": self.at_least}
-        return next((n for n, bound in bounds.items() if sign * value >= sign * bound), "no")
-
-
+# Rows of the table of targets: an entry of a part's JSON, what it measures, what is asked at least,
+# what is aimed at (a lower value is better if the aim is lower), and the format of a value.
+Target = namedtuple("Target", "part entry measure at_least aim shown")
 LONG, SPEED, MEMORY = "16 clips x 774 frames", "fast_frames_per_second", "peak_memory_ratio"
 TARGETS = [
     Target("decoder_fp32", "speedup", f"fast over reference, fp32, {LONG}", 6, 9, ".2f"),
@@ -51,23 +35,7 @@ TARGETS = [
     Target("memory_bf16", MEMORY, "peak memory, fast over reference, bf16", 1.0, 0.6, ".2f"),
     Target("busy", "busy", "GPU busy over 200 training steps, bf16", 0.90, 0.97, ".1%"),
 ]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A line of parts.tsv."""
-
-    call: str
-    name: str
-    begun: str
-    status: str
-    seconds: str
-    command: str
-
-    def text(self, out: Path, end: str) -> str:
-        """What the part printed or measured; nothing where it left no such file."""
-        path = out / f"{self.call}-{self.name}.{end}"
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+Part = namedtuple("Part", "call name begun status seconds command")  # a line of parts.tsv
 
 
 def read_parts(out: Path) -> list[Part]:
@@ -77,34 +45,45 @@ def read_parts(out: Path) -> list[Part]:
     return list({(part.call, part.name): part for part in parts}.values())
 
 
+def reached(target: Target, value: float | None) -> list[str]:
+    """A row of the table of targets."""
+    bounds = [format(bound, target.shown) for bound in (target.at_least, target.aim)]
+    if value is None:
+        return [target.measure, "–", *bounds, "not measured"]
+    sign = 1 if target.aim > target.at_least else -1
+    named = {"aim": target.aim, "at least": target.at_least}
+    best = next((name for name, bound in named.items() if sign * value >= sign * bound), "no")
+    return [target.measure, format(value, target.shown), *bounds, best]
+
+
+def text_of(out: Path, part: Part, end: str) -> str:
+    """What the part printed or measured; nothing where it left no such file."""
+    path = out / f"{part.call}-{part.name}.{end}"
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def report(out: Path) -> str:
     """Markdown."""
     parts, results = read_parts(out), {}
-    dry_run = (out / DRY_RUN).is_file()
     lines = ["# Training on a GPU: every check and benchmark", ""]
-    if dry_run:
-        lines += ["**A dry run on a CPU with tiny sizes: these numbers mean nothing.**", ""]
     for part in parts:
         try:
-            results[part.name] = json.loads(part.text(out, "json") or "{}")
+            results[part.name] = json.loads(text_of(out, part, "json") or "{}")
         except ValueError as error:
             lines += [f"The result of {part.name} is not readable as JSON: {error}.", ""]
-    cells = []
-    for target in TARGETS:
-        value = None if dry_run else results.get(target.part, {}).get(target.entry)
-        bounds = [format(bound, target.shown) for bound in (target.at_least, target.aim)]
-        shown = ("–", *bounds, "not measured")
-        if value is not None:
-            shown = (format(value, target.shown), *bounds, target.reached(value))
-        cells.append([target.measure, *shown])
+    measured = results
+    if (out / DRY_RUN).is_file():
+        lines += ["**A dry run on a CPU with tiny sizes: these numbers mean nothing.**", ""]
+        measured = {}
+    cells = [reached(t, measured.get(t.part, {}).get(t.entry)) for t in TARGETS]
     lines += [markdown_table(["target", "measured", "at least", "aim", "reached"], cells), ""]
     cells = [[p.call, p.name, p.status, p.seconds, p.begun] for p in parts]
     lines.append(markdown_table(["call", "part", "status", "s", "begun"], cells, 3))
     for part in parts:
         lines += ["", f"## {part.name}", "", f"    {part.command}", ""]
-        output = part.text(out, "txt").strip().splitlines()[-MAX_LINES:]
+        output = text_of(out, part, "txt").strip().splitlines()[-MAX_LINES:]
         lines += output if results.get(part.name) else ["```", *output, "```"]
-        errors = part.text(out, "err").strip().splitlines()[-MAX_LINES:]
+        errors = text_of(out, part, "err").strip().splitlines()[-MAX_LINES:]
         if part.status == "ok":
             errors = [line for line in errors if "Warning: " in line]
         lines += ["", "```", *errors, "```"] if errors else []

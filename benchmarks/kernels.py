@@ -3,10 +3,10 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
 
-Full-size model, noise. "late" is without programmatic dependent launch: each launch begins when the
-one before it has ended. What the loops take together is the decoder's floor; benchmarks/decoder.py
-measures it with all around it. Launches are measured one by one, late and outside graphs, by
-torch's profiler: a launch's own time, without what lies between two.
+Full-size model, noise. "late": without programmatic dependent launch, each launch begins when the
+one before it has ended. Launches are measured one by one, late and outside graphs, by torch's
+profiler: a launch's own time, without what lies between two. Beside it is what a model of the
+kernel's machine code predicts (benchmarks/results/kernels-2026-11-22-compiled.md).
 """
 
 import project_root
@@ -23,12 +23,12 @@ import torch
 
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.tables import markdown_table
 from analysis.timing import median_and_range, time_in_turns
 from files import write_json
 from hparams import HParams
 from machine import measured_on
 from model import Decoder
+from tables import markdown_table
 from training.trainer import AUTOCAST_DTYPES
 
 if not fast_path.IS_HERE:
@@ -38,21 +38,35 @@ from fast_decoder import graphs
 from fast_decoder.parity import Problem
 from fast_decoder.self_check import kernel_loops
 
-LAUNCHES = {  # of a decoder step, by loop
-    "attention_forward": ("lstm_step", "attention_energies", "attention_context"),
-    "decoder_forward": ("lstm_step",),
-    "decoder_backward": ("gradient_product", "cell_gradient"),
-    "attention_backward": ("gradient_product", "attention_gradient", "cell_gradient"),
-}
 PRECISIONS = ("bf16", "tf32", "fp32")
+# The launches of a decoder step by loop and kernel, and their modelled microseconds in each of
+# PRECISIONS: 16 clips of 120 symbols on an H200.
+LAUNCHES = {
+    ("attention_forward", "lstm_step"): (3.2, 5.2, 7.5),
+    ("attention_forward", "attention_energies"): (2.7, 2.7, 3.1),
+    ("attention_forward", "attention_context"): (1.5, 1.5, 1.5),
+    ("decoder_forward", "lstm_step"): (2.6, 3.9, 5.4),
+    ("decoder_backward", "gradient_product"): (2.9, 3.7, 5.5),
+    ("decoder_backward", "cell_gradient"): (1.6, 1.6, 1.6),
+    ("attention_backward", "gradient_product"): (3.8, 5.2, 8.1),
+    ("attention_backward", "attention_gradient"): (2.5, 2.5, 2.5),
+    ("attention_backward", "cell_gradient"): (3.3, 3.3, 3.6),
+}
+LOOPS = tuple(dict.fromkeys(loop for loop, _ in LAUNCHES))
 
 
 class RecordedLoops:
-    """Loops that keep what they were called with: `calls` by name, to be repeated."""
+    """The kernels' loops, which keep what they were called with, to be repeated: `calls`."""
 
-    def __init__(self, loops: graphs.Graphs):
-        self.loops, self.operand_dtype = loops, loops.operand_dtype
+    loops: graphs.Graphs
+
+    def __init__(self) -> None:
         self.calls: dict[str, Callable] = {}
+
+    def for_batch(self, *batch) -> "RecordedLoops":
+        self.loops = kernel_loops(*batch)
+        self.operand_dtype = self.loops.operand_dtype
+        return self
 
     def __getattr__(self, name: str) -> Callable:
         def call(*buffers):
@@ -62,20 +76,15 @@ class RecordedLoops:
         return call
 
 
-def record_loops(args: argparse.Namespace, hparams: HParams, precision: str) -> RecordedLoops:
+def record_loops(args: argparse.Namespace, precision: str) -> RecordedLoops:
     """The four loops of a forward and a backward pass over noise."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    recorded: list[RecordedLoops] = []
-
-    def loops_for(*batch) -> RecordedLoops:
-        recorded.append(RecordedLoops(kernel_loops(*batch)))
-        return recorded[0]
-
-    problem = Problem.random(Decoder(hparams), (args.symbols,) * args.batch_size, args.frames, 0)
-    function = functools.partial(fast_decoder.teacher_forced, loops_for=loops_for)
+    recorded = RecordedLoops()
+    problem = Problem.random(Decoder(HParams()), (args.symbols,) * args.batch_size, args.frames, 0)
+    function = functools.partial(fast_decoder.teacher_forced, loops_for=recorded.for_batch)
     problem.to(device=args.device).run(function, precision=AUTOCAST_DTYPES[precision])
-    return recorded[0]
+    return recorded
 
 
 def launch_durations(recorded: RecordedLoops, name: str) -> dict[str, list[float]]:
@@ -95,49 +104,49 @@ def launch_durations(recorded: RecordedLoops, name: str) -> dict[str, list[float
     return durations
 
 
-def measure(args: argparse.Namespace, hparams: HParams, precision: str) -> tuple[list, list]:
-    """Rows of the loops, early and late, and of the launches."""
-    loops = []
+def measure(args: argparse.Namespace, result: dict[str, Any], precision: str) -> None:
+    """Add rows of the loops, early and late, and of the launches."""
     for early in (True, False):
         graphs.EARLY_LAUNCHES = early
-        recorded = record_loops(args, hparams, precision)
+        recorded = record_loops(args, precision)
         title = precision if early else f"{precision}, late"
         times = time_in_turns(recorded.calls, args.repeats, args.device, warm_up=2, title=title)
-        steps = {name: 1e6 * times[name] / args.frames for name in LAUNCHES}
+        steps = {name: 1e6 * times[name] / args.frames for name in LOOPS}
         steps["together"] = np.sum(list(steps.values()), axis=0)
-        loops.append({"setting": title} | {name: us.tolist() for name, us in steps.items()})
-    launches = []
-    for name, kernels in LAUNCHES.items():
-        durations = launch_durations(recorded, name)
-        for kernel in kernels:  # no duration where the profiler saw no such kernel
-            us = float(np.median(durations[kernel])) if durations[kernel] else None
-            launches.append({"launch": f"{name}: {kernel}", "precision": precision, "us": us})
-    return loops, launches
+        result["loops"].append({"setting": title} | {n: us.tolist() for n, us in steps.items()})
+    durations = {loop: launch_durations(recorded, loop) for loop in LOOPS}
+    for (loop, kernel), modelled in LAUNCHES.items():
+        found = durations[loop][kernel]  # none where the profiler saw no such kernel
+        us = float(np.median(found)) if found else None
+        row = {"launch": f"{loop}: {kernel}", "precision": precision, "us": us}
+        result["launches"].append(row | {"modelled_us": modelled[PRECISIONS.index(precision)]})
 
 
-def report(result: dict) -> str:
+def report(result: dict[str, Any]) -> str:
     """Markdown."""
-    names, rows = ["setting", *LAUNCHES, "together"], result["launches"]
+    names = [*LOOPS, "together"]
     loops = [
-        [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names[1:])]
+        [row["setting"], *(median_and_range(np.array(row[name]), 1) for name in names)]
         for row in result["loops"]
     ]
-    shown = ("not measured" if row["us"] is None else f"{row['us']:.1f}" for row in rows)
-    launches = [[row["launch"], row["precision"], us] for row, us in zip(rows, shown, strict=True)]
+    launches = []
+    for launch, precision, us, modelled in map(dict.values, result["launches"]):
+        shown = "not measured" if us is None else f"{us:.1f}"
+        launches.append([launch, precision, shown, f"{modelled:.1f}"])
+    titles = ["launch", "precision", "us", "modelled for 16 clips of 120 symbols"]
     return (
         f"{result['device']}, torch {result['versions']['torch']}: {result['batch_size']} clips of "
         f"{result['frames']} frames and {result['symbols']} symbols; microseconds a decoder step, "
-        f"medians and ranges\n\n{markdown_table(names, loops)}\n\n"
-        + markdown_table(["launch", "precision", "us"], launches, 2)
+        f"medians and ranges\n\n{markdown_table(['setting', *names], loops)}\n\n"
+        + markdown_table(titles, launches, 2)
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    options.add_device_option(parser)
+    options.add_measuring_options(parser)
     options.add_size_options(parser, frames=774, symbols=120)
     parser.add_argument("--repeats", type=options.at_least_one, default=10)
-    options.add_json_option(parser)
     args = parser.parse_args(arguments)
     problem = graphs.problem(args.device, torch.float32)
     if problem is not None:
@@ -145,9 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = {name: getattr(args, name) for name in ("batch_size", "frames", "symbols")}
     result: dict[str, Any] = {"loops": [], "launches": []} | sizes | measured_on(args.device)
     for precision in PRECISIONS:
-        loops, launches = measure(args, HParams(), precision)
-        result["loops"] += loops
-        result["launches"] += launches
+        measure(args, result, precision)
         if args.json:  # after every precision, so that a kill leaves what is done
             write_json(args.json, result)
     print(report(result))

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import os
 import shutil
+import ssl
 import sys
 import tarfile
 import time
@@ -25,29 +26,22 @@ CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
 TRIES = 5  # connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
-LOST = (OSError, http.client.HTTPException)  # what a lost connection raises
+LOST = (  # what a lost connection raises, but no OSError of the disk
+    *(urllib.error.URLError, http.client.HTTPException),
+    *(ConnectionError, TimeoutError, ssl.SSLError),
+)
 
 
-def download_corpus(
-    corpus: str | Path,
-    url: str = URL,
-    archive_bytes: int = ARCHIVE_BYTES,
-    sha256: str = SHA256,
-    unpacked_bytes: int = UNPACKED_BYTES,
-) -> None:
-    """Fetch the archive at `url` into the parent of `corpus` and unpack it as `corpus`.
+def download_corpus(corpus: Path) -> None:
+    """Fetch the archive into the parent of `corpus` and unpack it as `corpus`, which appears whole
+    or not at all. A folder that holds a metadata.csv is left as it is. What arrives is kept in a
+    `.part` file, from which a later call resumes.
 
-    A folder that holds a metadata.csv is left as it is. What arrives is kept in a `.part` file,
-    from which a later call resumes; the archive must have the given size and hash; its one folder,
-    named as the archive, is unpacked elsewhere and moved, so `corpus` appears whole or not at all.
-
-    Raises:
-        UserError: where `corpus` holds something else, the disk is too full, the server has no
-            such file or another one, or the archive is broken or names files outside its folder.
-        ConnectionError: after `TRIES` connections in a row without a new byte.
-        OSError: when the disk fails.
+    UserError where `corpus` holds something else, the disk is too full, the server has no such file
+    or another one, or the archive is broken or names files outside its folder. ConnectionError
+    after `TRIES` connections in a row without a new byte.
     """
-    corpus = Path(corpus).absolute()
+    corpus = corpus.absolute()
     if (corpus / "metadata.csv").is_file():
         print(f"{corpus} already exists: nothing to download")
         return
@@ -57,23 +51,29 @@ def download_corpus(
             "changed. Name a new folder, or delete this one first"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
-    archive = corpus.parent / url.rpartition("/")[2]
+    archive = corpus.parent / URL.rpartition("/")[2]
     part = archive.with_name(archive.name + ".part")
-    fetched = archive_bytes if archive.exists() else _size(part)
-    needed = max(0, archive_bytes - fetched) + unpacked_bytes
+    fetched = _size(archive) or _size(part)
+    needed = max(0, ARCHIVE_BYTES - fetched) + UNPACKED_BYTES
     free = shutil.disk_usage(corpus.parent).free
     if free < needed:
         raise UserError(
             f"{corpus.parent}: {free / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed for the "
             "archive and the unpacked corpus; make room or name a folder on another disk"
         )
-    if archive.exists():
-        print(f"{archive} already exists: nothing to download")
-        _verify(archive, archive_bytes, sha256)
-    else:
-        _fetch(url, part, archive_bytes)
-        _verify(part, archive_bytes, sha256)
+    if not archive.exists():
+        _fetch(part)
         os.replace(part, archive)
+    print(f"Verifying {archive}", flush=True)
+    with open(archive, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        broken = archive.with_name(archive.name + ".broken")
+        os.replace(archive, broken)
+        raise UserError(
+            f"{archive}: SHA-256 {digest}, expected {SHA256}; the file is broken and now named "
+            f"{broken.name}: delete it and run the same command to download it again"
+        )
     _unpack(archive, corpus)
     print(f"Unpacked {corpus}; {archive} can be deleted")
 
@@ -82,85 +82,55 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _fetch(url: str, part: Path, size: int) -> None:
-    """Receive into `part`, over as many connections as it takes, until it has `size` bytes."""
+def _fetch(part: Path) -> None:
+    """Receive into `part`, over as many connections as it takes, until it has ARCHIVE_BYTES."""
     failures, furthest = 0, _size(part)
-    verb = f"Resuming at {furthest / 1e6:.1f} MB:" if furthest else "Downloading"
-    print(f"{verb} {url} ({size / 1e6:.1f} MB) into {part.parent}", flush=True)
-    with progress_bar("Downloading", size, "B", unit_scale=True, initial=furthest) as bar:
-        while _size(part) < size:
+    print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
+    with progress_bar("Downloading", ARCHIVE_BYTES, "B", unit_scale=True, initial=furthest) as bar:
+        while _size(part) < ARCHIVE_BYTES:
             try:
-                _receive(url, part, size, bar)
-                continue
-            except ConnectionError as error:
-                reason = str(error)
-            failures = 0 if _size(part) > furthest else failures + 1
-            furthest = max(furthest, _size(part))
-            if failures == TRIES:
-                raise ConnectionError(
-                    f"{url}: {reason}, {TRIES} times in a row; {furthest:,} of {size:,} bytes are "
-                    f"in {part}. Check the network and run the same command to resume"
-                )
-            wait = FIRST_WAIT * 2 ** max(0, failures - 1)
-            print(f"{reason}; trying again in {wait:g} s", file=sys.stderr, flush=True)
-            time.sleep(wait)
+                _receive(part, bar)
+            except LOST as error:
+                failures = 0 if _size(part) > furthest else failures + 1
+                furthest = max(furthest, _size(part))
+                if failures == TRIES:
+                    raise ConnectionError(
+                        f"{URL}: {error}, {TRIES} times in a row; {furthest:,} of "
+                        f"{ARCHIVE_BYTES:,} bytes are in {part}. Check the network and run the "
+                        "same command to resume"
+                    ) from None
+                wait = FIRST_WAIT * 2 ** max(0, failures - 1)
+                print(f"{error}; trying again in {wait:g} s", file=sys.stderr, flush=True)
+                time.sleep(wait)
 
 
-def _receive(url: str, part: Path, size: int, bar: tqdm) -> None:
-    """Append what one connection brings. A lost connection is a ConnectionError."""
+def _receive(part: Path, bar: tqdm) -> None:
+    """Append what one connection brings; LOST if it breaks off."""
     start = _size(part)
-    headers = {"User-Agent": "prepare_ljspeech"} | ({"Range": f"bytes={start}-"} if start else {})
+    headers = {"User-Agent": "prepare_ljspeech", "Range": f"bytes={start}-"}
+    request = urllib.request.Request(URL, headers=headers)
     try:
-        request = urllib.request.Request(url, headers=headers)
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        answer = f"the server answers {error.code} {error.reason}"
         if error.code >= 500 or error.code in (408, 429):
-            raise ConnectionError(answer) from None
-        raise UserError(f"{url}: {answer}; check the address, or delete {part}") from None
-    except LOST as error:
-        raise ConnectionError(f"no connection ({error})") from None
+            raise  # it may pass
+        raise UserError(f"{URL}: {error}; check the address, or delete {part}") from None
     with response:
-        if response.status == 206:
-            total = response.headers.get("Content-Range", "").rpartition("/")[2]
-        else:  # the whole file: the first connection, or a server that cannot resume
-            start, total = 0, response.headers.get("Content-Length", "")
-        if total.isdigit() and int(total) != size:
+        if response.status != 206:  # the whole file, from a server that cannot resume
+            start = 0
+        total = start + int(response.headers.get("Content-Length", ARCHIVE_BYTES - start))
+        if total != ARCHIVE_BYTES:
             raise UserError(
-                f"{url}: the server has {int(total):,} bytes, expected {size:,}; it is another "
+                f"{URL}: the server has {total:,} bytes, expected {ARCHIVE_BYTES:,}; it is another "
                 "file, so nothing was downloaded"
             )
         bar.update(start - bar.n)
         with open(part, "ab" if start else "wb") as file:
-            while True:
-                try:  # one byte beyond the size is enough to tell that there are too many
-                    chunk = response.read(min(CHUNK, size + 1 - file.tell()))
-                except LOST as error:
-                    raise ConnectionError(f"connection lost ({error})") from None
-                if not chunk:
-                    break
+            while chunk := response.read(min(CHUNK, ARCHIVE_BYTES - file.tell())):
                 file.write(chunk)
                 bar.update(len(chunk))
-    if _size(part) < size:
+    if _size(part) < ARCHIVE_BYTES:
         raise ConnectionError("the connection ended early")
-
-
-def _verify(path: Path, size: int, sha256: str) -> None:
-    """Raise UserError, and rename the file to `.broken`, unless it has this size and hash."""
-    print(f"Verifying {path}", flush=True)
-    found, expected = f"{_size(path):,} bytes", f"{size:,}"
-    if _size(path) == size:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == sha256:
-            return
-        found, expected = f"SHA-256 {digest}", sha256
-    broken = path.with_name(path.name.removesuffix(".part") + ".broken")
-    os.replace(path, broken)
-    raise UserError(
-        f"{path}: {found}, expected {expected}; the file is broken and now named {broken.name}: "
-        "delete it and run the same command to download it again"
-    )
 
 
 def _unpack(archive: Path, corpus: Path) -> None:

@@ -1,53 +1,82 @@
-"""What in a corpus keeps the alignment of text and speech from forming: warnings, no refusals.
+"""What in a corpus keeps the alignment from forming: warnings, no refusals (docs/own-data.md)."""
 
-docs/own-data.md says why each matters.
-"""
-
-from collections import defaultdict
+import re
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from clip_table import Clip
-from corpus.dropped_symbols import dropped_symbols
 from hparams import HParams
+from text import symbols, text_to_sequence
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
-RATE_DEVIATIONS = 6  # robust standard deviations of the logarithm of the rate; and
-LEAST_RATE_RATIO = 1.5  # at least this many times as fast or slow as the median
+# Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
+# accents written after their letter. Any of them may vanish.
+_UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A kind of fault, and what is wrong with each clip that has it, worst first."""
-
-    what: str
-    advice: str
-    notes: list[str]
-
-    def warning(self, total: int) -> str:
-        """A line about the worst of `total` clips; empty where none has the fault."""
-        if not self.notes:
-            return ""
-        more = len(self.notes) - WORST_SHOWN
-        listed = "; ".join(self.notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        count = f"{len(self.notes):,} of {total:,} clips"
-        return f"warning: {self.what} in {count}: {listed}. {self.advice} (docs/own-data.md)"
-
-
-def find_faults(clips: Sequence[Clip], hparams: HParams) -> list[Fault]:
-    """The five kinds, always in the same order, of one clip or more."""
+def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
+    """A line about each kind of fault that some clips have, always in the same order."""
     rate = hparams.sampling_rate
-    return [
-        _silences(clips, rate),
-        _unusual_rates(clips, rate),
-        _clipping(clips, rate),
-        _dropped(clips, hparams),
-        _duplicates(clips),
+    silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
+    rates = symbol_rates(clips, rate)
+    low, median, high = usual_rates(rates)
+    dropped = [dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips]
+    clipped = [clip.sound.clipped for clip in clips]
+    lines = [Path(clip.where).name for clip in clips]
+
+    faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
+        (
+            f"silence over {LONGEST_SILENCE:g} s before or after speech",
+            "Trim it with --trim-silence DIR",
+            [
+                f"{clips[i].id} ({clips[i].sound.silence_before / rate:.2f} s before, "
+                f"{clips[i].sound.silence_after / rate:.2f} s after)"
+                for i in _worst(silences, LONGEST_SILENCE * rate)
+            ],
+        ),
+        (
+            f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
+            f"{median:.1f})",
+            "Listen, then correct the text, cut the sound, or leave the clip out",
+            [
+                f"{lines[i]}: {clips[i].id} ({rates[i]:.1f})"
+                for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
+            ],
+        ),
+        (
+            "clipping (three samples or more in a row at full scale)",
+            "Record at a lower level, restore the clip with a declipper, or leave it out",
+            [
+                f"{clips[i].id} ({clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms)"
+                for i in _worst(clipped, 0)
+            ],
+        ),
+        (
+            "characters or phones that the text cleaners drop",
+            "Write them as words, or choose other text_cleaners by --hparams",
+            [
+                f"{lines[i]}: {' '.join(map(repr, dropped[i]))}"
+                for i in _worst([len(found) for found in dropped], 0)
+            ],
+        ),
+        (
+            "the sound of another clip",
+            "Keep the clip with the right text, remove the others",
+            _duplicates(clips),
+        ),
     ]
+    warnings = []
+    for what, advice, notes in faults:
+        more = len(notes) - WORST_SHOWN
+        listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        found = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
+        if notes:
+            warnings.append(f"warning: {found}. {advice} (docs/own-data.md)")
+    return warnings
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
@@ -56,93 +85,51 @@ def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """The lowest usual rate, the median and the highest usual rate.
-
-    Unusual is what differs from the median by more than 6 robust standard deviations (1.4826
-    times the median absolute deviation, all of the rates' logarithms), and by more than half.
-    Of LJSpeech's 13,100 clips the rule names two.
-    """
+    """The lowest usual rate, the median and the highest usual rate. Unusual is what differs from
+    the median by more than 6 robust standard deviations (of logarithms; 1.4826 times the median
+    absolute deviation), and by more than half: two of LJSpeech's 13,100 clips."""
     logarithms = np.log(rates)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
-    furthest = max(RATE_DEVIATIONS * deviation, np.log(LEAST_RATE_RATIO))
+    furthest = max(6 * deviation, np.log(1.5))
     low, median, high = np.exp([middle - furthest, middle, middle + furthest])
     return float(low), float(median), float(high)
 
 
-def _worst(
-    clips: Sequence[Clip], badness: Sequence[float] | np.ndarray, limit: float
-) -> list[Clip]:
-    """The clips whose badness is above the limit, worst first."""
+def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
+    """The places of what is above the limit, worst first."""
     order = np.argsort(-np.asarray(badness), kind="stable")
-    return [clips[i] for i in order if badness[i] > limit]
+    return [i for i in order.tolist() if badness[i] > limit]
 
 
-def _silences(clips: Sequence[Clip], rate: int) -> Fault:
-    longest = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
-    return Fault(
-        f"silence over {LONGEST_SILENCE:g} s before or after speech",
-        "Trim it with --trim-silence DIR",
-        [
-            f"{clip.id} ({clip.sound.silence_before / rate:.2f} s before, "
-            f"{clip.sound.silence_after / rate:.2f} s after)"
-            for clip in _worst(clips, longest, LONGEST_SILENCE * rate)
-        ],
-    )
+def _duplicates(clips: Sequence[Clip]) -> list[str]:
+    first: dict[int, Clip] = {}
+    pairs = [(clip, first.setdefault(clip.sound.checksum, clip)) for clip in clips]
+    notes: dict[str, list[str]] = {"another": [], "the same": []}  # worst first
+    for clip, before in pairs:
+        if clip is not before:
+            text = "the same" if clip.text == before.text else "another"
+            notes[text].append(f"{clip.id} (that of {before.id}, {text} text)")
+    return notes["another"] + notes["the same"]
 
 
-def _unusual_rates(clips: Sequence[Clip], rate: int) -> Fault:
-    rates = symbol_rates(clips, rate)
-    low, median, high = usual_rates(rates)
-    distances = np.abs(np.log(rates / median))
-    return Fault(
-        f"fewer than {low:.1f} or more than {high:.1f} symbols per second (the median is "
-        f"{median:.1f})",
-        "Listen, then correct the text, cut the sound, or leave the clip out",
-        [
-            f"{Path(clip.where).name}: {clip.id} ({symbol_rates([clip], rate)[0]:.1f})"
-            for clip in _worst(clips, distances, np.log(high / median))
-        ],
-    )
+def dropped_symbols(text: str, cleaner_names: Sequence[str]) -> list[str]:
+    """What of `text` reaches the model in no form, in the order of the text, each once: characters
+    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
+    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
+    LJSpeech has hundreds, and nobody speaks them."""
 
+    def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
+        return [i for i in text_to_sequence(text, cleaner_names) if symbols[i] != " "]
 
-def _clipping(clips: Sequence[Clip], rate: int) -> Fault:
-    return Fault(
-        "clipping (three samples or more in a row at full scale)",
-        "Record at a lower level, restore the clip with a declipper, or leave it out",
-        [
-            f"{clip.id} ({clip.sound.clipped:,} samples, {1000 * clip.sound.clipped / rate:.1f} ms)"
-            for clip in _worst(clips, [clip.sound.clipped for clip in clips], 0)
-        ],
-    )
-
-
-def _dropped(clips: Sequence[Clip], hparams: HParams) -> Fault:
-    dropped = {clip: dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips}
-
-    return Fault(
-        "characters or phones that the text cleaners drop",
-        "Write them as words, or choose other text_cleaners by --hparams",
-        [
-            f"{Path(clip.where).name}: {' '.join(map(repr, dropped[clip]))}"
-            for clip in _worst(clips, [len(dropped[clip]) for clip in clips], 0)
-        ],
-    )
-
-
-def _duplicates(clips: Sequence[Clip]) -> Fault:
-    groups = defaultdict(list)
-    for clip in clips:
-        groups[clip.sound.checksum].append(clip)
-    repeated = [group for group in groups.values() if len(group) > 1]
-    repeated.sort(key=lambda group: (len({clip.text for clip in group}), len(group)), reverse=True)
-    return Fault(
-        "the sound of another clip",
-        "Keep the clip with the right text, remove the others",
-        [
-            f"{clip.id} (that of {first.id}, {'the same' if clip.text == first.text else 'another'}"
-            " text)"
-            for first, *others in repeated
-            for clip in others
-        ],
-    )
+    found = []
+    for character in dict.fromkeys(text):
+        if character in symbols or character == '"':
+            continue
+        if unicodedata.category(character) in _UNSPOKEN_CATEGORIES or letters(character):
+            continue
+        if letters(text) == letters(text.replace(character, " ")):
+            found.append(character)
+    for span in re.findall(r"\{(.+?)\}", text):
+        found += [phone for phone in span.split() if f"@{phone}" not in symbols]
+    return list(dict.fromkeys(found))

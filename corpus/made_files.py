@@ -1,29 +1,24 @@
 """Files made from a corpus's clips, each kept in a folder: trimmed copies, and log-mels."""
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import audio
 from clip_table import Clip
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
-from data_utils import MEL_SETTINGS_FILE
+from data_utils import MEL_SETTINGS_FILE, mel_length, settings_problem
 from errors import UserError
-from files import READING_THREADS, map_in_threads, open_file, remove_leftovers, write_json
+from files import READING_THREADS, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
-SUFFIXES = (".npy", ".wav", ".flac")  # of files that are made
 KEPT_SECONDS = 0.05  # of silence at either end
-TRIM_SETTINGS_FILE = "trim_settings.json"  # beside the copies: of which corpus, and how cut
 
 
 @dataclass(frozen=True)
@@ -37,58 +32,49 @@ class Folder:
 
     def refuse_others(self) -> None:
         """Raise UserError where the folder holds files made with other, or unknown, settings."""
-        if not any(path.suffix in SUFFIXES for path in self.path.glob("*")):
+        if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
-        try:
-            made = dict(json.loads((self.path / self.settings_file).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            made = {}
-        differing = [
-            f"{name}={made.get(name, 'unknown')}, this run has {value}"
-            for name, value in self.settings.items()
-            if made.get(name) != value
-        ]
-        if differing:
+        if problem := settings_problem(self.path / self.settings_file, self.settings):
             raise UserError(
-                f"{self.option} {self.path}: holds files made with {'; '.join(differing)}; name "
-                "another folder, delete this one, or give those settings"
+                f"{self.option} {self.path}: holds files {problem}; name another folder, delete "
+                "this one, or give those settings"
             )
 
     def fill(
         self,
         clips: list[Clip],
         is_made: Callable[[Clip], bool],
-        make: Callable[[Clip], str | None],
+        make: Callable[[Clip], object],
         threads: int = READING_THREADS,
     ) -> dict[str, str]:
-        """Make the file of every clip that lacks it, several at a time.
+        """Make the file of every clip that lacks it, several at a time. A UserError of `is_made`
+        means that the file is bad, one of `make` that the clip is: those are returned, by
+        `Clip.where`."""
 
-        Returns:
-            What is wrong with the clips of which `make` returned a problem, by `Clip.where`.
-        """
+        def made_or_problem(clip: Clip) -> bool | str:
+            with contextlib.suppress(OSError, UserError):
+                if is_made(clip):
+                    return False
+            try:
+                make(clip)
+            except UserError as error:
+                return f"{clip.path}: {error}"
+            return True
+
         self.path.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path)
         write_json(self.path / self.settings_file, self.settings)
-        made = map_in_threads(is_made, clips)
-        todo = [clip for clip, is_there in zip(clips, made, strict=True) if not is_there]
-        if len(todo) < len(clips):
-            done = len(clips) - len(todo)
-            print(f"{self.option}: {done:,} of {len(clips):,} files are already in {self.path}")
-        problems, results = {}, map_in_threads(make, todo, threads)
+        progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
         # Closed when interrupted: the files begun are then finished.
-        with progress_bar(self.option, len(todo), " clips") as bar, contextlib.closing(results):
-            for clip, problem in zip(todo, results, strict=True):
-                bar.update()
-                if problem:
-                    problems[clip.where] = f"{clip.path}: {problem}"
-        return problems
+        with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
+            found = {c.where: result for c, result in zip(progress, results, strict=True)}
+        if already := [*found.values()].count(False):
+            print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
+        return {where: result for where, result in found.items() if isinstance(result, str)}
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
     return os.stat(path).st_mtime_ns > os.stat(clip.path).st_mtime_ns
-
-
-# ---------------------------------------------------------------------------- log-mels
 
 
 def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
@@ -100,43 +86,28 @@ def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
 def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str, str]:
     """Write ID.npy, float32 [n_mel_channels, frames], of every clip that lacks it; as `fill`.
 
-    On all processors, each clip on one, as in a data loader's worker, so that the mels are bitwise
-    those that training would compute.
+    Each clip on one processor, so that the mels are bitwise those that training would compute.
     """
 
     def is_cached(clip: Clip) -> bool:
-        path = folder.path / f"{clip.id}.npy"
-        try:
-            open_file(path).close()  # np.load would wait for a named pipe
-            mel = np.load(path, mmap_mode="r", allow_pickle=False)
-            good = mel.shape == (hparams.n_mel_channels, clip.num_frames) and is_newer(path, clip)
-        except (OSError, ValueError, EOFError):
-            return False
-        return bool(good and mel.dtype == np.float32 and np.isfinite(mel).all())
+        path = str(folder.path / f"{clip.id}.npy")
+        num_frames = mel_length(path, None, hparams, read_contents=True)
+        return num_frames == clip.num_frames and is_newer(path, clip)
+
+    def cache(clip: Clip) -> None:
+        mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
+        if mel.shape[1] != clip.num_frames:
+            counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
+            raise UserError(f"{counts} when it was checked; run again")
+        audio.write_mel(folder.path / f"{clip.id}.npy", mel)
 
     audio.mel_filters(hparams)  # computed here once, and not in every thread
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        make = partial(cache_mel, folder=folder.path, hparams=hparams)
-        return folder.fill(clips, is_cached, make, os.cpu_count() or 1)
+        return folder.fill(clips, is_cached, cache, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(threads_before)
-
-
-def cache_mel(clip: Clip, folder: Path, hparams: HParams) -> str | None:
-    """Compute and write one mel. Returns what is wrong with the clip, if anything."""
-    try:
-        mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
-    except UserError as error:
-        return str(error)
-    if mel.shape[1] != clip.num_frames:
-        return f"{mel.shape[1]} frames, but {clip.num_frames} when it was checked; run again"
-    audio.write_mel(folder / f"{clip.id}.npy", mel)
-    return None
-
-
-# ---------------------------------------------------------------------------- trimmed copies
 
 
 def trim_folder(path: Path, corpus: Path) -> Folder:
@@ -147,38 +118,27 @@ def trim_folder(path: Path, corpus: Path) -> Folder:
         "window_seconds": WINDOW_SECONDS,
         "kept_seconds": KEPT_SECONDS,
     }
-    return Folder(path, "--trim-silence", TRIM_SETTINGS_FILE, settings)
+    return Folder(path, "--trim-silence", "trim_settings.json", settings)
 
 
 def trim_clips(
     clips: list[Clip], folder: Folder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a copy of every clip to the folder unless it is there, and newer than the clip.
-
-    Silence beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same.
-
-    Returns:
-        The clips as they are in the folder, and what is wrong with those that changed since they
-        were checked, by `Clip.where`.
-    """
+    """Write a copy of every clip to the folder unless it is there, and newer than the clip. Silence
+    beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same. Returns
+    the clips as they are in the folder, and what `fill` returns."""
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
     def is_trimmed(clip: Clip) -> bool:
         copy = copies[clip.where]
-        try:
-            size = len(audio.read_checked(copy.path, hparams))
-            return is_newer(copy.path, clip) and size == copy.sound.num_samples
-        except (OSError, UserError):
-            return False
+        size = len(audio.read_checked(copy.path, hparams))
+        return size == copy.sound.num_samples and is_newer(copy.path, clip)
 
-    def write(clip: Clip) -> str | None:
+    def write(clip: Clip) -> None:
         copy = copies[clip.where]
         start = clip.sound.silence_before - copy.sound.silence_before
-        try:
-            audio.copy_part(clip.path, Path(copy.path), start, start + copy.sound.num_samples)
-        except UserError as error:
-            return str(error)
-        return None
+        stop = start + copy.sound.num_samples
+        audio.copy_part(clip.path, Path(copy.path), start, stop, hparams)
 
     problems = folder.fill(clips, is_trimmed, write)
     good = [clip for clip in clips if clip.where not in problems]

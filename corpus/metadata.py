@@ -14,13 +14,8 @@ LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """The lines of `corpus`/metadata.csv, and what is wrong with others.
-
-    The last of three fields is the text; the sound is expected as wavs/ID.wav.
-
-    Raises:
-        UserError: where the folder or the file is missing, empty or not UTF-8.
-    """
+    """The lines of `corpus`/metadata.csv, the last of whose fields is the text, and what is wrong
+    with others. UserError where the folder or the file is missing, empty or not UTF-8."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -37,26 +32,14 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
             found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
             problems.append(f"{where}: {found}; fix the line")
         elif name in first_line:
-            problems.append(
-                f"{where}: id {name!r} is also in line {first_line[name]}; delete one of them, or "
-                "give it an id and a sound file of its own"
-            )
+            found = f"id {name!r} is also in line {first_line[name]}"
+            problems.append(f"{where}: {found}; delete one of them, or give it another id")
         else:
             first_line[name] = number
             clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))
     if not clips and not problems:
         raise UserError(f"{metadata}: no clip in it; expected lines of {LINE}")
     return clips, problems
-
-
-def split_by_hash(ids: list[str], val_fraction: float, seed: int) -> set[str]:
-    """The ids of the validation set: the first ones in the order of SHA-256("seed|id").
-
-    Independent of the order of `ids`, and almost unchanged when some are added or removed. With a
-    fraction of 0.2 and seed 0, LJSpeech-1.1 gives filelists/ljspeech_split.csv.
-    """
-    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
-    return set(ranked[: round(len(ids) * val_fraction)])
 
 
 def read_split(path: Path) -> dict[str, str]:
@@ -66,11 +49,14 @@ def read_split(path: Path) -> dict[str, str]:
 
 
 def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[str], str]:
-    """The ids of the validation set and, in words, where they come from."""
+    """The ids of the validation set and, in words, where they come from: filelists/
+    ljspeech_split.csv for LJSpeech-1.1 with the defaults, else the first in the order of
+    SHA-256("seed|id"), which hardly change when some ids are added or removed."""
     if (val_fraction, seed) == (VAL_FRACTION, SEED):
         pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):
             validation = {name for name, which in pinned.items() if which == "val"}
             return validation, f"the pinned split of LJSpeech-1.1, {SPLIT_FILE.name}"
+    ranked = sorted(ids, key=lambda name: hashlib.sha256(f"{seed}|{name}".encode()).digest())
     origin = f"{val_fraction:g} of the ids for validation, ordered by their hash with seed {seed}"
-    return split_by_hash(ids, val_fraction, seed), origin
+    return set(ranked[: round(len(ids) * val_fraction)]), origin

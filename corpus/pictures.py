@@ -13,8 +13,8 @@ from corpus.recordings import seconds_of
 from hparams import HParams
 
 # Distinct without colour too: a light area and a dark line.
-AREA = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0", "linewidth": 0.8}
-LINE = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
+AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
+LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 
@@ -31,15 +31,13 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     _draw_histograms(axes, seconds, edges, percent=True)
     axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
     axes.set_xlim(left=0)
-    axes.spines["right"].set_visible(False)
     axes.grid(axis="y", color="0.9")
-    axes.set_axisbelow(True)
     rate = hparams.sampling_rate / hparams.hop_length  # frames per second
     to_frames, to_seconds = (lambda s: np.multiply(s, rate)), (lambda f: np.divide(f, rate))
     upper = axes.secondary_xaxis("top", functions=(to_frames, to_seconds))
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    return _png_of(figure)
+    return _png(figure)
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
@@ -48,14 +46,19 @@ def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
     rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
     _draw_silences(silences, clips, hparams.sampling_rate)
-    return _png_of(figure)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def _draw_histograms(
     axes: Axes, values_by_label: dict[str, np.ndarray], edges: np.ndarray, percent: bool
 ) -> None:
-    styles: tuple[dict[str, Any], ...] = AREA, LINE
-    for (label, values), style in zip(values_by_label.items(), styles, strict=True):
+    for (label, values), style in zip(values_by_label.items(), (AREA, LINE), strict=True):
         weights = np.full(len(values), 100 / len(values) if percent else 1.0)
         axes.hist(values, edges.tolist(), weights=weights, label=label, **style)
 
@@ -65,14 +68,13 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     seconds = np.array([clip.sound.speech_samples for clip in clips]) / rate
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    unusual = (rates < low) | (rates > high)
+    usual = (rates >= low) & (rates <= high)
     # Where many points overlap, it should still show where most of them lie.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
-    x, y, size = symbols[~unusual], seconds[~unusual], 12 if len(clips) < 1000 else 4
-    axes.scatter(x, y, size, "#5B8DB0", linewidths=0, alpha=opacity)
-    label = f"unusual clips: {unusual.sum():,}"
-    x, y = symbols[unusual], seconds[unusual]
-    axes.scatter(x, y, 40, "#A33B00", marker="x", linewidths=1.8, label=label)
+    size = 12 if len(clips) < 1000 else 4
+    axes.scatter(symbols[usual], seconds[usual], size, "#5B8DB0", linewidths=0, alpha=opacity)
+    label = f"unusual clips: {(~usual).sum():,}"
+    axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
     label = f"median: {median:.1f} per second"
     axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
@@ -84,23 +86,15 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 
 
 def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
-    before = np.array([clip.sound.silence_before for clip in clips]) / rate
-    after = np.array([clip.sound.silence_after for clip in clips]) / rate
-    edges = np.linspace(0, 1.05 * max(LONGEST_SILENCE, before.max(), after.max()), 31)
-    labels = (
-        f"before speech: longest {before.max():.2f} s",
-        f"after speech: longest {after.max():.2f} s",
-    )
-    silences = dict(zip(labels, (before, after), strict=True))
+    silences = {}
+    for end in ("before", "after"):
+        samples = [getattr(clip.sound, f"silence_{end}") for clip in clips]
+        silences[f"{end} speech: longest {max(samples) / rate:.2f} s"] = np.array(samples) / rate
+    longest = max(LONGEST_SILENCE, *(values.max() for values in silences.values()))
+    edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(LONGEST_SILENCE, **LIMIT, label="warned above")
     axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")
-
-
-def _png_of(figure: Figure) -> bytes:
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()

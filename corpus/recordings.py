@@ -25,27 +25,21 @@ def check_recordings(
     corpus: Path, clips: list[Clip], hparams: HParams
 ) -> tuple[list[Clip], list[str], list[str]]:
     """The good clips with all that is known of them, what is wrong with the others, and the sound
-    files that no line names.
-
-    Raises:
-        UserError: where the folder wavs is missing.
-    """
+    files that no line names; UserError where the folder wavs is missing."""
     wavs = corpus / "wavs"
     if not wavs.is_dir():
         raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
-    sounds = {
-        path.name: path
-        for path in wavs.iterdir()
-        if path.suffix in (".wav", ".flac") and not path.name.startswith(".")
-    }
+    kinds = (".wav", ".flac")
+    files = [path for path in wavs.iterdir() if path.suffix in kinds and path.name[0] != "."]
+    sounds = {path.name: path for path in files}
     # macOS and some archives write é as e and an accent, metadata.csv as one letter.
     composed = {unicodedata.normalize("NFC", name): path for name, path in sounds.items()}
 
     def sound_of(clip: Clip) -> Path | None:
-        names = [f"{clip.id}{suffix}" for suffix in (".wav", ".flac")]
-        found = [sounds.get(name) for name in names]
-        found += [composed.get(unicodedata.normalize("NFC", name)) for name in names]
-        return next((path for path in found if path), None)
+        names = [f"{clip.id}{kind}" for kind in kinds]
+        normal = [unicodedata.normalize("NFC", name) for name in names]
+        found = [*map(sounds.get, names), *map(composed.get, normal)]
+        return next(filter(None, found), None)
 
     def sound_or_problem(clip: Clip) -> Sound | str:
         path = paths[clip.where]
@@ -62,12 +56,12 @@ def check_recordings(
     for clip, sound in zip(progress, map_in_threads(sound_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
         symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-        faults = [sound] if isinstance(sound, str) else []
-        if not can_be_spoken(symbols):
-            text = f"the normalised text {clip.text!r} of {clip.id}"
-            faults.append(f"{clip.where}: {text} {NOTHING_TO_SPEAK}")
-        if faults or isinstance(sound, str):
-            problems.append("; and ".join(faults))
+        text = f"the normalised text {clip.text!r} of {clip.id} {NOTHING_TO_SPEAK}"
+        silent = "" if can_be_spoken(symbols) else f"{clip.where}: {text}"
+        if isinstance(sound, str):
+            problems.append(f"{sound}; and {silent}" if silent else sound)
+        elif silent:
+            problems.append(silent)
         else:
             num_frames, path = frame_count(sound.num_samples, hparams), str(paths[clip.where])
             good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
@@ -83,23 +77,17 @@ def measure_sound(path: Path, hparams: HParams) -> Sound:
     """Check a clip and measure it; errors as `audio.read_checked`."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # A CRC-32 and a length hardly ever agree by chance, and all that follows is a warning; SHA-256
-    # would take two seconds more for 24 hours of speech.
+    # Enough for a warning; SHA-256 would take two seconds more for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     return Sound(len(samples), before, after, count_clipped(samples), checksum)
 
 
 def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
-    """Samples of silence before and after speech, in whole windows but for the last one's rest.
+    """Samples of silence before and after speech, in int16 or float32 samples [N], not all equal.
 
     A window of 20 ms is silent where the range of its samples, highest minus lowest, is more than
-    40 dB below that of the clip's loudest window. That is the convention of
-    `librosa.effects.trim(top_db=40)`, with ranges in place of root mean squares: they take a tenth
-    of the time and ignore a constant offset. Where the noise between words is louder than this,
-    no silence is found.
-
-    Args:
-        samples: int16 or float32 [N], not all equal.
+    40 dB below that of the clip's loudest window: `librosa.effects.trim(top_db=40)` in a tenth of
+    the time, with ranges in place of root mean squares, so that a constant offset is ignored.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -111,13 +99,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Samples at full scale that lie in runs of at least SHORTEST_CLIPPED_RUN.
-
-    Full scale is 32767 of 32768, the largest positive value of 16 bits.
-
-    Args:
-        samples: int16 or float32 [N].
-    """
+    """Of int16 or float32 samples [N] those at full scale in runs of SHORTEST_CLIPPED_RUN or more.
+    Full scale is 32767 of 32768, the largest positive value of 16 bits."""
     limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
     if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster
         return 0

@@ -1,8 +1,7 @@
 """A closed language for small voices: whole numbers in words, "Four thousand seventy two."
 
-Closed, so that a recogniser can transcribe numbers that the model was never trained on. The texts
-of 29 words have 4 to about 70 letters, distributed so that random batches of them pad about as much
-as LJSpeech's (ZPR 31 % in batches of 16, 28 % of 8).
+Closed, so that a recogniser can transcribe numbers that the model was never trained on. Texts of 4
+to about 70 letters let random batches pad about as much as LJSpeech's (ZPR 31 % in batches of 16).
 """
 
 import random
@@ -11,7 +10,6 @@ import re
 from errors import UserError
 from text.numbers import spell_number
 
-MOST_DIGITS = 6
 # Long numbers are most of them, as most clips of read speech are long.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # by their digits
 _UNITS = "one two three four five six seven eight nine".split()
@@ -36,17 +34,8 @@ def in_words(number: int) -> str:
     return " ".join(re.findall("[a-z]+", spell_number(str(number))))
 
 
-def as_sentence(words: str) -> str:
-    """As a corpus of this language writes it: "Four thousand seventy two."."""
-    return f"{words[0].upper()}{words[1:]}."
-
-
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Different numbers, most of them long, in random order.
-
-    Raises:
-        UserError: if there are not so many.
-    """
+    """Different numbers, most of them long, in random order; UserError if there are too few."""
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # in order
     for _ in range(100 * count):
@@ -58,21 +47,16 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 
 
 def sentence_of(text: str) -> str:
-    """The sentence of what a user types: "4,072", "4072" or the words of a number.
-
-    Raises:
-        UserError: on anything else, which a model of this language cannot speak.
-    """
+    """The sentence, "Four thousand seventy two.", of "4,072", "4072" or the words of a number;
+    UserError on anything else."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
-        if not 1 <= int(digits[:20]) < 10**MOST_DIGITS:
-            raise UserError(f"{text!r}: expected a number from 1 to {10**MOST_DIGITS - 1:,}")
-        return as_sentence(in_words(int(digits)))
+        if not 1 <= int(digits[:20]) < 10**6:
+            raise UserError(f"{text!r}: expected a number from 1 to {10**6 - 1:,}")
+        return f"{in_words(int(digits)).capitalize()}."
     words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(words) - WORDS)
     if not words or unknown:
-        raise UserError(
-            f"{text!r}: this model speaks only numbers, in digits or in words"
-            + (f"; it does not know {', '.join(unknown)}" if unknown else "")
-        )
-    return as_sentence(" ".join(words))
+        note = f"; it does not know {', '.join(unknown)}" if unknown else ""
+        raise UserError(f"{text!r}: this model speaks only numbers, in digits or in words{note}")
+    return f"{' '.join(words).capitalize()}."

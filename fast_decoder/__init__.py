@@ -1,23 +1,20 @@
 """The teacher-forced decoder of model.py at the hardware's speed: same parameters, same results.
 
-`teacher_forced` has the signature and meaning of `model.teacher_forced`. Under teacher forcing
-only attention is recurrent as a whole: its query is the attention LSTM's hidden state, which
-never sees the decoder LSTM. So one loop runs the attention LSTM and the attention, a second one the
-decoder LSTM, and everything else is one matrix product over all steps: the prenet, the inputs'
-share of both LSTMs' gates, the projections. The backward passes of both loops are written by hand.
-Every weight's gradient is then one product over steps x batch too, not one sum for each step, and
-no graph of tens of thousands of nodes is built.
+Under teacher forcing only attention is recurrent as a whole: its query is the attention LSTM's
+hidden state, which never sees the decoder LSTM. So one loop runs the attention LSTM and the
+attention, a second one the decoder LSTM, and everything else is one matrix product over all steps:
+the prenet, the inputs' share of both LSTMs' gates, the projections. The backward passes of both
+loops are written by hand. Every weight's gradient is then one product over steps x batch too.
 
     recurrences.py  both recurrences for autograd, their formulas and buffers
     plain.py        their loops in plain operations      operations.py  matrix products
     graphs.py       their loops on a GPU                 kernels.py     its Triton kernels
     self_check.py   are the kernels right on this GPU?   parity.py      results, and their errors
 
-Letters of shapes are explained in recurrences.py. Nothing outside this folder needs it: without it
-training uses the reference decoder.
+Letters of shapes are explained in recurrences.py. Without this folder training uses the reference
+decoder.
 """
 
-import functools
 import warnings
 from collections.abc import Callable
 
@@ -109,7 +106,11 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
     if not isinstance(found, str):
         return found
     if memory.is_cuda:
-        _warn_once(found)
+        warnings.warn(  # of the same reason Python shows it once
+            "the fast decoder runs in plain operations, with the same results, but several times "
+            f"slower than its Triton kernels: {found}",
+            stacklevel=2,
+        )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)
 
 
@@ -120,13 +121,4 @@ def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
         decoder.p_attention_dropout,
         decoder.p_decoder_dropout,
         decoder.attention_layer.location_gradient,
-    )
-
-
-@functools.cache
-def _warn_once(problem: str) -> None:
-    warnings.warn(
-        "the fast decoder runs in plain operations, with the same results, but several times "
-        f"slower than its Triton kernels: {problem}",
-        stacklevel=2,
     )

@@ -1,9 +1,8 @@
 """The training decoder's two loops on a GPU: the launches of kernels.py, in CUDA graphs.
 
 A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all batches of one
-`bucket`, whatever their number of steps: the kernels read sizes and addresses from a table
-(kernels.py), so nothing is padded for them, and programs that have no clip or no symbols to work
-on return at once. CHUNK steps make one graph. Graphs are kept.
+`bucket`, whatever their number of steps: programs that have no clip or no symbols to work on
+return at once. CHUNK steps make one graph. Graphs are kept.
 """
 
 import functools
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from cuda_capture import captured
 from fast_decoder import operations
@@ -31,7 +31,25 @@ CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
 WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
+# Buffers that are read alone: where the kernels cannot read one, a copy will do.
+READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
 EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
+
+
+class LSTM(NamedTuple):
+    """What the launches of one of the two LSTMs depend on."""
+
+    size: int  # S
+    inner: int  # how much of a row its product sees
+    query: int  # D, or 0 where no attention follows
+    p_dropout: float
+
+    def split(self) -> tuple[int, int]:
+        """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program
+        a processor."""
+        parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
+        gates = -(-4 * self.size // (parts * INNER)) * INNER
+        return -(-4 * self.size // gates), gates
 
 
 class Setting(NamedTuple):
@@ -43,13 +61,11 @@ class Setting(NamedTuple):
     tf32: bool  # whether products of float32 may round to TF32
     clips: int  # a bucket
     symbols: int
-    attention_size: int  # A
+    attention: LSTM
+    decoder: LSTM
     context_size: int  # E
-    decoder_size: int  # H
     dim: int  # D
     kernel_size: int  # K
-    p_attention_dropout: float
-    p_decoder_dropout: float
     location_gradient: bool  # whether gradients go back through the alignments of steps before
     differentiable: bool  # whether the backward passes are wanted too
     early_launch: bool  # whether a launch may be made while the one before it still runs
@@ -95,34 +111,34 @@ def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
 
 def graphs_for(
     decoder,  # model.Decoder
-    memory: torch.Tensor,  # [B, N, E]
+    memory: Tensor,  # [B, N, E]
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
     """The graphs for a batch, or why there are none. The first call for a bucket makes them."""
-    weight = decoder.attention_rnn.weight_hh
-    reason = problem(memory.device, weight.dtype)
+    dtype = decoder.attention_rnn.weight_hh.dtype
+    reason = problem(memory.device, dtype)
     if reason is not None:
         return reason
-    location = decoder.attention_layer.location_layer.location_conv.conv
-    stream = torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0
+    dim, size = decoder.attention_layer.query_layer.linear_layer.weight.shape
+    decoder_size, context_size = decoder.decoder_rnn.weight_hh.shape[1], memory.shape[2]
+    p_attention = 0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout
+    p_decoder = 0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout
     setting = Setting(
         memory.device,
-        weight.dtype,
+        dtype,
         operand_dtype,
         torch.backends.cuda.matmul.allow_tf32,
         *bucket(*memory.shape[:2]),
-        weight.shape[1],
-        memory.shape[2],
-        decoder.decoder_rnn.weight_hh.shape[1],
-        len(decoder.attention_layer.query_layer.linear_layer.weight),
-        location.weight.shape[2],
-        0.0 if dropout_masks.attention_hidden is None else decoder.p_attention_dropout,
-        0.0 if dropout_masks.decoder_hidden is None else decoder.p_decoder_dropout,
+        LSTM(size, size + context_size, dim, p_attention),
+        LSTM(decoder_size, decoder_size, 0, p_decoder),
+        context_size,
+        dim,
+        decoder.attention_layer.location_layer.location_conv.conv.weight.shape[2],
         decoder.attention_layer.location_gradient,
         torch.is_grad_enabled(),
         launches_early(memory.device),
-        stream,
+        torch.cuda.current_stream(memory.device).cuda_stream if memory.is_cuda else 0,
     )
     return _graphs(setting)
 
@@ -143,24 +159,23 @@ def _graphs(setting: Setting) -> "Graphs | str":
         return reason
 
 
-# ---------------------------------------------------------------------------- a graph
-
-
 class _Loop:
     """The launches of CHUNK steps, captured, and the table that they read."""
 
     def __init__(
         self,
         setting: Setting,
-        *launches: Callable[[torch.Tensor, int], None],  # of every step
-        before: tuple[Callable[[torch.Tensor], None], ...] = (),  # of all of them
-        after: tuple[Callable[[torch.Tensor], None], ...] = (),
+        launches: tuple[Callable, ...],  # of every step
+        before: tuple[Callable, ...] = (),  # of all of them
+        after: tuple[Callable, ...] = (),
         backwards: bool = False,  # from the last step to the first
     ):
         device, self.backwards, self.graph = setting.device, backwards, None
         self.table = torch.zeros(_kernels().TABLE_SIZE, dtype=torch.int64, device=device)
         self.launches, self.before = launches, before
-        advance = _launch(setting, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1)
+        advance = _launch(
+            setting, setting.attention, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
+        )
         self.after = (*after, advance)
         if device.type != "cuda":  # Triton's interpreter
             return
@@ -185,8 +200,7 @@ class _Loop:
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
             # Outside a graph the next launch may read the table before the last one has written it.
-            launched = self.table.is_cuda and self.graph is None
-            if done == 0 or launched:
+            if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
                 self._launch(count)
@@ -197,7 +211,7 @@ class _Loop:
         kernels = _kernels()
         values = [0] * kernels.TABLE_SIZE
         for name, entry in entries.items():
-            if isinstance(entry, torch.Tensor):
+            if isinstance(entry, Tensor):
                 assert entry.is_contiguous(), name
                 entry = entry.data_ptr()
                 assert entry % 16 == 0, name
@@ -212,23 +226,23 @@ def _power_of_two(size: int, least: int = 16) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def _split(size: int, inner: int) -> tuple[int, int]:
-    """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program a
-    processor."""
-    parts = max(1, PROCESSORS // -(-inner // COLUMNS))
-    gates = -(-4 * size // (parts * INNER)) * INNER
-    return -(-4 * size // gates), gates
-
-
 # ---------------------------------------------------------------------------- the launches
 
 
-def _constants(setting: Setting) -> dict:
-    """Of all kernels, by the names of their arguments; sizes are those of the attention LSTM."""
-    s = setting
+def _constants(s: Setting, lstm: LSTM) -> dict:
+    """Of all kernels, by the names of their arguments."""
+    tl = _kernels().tl  # whose types have the names of torch's
+    dtype, operand = (
+        getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
+    )
     return {
-        "SIZE": s.attention_size,
-        "WIDTH": s.attention_size + s.context_size,
+        "SIZE": lstm.size,
+        "WIDTH": lstm.size + s.context_size,
+        "INNER": lstm.inner,
+        "QUERY": lstm.query,
+        "QUERY_BLOCK": _power_of_two(lstm.query) if lstm.query else 0,
+        "DROPOUT": lstm.p_dropout > 0,
+        "SPLITS": lstm.split()[0],
         "DIM": s.dim,
         "DIM_BLOCK": _power_of_two(s.dim),
         "KERNEL": s.kernel_size,
@@ -238,11 +252,10 @@ def _constants(setting: Setting) -> dict:
         "SYMBOLS_BLOCK": SYMBOLS,
         "GROUPS": GROUPS,
         "CHUNK": CHUNK,
-        "DTYPE": _triton_dtype(s.dtype),
-        "OPERAND": _triton_dtype(s.operand_dtype),
+        "DTYPE": dtype,
+        "OPERAND": operand,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
-        "INTERPRETED": s.device.type != "cuda",
         "EARLY": s.early_launch,
     }
 
@@ -258,25 +271,21 @@ def _attention_precision(setting: Setting) -> str:
     return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
 
 
-def _launch(
-    setting: Setting, name: str, grid: tuple[int, ...], *scalars: float, **options
-) -> Callable:
+def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
     """(table, offset, if it is of one step) -> a launch of the kernel.
 
     Its constants, and choices of the compiler, are `options`, and what it has of `_constants`.
     """
     kernel = getattr(_kernels(), name)
-    constants = {key: x for key, x in _constants(setting).items() if key in kernel.arg_names}
-    options = constants | options | ({"launch_pdl": True} if setting.early_launch else {})
+    constants = _constants(setting, lstm).items()
+    options = {key: value for key, value in constants if key in kernel.arg_names} | options
+    options |= {"launch_pdl": True} if setting.early_launch else {}
+    scale = [1 / (1 - lstm.p_dropout)] if "scale" in kernel.arg_names else []
     launch = kernel[grid]
-    return lambda *which: launch(*which, *scalars, **options)
+    return lambda *which: launch(*which, *scale, **options)
 
 
-def _triton_dtype(dtype: torch.dtype):
-    return getattr(_kernels().tl, str(dtype).removeprefix("torch."))  # Triton's names are torch's
-
-
-def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
+def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
     # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
@@ -284,19 +293,13 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
     block = 128 if half or (warps > 1 and rows == 16) else 64  # else registers run out
     return _launch(
         setting,
+        lstm,
         "lstm_step",
-        (-(-size // UNITS), -(-setting.clips // rows)),
-        1 / (1 - p),
-        SIZE=size,
-        WIDTH=size + setting.context_size,
-        INNER=inner,
-        QUERY=dim,
-        QUERY_BLOCK=_power_of_two(dim) if dim else 0,
+        (-(-lstm.size // UNITS), -(-setting.clips // rows)),
         ROWS=rows,
         UNITS=UNITS,
-        BLOCK=min(block, _power_of_two(inner, 16 * warps)),
+        BLOCK=min(block, _power_of_two(lstm.inner, 16 * warps)),
         WARPS=warps,
-        DROPOUT=p > 0,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
         # smaller GPUs have 99 kB of shared memory
@@ -305,9 +308,10 @@ def _lstm_step(setting: Setting, size: int, inner: int, dim: int, p: float) -> C
 
 
 def _attention_energies(setting: Setting) -> Callable:
-    parts = -(-setting.attention_size // UNITS)
+    parts = -(-setting.attention.size // UNITS)
     return _launch(
         setting,
+        setting.attention,
         "attention_energies",
         (setting.clips, -(-setting.symbols // ENERGIES)),
         PARTS=parts,
@@ -321,22 +325,20 @@ def _attention_energies(setting: Setting) -> Callable:
 
 def _attention_context(setting: Setting) -> Callable:
     symbols = _power_of_two(setting.symbols)
-    columns = min(CONTEXT, _power_of_two(setting.context_size))
-    columns = max(min(columns, CONTEXT_VALUES // symbols), 1)
+    columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
     sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
-    return _launch(setting, "attention_context", grid, **sizes, num_warps=4)
+    return _launch(setting, setting.attention, "attention_context", grid, **sizes, num_warps=4)
 
 
-def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
+def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
-    parts, gates = _split(size, inner)
+    parts, gates = lstm.split()
     return _launch(
         setting,
+        lstm,
         "gradient_product",
-        (-(-inner // COLUMNS), parts, -(-setting.clips // rows)),
-        SIZE=size,
-        INNER=inner,
+        (-(-lstm.inner // COLUMNS), parts, -(-setting.clips // rows)),
         ROWS=rows,
         COLUMNS=COLUMNS,
         SPLIT=gates,
@@ -348,47 +350,39 @@ def _gradient_product(setting: Setting, size: int, inner: int) -> Callable:
 
 
 def _attention_gradient(setting: Setting) -> Callable:
-    parts, _ = _split(setting.attention_size, setting.attention_size + setting.context_size)
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
-    sizes = {"SPLITS": parts, "MOST_SYMBOLS": _power_of_two(setting.symbols)}
-    return _launch(setting, "attention_gradient", grid, **sizes, num_warps=8)
+    most = _power_of_two(setting.symbols)
+    return _launch(
+        setting, setting.attention, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8
+    )
 
 
-def _cell_gradient(setting: Setting, size: int, inner: int, dim: int, p: float) -> Callable:
-    units, warps = 32, 8 if dim else 4
-    query_block = _power_of_two(dim) if dim else 0
-    through_windows = CLIPS if dim and setting.location_gradient else 0
-    grid = -(-size // units) + through_windows, -(-setting.clips // CLIPS)
+def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
+    units, warps = 32, 8 if lstm.query else 4
+    # A tensor core's product adds up 16 values.
+    query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
+    through_windows = CLIPS if lstm.query and setting.location_gradient else 0
+    grid = -(-lstm.size // units) + through_windows, -(-setting.clips // CLIPS)
     choices = {"num_warps": warps}
     if math.prod(grid) > PROCESSORS and _attention_precision(setting) == "tf32":
         choices["maxnreg"] = 128  # two programs fit a processor; exact products would spill
     return _launch(
         setting,
+        lstm,
         "cell_gradient",
         grid,
-        1 / (1 - p),
-        SIZE=size,
-        WIDTH=size + setting.context_size,
-        INNER=inner,
-        SPLITS=_split(size, inner)[0],
-        QUERY=dim,
-        QUERY_BLOCK=query_block,
-        WARPS=min(warps, query_block // 16),  # a tensor core's product adds up 16 values
+        WARPS=query_warps,
         SYMBOLS_A_PART=SYMBOLS,
         MOST_SYMBOLS=setting.symbols,
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
-        DROPOUT=p > 0,
         LET_NEXT=setting.clips <= CLIPS,
         **choices,
     )
 
 
-# ---------------------------------------------------------------------------- the loops
-
-
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def _aligned(x: Tensor) -> Tensor:
     """The tensor itself if the kernels can read it, else a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
@@ -396,90 +390,59 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 
 
 class Graphs:
-    """Both loops, forwards and backwards, for the batches of one setting.
-
-    The four public methods are those of `plain.PlainLoops`.
-    """
+    """Both loops, forwards and backwards, for the batches of one setting, with the methods of
+    `plain.PlainLoops`."""
 
     def __init__(self, setting: Setting):
         s = self.setting = setting
         self.operand_dtype = s.operand_dtype
-        width = s.attention_size + s.context_size
-        attention = s.attention_size, width, s.dim, s.p_attention_dropout
-        decoder = s.decoder_size, s.decoder_size, 0, s.p_decoder_dropout
-        self._attention = _Loop(
-            s, _lstm_step(s, *attention), _attention_energies(s), _attention_context(s)
-        )
-        self._decoder = _Loop(s, _lstm_step(s, *decoder))
+        self._zeros = functools.partial(torch.zeros, dtype=s.dtype, device=s.device)
+        self._empty = functools.partial(operations.empty, dtype=s.dtype, device=s.device)
+        forward = _lstm_step(s, s.attention), _attention_energies(s), _attention_context(s)
+        self._attention = _Loop(s, forward)
+        self._decoder = _Loop(s, (_lstm_step(s, s.decoder),))
         if not s.differentiable:
             return
         symbols, choices = -(-s.symbols // SYMBOLS), {"num_warps": 8, "num_stages": 1}
         slopes, sums = (CHUNK, symbols, s.clips), (s.clips, symbols, GROUPS)
+        product, cells = _gradient_product(s, s.attention), _cell_gradient(s, s.attention)
         self._attention_backward = _Loop(
             s,
-            _gradient_product(s, *attention[:2]),
-            _attention_gradient(s),
-            _cell_gradient(s, *attention),
-            before=(_launch(s, "attention_slopes", slopes, **choices),),
-            after=(_launch(s, "attention_sums", sums, **choices),),
+            (product, _attention_gradient(s), cells),
+            before=(_launch(s, s.attention, "attention_slopes", slopes, **choices),),
+            after=(_launch(s, s.attention, "attention_sums", sums, **choices),),
             backwards=True,
         )
-        self._decoder_backward = _Loop(
-            s,
-            _gradient_product(s, *decoder[:2]),
-            _cell_gradient(s, *decoder),
-            backwards=True,
-        )
+        product, cells = _gradient_product(s, s.decoder), _cell_gradient(s, s.decoder)
+        self._decoder_backward = _Loop(s, (product, cells), backwards=True)
 
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return operations.empty(*shape, dtype=self.setting.dtype, device=self.setting.device)
+    def _entries(self, buffers: LSTMBuffers) -> dict:
+        """What every loop reads and writes of its buffers, by place in the table."""
+        found = {name.upper(): x for name, x in vars(buffers).items()}
+        found |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": found.pop("ROWS")}
+        found["WEIGHT"] = buffers.weight.to(self.operand_dtype)
+        if isinstance(buffers, AttentionBuffers):
+            found["SYMBOLS"] = buffers.memory.shape[1]
+            found["LOCATION_WEIGHT"] = buffers.location_weight.T
+        return found | {name: _aligned(found[name]) for name in READ if found.get(name) is not None}
 
-    def _zeros(self, *shape: int) -> torch.Tensor:
-        return torch.zeros(*shape, dtype=self.setting.dtype, device=self.setting.device)
-
-    def _lstm_entries(self, buffers: LSTMBuffers) -> dict:
-        """What all four loops read."""
-        return {
-            "BATCH": buffers.cells.shape[1],
-            "KEEP": None if buffers.keep is None else _aligned(buffers.keep),
-            "WEIGHT": _aligned(buffers.weight.to(self.operand_dtype)),
-            "GATES": buffers.gates,
-            "CELLS": buffers.cells,
-            "ROWS_OUT": buffers.rows,
-        }
-
-    def _attention_entries(self, buffers: AttentionBuffers) -> dict:
-        """What both loops over attention read."""
-        return self._lstm_entries(buffers) | {
-            "SYMBOLS": buffers.memory.shape[1],
-            "MASK": _aligned(buffers.mask),
-            "MEMORY": _aligned(buffers.memory),
-            "PROCESSED_MEMORY": _aligned(buffers.processed_memory),
-            "LOCATION_WEIGHT": buffers.location_weight.T.contiguous(),
-            "V": _aligned(buffers.v),
-            "ALIGNMENTS": buffers.alignments,
-            "PAST": buffers.past,
-        }
-
-    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: torch.Tensor, inner: int) -> dict:
+    def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
         """What both backward loops read beside those."""
         _, batch_size, size = buffers.cells.shape
         return {
-            "PARTIALS": self._empty(_split(size, inner)[0], batch_size, inner),
+            "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
         }
 
-    def _forward(self, loop: _Loop, rows: torch.Tensor, entries: dict) -> None:
-        operands, dtype = rows, self.operand_dtype
-        if rows.dtype != dtype:
-            operands = operations.empty(*rows.shape, dtype=dtype, device=rows.device)
-        loop.run(len(rows), entries | {"OPERANDS": operands})
+    def _forward(self, loop: _Loop, operands: Tensor, entries: dict) -> None:
+        if operands.dtype != self.operand_dtype:
+            operands = self._empty(*operands.shape, dtype=self.operand_dtype)
+        loop.run(len(operands), entries | {"OPERANDS": operands})
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
-        """All steps of the attention recurrence."""
         _, batch_size, size = buffers.cells.shape
-        entries = self._attention_entries(buffers) | {
+        entries = self._entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
             "ENERGIES": self._empty(*buffers.mask.shape),
@@ -487,58 +450,42 @@ class Graphs:
         self._forward(self._attention, buffers.rows, entries)
 
     def decoder_forward(self, buffers: LSTMBuffers) -> None:
-        """All steps of the decoder LSTM."""
-        self._forward(self._decoder, buffers.rows, self._lstm_entries(buffers))
+        self._forward(self._decoder, buffers.rows, self._entries(buffers))
 
     def attention_backward(
-        self,
-        buffers: AttentionBuffers,
-        grad_states: torch.Tensor,  # [T, B, A + E]
-        grad_alignments: torch.Tensor | None,  # [T, B, N]
+        self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """The attention recurrence backwards."""
         num_steps, batch_size, _ = buffers.cells.shape
         num_symbols, context_size = buffers.memory.shape[1:]
         dim, taps = buffers.location_weight.shape
         chunk, symbols = min(CHUNK, num_steps), -(-num_symbols // SYMBOLS)
-        dcontexts = self._empty(num_steps, batch_size, context_size)
-        dqueries = self._empty(num_steps, batch_size, dim)
-        dkeys = self._zeros(GROUPS, batch_size, num_symbols, dim)
-        dv = self._zeros(GROUPS * batch_size * symbols, dim)
-        dlocation_weight = self._zeros(GROUPS * batch_size * symbols, taps, dim)
-        entries = self._attention_entries(buffers) | {
-            **self._gradient_entries(buffers, grad_states, buffers.rows.shape[2]),
-            "QUERY_WEIGHT": _aligned(buffers.query_weight),
+        parts = GROUPS * batch_size * symbols
+        entries = self._entries(buffers) | {
+            **self._gradient_entries(buffers, grad_states, self.setting.attention),
             "QUERY_PARTS": self._empty(symbols, batch_size, dim),
             "QUERIES": buffers.hidden @ buffers.query_weight.T,
             "GRAD_ALIGNMENTS": None if grad_alignments is None else _aligned(grad_alignments),
             "TANH": self._empty(chunk, batch_size, num_symbols, dim),
             "FILTERS": self._empty(chunk, batch_size, taps, num_symbols),
             "DENERGIES": self._empty(chunk, batch_size, num_symbols),
-            "DCONTEXTS": dcontexts,
-            "DQUERIES": dqueries,
+            "DCONTEXTS": self._empty(num_steps, batch_size, context_size),
+            "DQUERIES": self._empty(num_steps, batch_size, dim),
             "CARRIED": self._zeros(batch_size, num_symbols),
             "DCUMULATIVE": self._zeros(batch_size, num_symbols),
-            "DKEYS": dkeys,
-            "DV": dv,
-            "DLOCATION": dlocation_weight,
+            "DKEYS": self._zeros(GROUPS, batch_size, num_symbols, dim),
+            "DV": self._zeros(parts, dim),
+            "DLOCATION": self._zeros(parts, taps, dim),
         }
         self._attention_backward.run(num_steps, entries)
         return AttentionGradients(
-            contexts=dcontexts,
-            queries=dqueries,
-            processed_memory=dkeys.sum(dim=0),
-            location_weight=dlocation_weight.sum(dim=0).T,
-            v=dv.sum(dim=0),
+            contexts=entries["DCONTEXTS"],
+            queries=entries["DQUERIES"],
+            processed_memory=entries["DKEYS"].sum(dim=0),
+            location_weight=entries["DLOCATION"].sum(dim=0).T,
+            v=entries["DV"].sum(dim=0),
         )
 
-    def decoder_backward(
-        self,
-        buffers: LSTMBuffers,
-        grad_outputs: torch.Tensor,  # [T, B, H + E]
-    ) -> None:
-        """The decoder LSTM backwards."""
-        num_steps, _, size = buffers.cells.shape
-        entries = self._lstm_entries(buffers)
-        entries |= self._gradient_entries(buffers, grad_outputs, size)
-        self._decoder_backward.run(num_steps, entries)
+    def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+        entries = self._entries(buffers)
+        entries |= self._gradient_entries(buffers, grad_outputs, self.setting.decoder)
+        self._decoder_backward.run(len(buffers.cells), entries)

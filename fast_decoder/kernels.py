@@ -1,15 +1,12 @@
 """Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
 
-One decoder step is three launches forward in the attention recurrence (`lstm_step`,
-`attention_energies`, `attention_context`) and one in the decoder LSTM (`lstm_step`); backward it is
-three (`gradient_product`, `attention_gradient`, `cell_gradient`) and two (`gradient_product`,
-`cell_gradient`). Two more, `attention_slopes` before and `attention_sums` after, do what no step
-waits for, for a chunk of steps at once, and `next_chunk` ends a chunk. graphs.py launches them.
+graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do what
+no step waits for, for a chunk of steps at once, and `next_chunk` ends a chunk.
 
 A launch depends on no run-time size and no address: its first argument is a table on the device,
-int64, that holds the steps to make, the sizes and the addresses of all buffers (the constants
-below are places in it). So one captured graph serves every batch, whatever its lengths, and no
-tensor is padded. `offset` counts the steps of a graph: beyond the last step programs return.
+int64, that holds the steps to make, the sizes and the addresses of all buffers. So one captured
+graph serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps
+of a graph: beyond the last step programs return.
 
 Where a sum is spread over programs (split inner dimensions, the query of the attention LSTM's
 units) each program writes its part, and whoever needs the sum adds the parts in a fixed order:
@@ -20,6 +17,7 @@ S an LSTM's size, W the width of its rows (hidden state and context).
 import triton
 import triton.language as tl
 
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 # Places in the table: the steps START to STOP are to be made, of STEPS in all.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # addresses of an LSTM's buffers
@@ -67,11 +65,10 @@ def _buffer(table, place, dtype: tl.constexpr):
 
 @triton.jit
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
-    """Wait for the launch before this one, and let the next be made: its programs take their
-    places and wait in turn, so the GPU does not stand still between launches. Every program must
-    call it, also one that has nothing to do. Before it only the table may be read, and what no
-    launch of the same graph writes before this one. A step that is not to be made has no buffers:
-    the table is all zeros while graphs are captured.
+    """Wait for the launch before this one, and let the next be made, whose programs take their
+    places and wait in turn. Every program must call it, also one that has nothing to do. Before it
+    only the table may be read, and what no launch of the same graph writes before this one. While
+    graphs are captured the table is all zeros: there are no buffers.
 
     Without LET_NEXT the next is made when this one's programs have ended: for launches beside
     which the next one's find no room, and would crowd onto the few processors that are free."""
@@ -88,8 +85,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _tanh(x):
-    """From exp of a negative number only, so that nothing overflows; near 0, where that would
-    cancel, the first terms of the series, the rest of which is below 1e-11 of it."""
+    """From exp of a negative number, which cannot overflow; near 0, where that would cancel, the
+    first terms of the series, the rest of which is below 1e-11 of it."""
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
     square = x * x
@@ -99,7 +96,7 @@ def _tanh(x):
 
 
 @triton.jit
-def _dot(a, b, total, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
+def _dot(a, b, total, PRECISION: tl.constexpr):
     if INTERPRETED:  # Triton's interpreter multiplies the bits of bf16
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
@@ -112,16 +109,15 @@ def _product(
     columns,  # [COLUMNS] addresses of the second factor's columns
     has_column,
     INNER: tl.constexpr,
-    BLOCK: tl.constexpr,  # of the inner dimension, at once
-    WARPS: tl.constexpr,  # that share a block out
+    BLOCK: tl.constexpr,
+    WARPS: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
 ):
-    """[ROWS, COLUMNS].
+    """[ROWS, COLUMNS], BLOCK of the inner dimension at once.
 
-    With WARPS > 1 each warp adds up its share of every block. Of its products each waits for the
-    one before, and so the chain is shorter. The warps' sums are added in a fixed order.
+    With WARPS > 1 each warp adds up its share of every block: a shorter chain of products, each of
+    which waits for the one before. The warps' sums are added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -142,7 +138,7 @@ def _product(
             x = tl.load(rows[None, :, None] + k[:, None, :], in_rows, 0.0)
             in_columns = has_column[None, None, :] & inside[:, :, None]
             w = tl.load(columns[None, None, :] + k[:, :, None], in_columns, 0.0)
-        total = _dot(x, w, total, PRECISION, INTERPRETED)
+        total = _dot(x, w, total, PRECISION)
     return total if WARPS == 1 else tl.sum(total, axis=0)
 
 
@@ -165,14 +161,10 @@ def lstm_step(
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,  # launched before the launch before it ends
 ):
-    """gates += WEIGHT row of the step before, and the cell; program (units, clips).
-
-    A program holds all four gates of its units: its columns are i, f, g, o of one unit after
-    another. It also adds up its units' part of the query.
-    """
+    """gates += WEIGHT row of the step before, the cell, and the units' part of the query; program
+    (units, clips), whose columns are i, f, g, o of one unit after another."""
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
     has_step = t < tl.load(table + STOP)
@@ -189,7 +181,8 @@ def lstm_step(
     before = _buffer(table, OPERANDS, OPERAND) + (step - batch) * WIDTH
     weight = _buffer(table, WEIGHT, OPERAND) + weight_row * INNER
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + weight_row[None, :]
-    gates = tl.load(gates, has_row[:, None] & (column_unit < SIZE)[None, :], 0.0)
+    has_column = column_unit < SIZE
+    gates = tl.load(gates, has_row[:, None] & has_column[None, :], 0.0)
     if DROPOUT:
         kept = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
         kept = tl.load(kept, inside, 0)
@@ -204,14 +197,9 @@ def lstm_step(
     _wait(EARLY)
     if not has_step:
         return
-
-    has_column = column_unit < SIZE
-    # fmt: off
     total = gates + _product(
-        before, has_past, weight, has_column,
-        INNER, BLOCK, WARPS, DTYPE, PRECISION, INTERPRETED,
+        before, has_past, weight, has_column, INNER, BLOCK, WARPS, DTYPE, PRECISION
     )
-    # fmt: on
     hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
     if DROPOUT:
         hidden = tl.where(kept != 0, hidden * scale, 0.0)
@@ -219,30 +207,21 @@ def lstm_step(
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, hidden, inside)
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
-
     if QUERY > 0:
         # Tensor cores want an inner dimension of 16: every second column is 0.
         hidden = tl.join(tl.where(inside, hidden, 0.0), tl.zeros((ROWS, UNITS), DTYPE))
         hidden = tl.reshape(hidden, (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
-        part = _dot(hidden, query_weight, part, QUERY_PRECISION, INTERPRETED)
+        part = _dot(hidden, query_weight, part, QUERY_PRECISION)
         places = (tl.program_id(0) * batch + row)[:, None] * QUERY + dim[None, :]
         in_part = has_row[:, None] & (dim < QUERY)[None, :]
         tl.store(_buffer(table, QUERY_PARTS, DTYPE) + places, part, in_part)
 
 
 @triton.jit
-def _lstm_cell(
-    table,
-    total,  # [rows, 4 * units] of gates before activation
-    step,
-    unit,
-    has_past,
-    inside,
-    SIZE: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """The hidden state [rows, units] before dropout; GATES and CELLS are stored."""
+def _lstm_cell(table, total, step, unit, has_past, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
+    """The hidden state [rows, units] before dropout, of gates before activation `total` [rows,
+    4 * units]; GATES and CELLS are stored."""
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
     i_and_g, f_and_o = tl.split(tl.reshape(total, (rows, units, 2, 2)))
@@ -275,7 +254,6 @@ def attention_energies(
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """v . tanh(processed_memory + query + location), -inf at padding; program (clip, symbols)."""
@@ -307,7 +285,7 @@ def attention_energies(
     past = _buffer(table, PAST, DTYPE) + (t * batch + clip) * 2 * width
     places = n[:, None] + (tap // KERNEL * width + tap % KERNEL)[None, :]
     window = tl.load(past + places, has_symbol[:, None] & (tap < 2 * KERNEL)[None, :], 0.0)
-    pre = _dot(window, location_weight, pre + query[None, :], PRECISION, INTERPRETED)
+    pre = _dot(window, location_weight, pre + query[None, :], PRECISION)
     energy = tl.sum(_tanh(pre) * v[None, :], axis=1)
     energy = tl.where(padding != 0, float("-inf"), energy)
     tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
@@ -350,7 +328,6 @@ def attention_context(
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, context, in_context)
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, context.to(OPERAND), in_context)
-
     if tl.program_id(1) == 0:
         tl.store(_buffer(table, ALIGNMENTS, DTYPE) + step * symbols + n, alignment, has_symbol)
         width = symbols + KERNEL - 1
@@ -375,13 +352,10 @@ def gradient_product(
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """PARTIALS = gradients of the next step's gates times WEIGHT; program (columns, split, clips).
-
-    At the last step there is no next one, and the parts are 0.
-    """
+    """PARTIALS = gradients of the next step's gates times WEIGHT, 0 at the last step; program
+    (columns, split, clips)."""
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -403,7 +377,7 @@ def gradient_product(
         x = tl.load(dgates + k[None, :], has_next[:, None] & in_split[None, :], 0.0)
         in_weight = in_split[:, None] & (column < INNER)[None, :]
         w = tl.load(weight + k[:, None] * INNER, in_weight, 0.0)
-        total = _dot(x.to(OPERAND), w, total, PRECISION, INTERPRETED)
+        total = _dot(x.to(OPERAND), w, total, PRECISION)
     places = (tl.program_id(1) * batch + row)[:, None] * INNER + column[None, :]
     inside = (row < batch)[:, None] & (column < INNER)[None, :]
     tl.store(partials + places, total, inside)
@@ -424,11 +398,9 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """denergy of some symbols and their part of the query's gradient; program (clip, symbols).
-
-    The softmax's backward pass subtracts sum over n of alignment_n dalignment_n, which is
-    dcontext . context + sum over n of alignment_n (what comes from elsewhere): so programs need
-    not wait for each other.
+    """denergy of some symbols and their part of the query's gradient; program (clip, symbols). The
+    softmax's backward pass subtracts sum over n of alignment_n dalignment_n: as dcontext . context
+    + sum over n of alignment_n (what comes from elsewhere) programs need not wait for each other.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -460,7 +432,6 @@ def attention_gradient(
     _wait(EARLY)
     if nothing:
         return
-
     carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
     elsewhere += tl.load(carried + m, m < symbols, 0.0)
     dalignment += tl.load(carried + n, n < symbols, 0.0)
@@ -505,14 +476,11 @@ def cell_gradient(
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The step's gates become their gradients; program (units, clips).
-
-    Programs beyond the last unit, if there are any, take a clip each instead, and bring denergy
-    through the windows to the alignments that they show.
-    """
+    """The step's gates become their gradients; program (units, clips). Programs beyond the last
+    unit take a clip each instead, and bring denergy through the windows to the alignments that
+    they show."""
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
     has_step = t >= tl.load(table + START)
@@ -557,12 +525,9 @@ def cell_gradient(
     for split in tl.static_range(SPLITS):
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
-        # fmt: off
         dhidden += _through_query(
-            table, step, row, has_row, dim, weight,
-            QUERY, MOST_SYMBOLS // SYMBOLS_A_PART, SYMBOLS_A_PART, DTYPE, PRECISION, INTERPRETED,
+            table, step, row, has_row, dim, weight, QUERY, MOST_SYMBOLS, SYMBOLS_A_PART, PRECISION
         )
-        # fmt: on
     if DROPOUT:
         dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
@@ -583,27 +548,25 @@ def _through_query(
     dim,  # [warps, a warp's share of D]
     weight,  # [warps, a warp's share of D, units]
     QUERY: tl.constexpr,
-    PARTS: tl.constexpr,
+    MOST_SYMBOLS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,
-    DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
 ):
     """What the query gives to the hidden state's gradient [rows, units]; DQUERIES is stored."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
-    parts = _buffer(table, QUERY_PARTS, DTYPE) + parts
-    dquery = tl.zeros((dim.shape[0], row.shape[0], dim.shape[1]), DTYPE)
-    for part in tl.static_range(PARTS):
+    parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
+    dquery = tl.zeros((dim.shape[0], row.shape[0], dim.shape[1]), weight.dtype)
+    for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
         rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
         in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
         dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
     if tl.program_id(0) == 0:
         dqueries = step[None, :, None] * QUERY + dim[:, None, :]
         in_query = has_row[None, :, None] & (dim < QUERY)[:, None, :]
-        tl.store(_buffer(table, DQUERIES, DTYPE) + dqueries, dquery, in_query)
-    by_warp = tl.zeros((dim.shape[0], row.shape[0], weight.shape[2]), DTYPE)
-    return tl.sum(_dot(dquery, weight, by_warp, PRECISION, INTERPRETED), axis=0)
+        tl.store(_buffer(table, DQUERIES, weight.dtype) + dqueries, dquery, in_query)
+    by_warp = tl.zeros((dim.shape[0], row.shape[0], weight.shape[2]), weight.dtype)
+    return tl.sum(_dot(dquery, weight, by_warp, PRECISION), axis=0)
 
 
 @triton.jit
@@ -649,11 +612,9 @@ def attention_slopes(
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """TANH and FILTERS of a chunk's steps, which nothing that comes backwards changes; program
-    (step, symbols, clip)."""
+    """TANH and FILTERS of a chunk's steps; program (step, symbols, clip)."""
     nth, clip = tl.program_id(0), tl.program_id(2)
     t = tl.load(table + START) + nth
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -677,13 +638,13 @@ def attention_slopes(
     query = _buffer(table, QUERIES, DTYPE) + (t * batch + clip) * DIM
     query = tl.load(query + dim, dim < DIM, 0.0)
     pre = tl.load(keys + places, in_keys, 0.0) + query[None, :]
-    tanh = _tanh(_dot(window, weight, pre, PRECISION, INTERPRETED))
+    tanh = _tanh(_dot(window, weight, pre, PRECISION))
     row = nth.to(tl.int64) * batch + clip
     tl.store(_buffer(table, TANH, DTYPE) + row * symbols * DIM + places, tanh, in_keys)
     v = tl.load(_buffer(table, V, DTYPE) + dim, dim < DIM, 0.0)
     slopes = v[None, :] * (1 - tanh * tanh)
     filters = tl.zeros((TAPS_BLOCK, SYMBOLS_BLOCK), DTYPE)
-    filters = _dot(weight, tl.trans(slopes), filters, PRECISION, INTERPRETED)
+    filters = _dot(weight, tl.trans(slopes), filters, PRECISION)
     places = (row * 2 * KERNEL + tap)[:, None] * symbols + n[None, :]
     in_filters = (tap < 2 * KERNEL)[:, None] & (n < symbols)[None, :]
     tl.store(_buffer(table, FILTERS, DTYPE) + places, filters, in_filters)
@@ -700,7 +661,6 @@ def attention_sums(
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """DKEYS, DV and DLOCATION += the shares of a chunk's steps; program (clip, symbols, group)."""
@@ -741,19 +701,14 @@ def attention_sums(
         dv += tl.sum(denergy[:, None] * tanh, axis=0)
         dpre = denergy[:, None] * (v[None, :] * (1 - tanh * tanh))
         dkeys += dpre
-        dlocation = _dot(window, dpre, dlocation, PRECISION, INTERPRETED)
+        dlocation = _dot(window, dpre, dlocation, PRECISION)
     tl.store(dkeys_places, dkeys, in_keys)
     tl.store(dv_places, dv, dim < DIM)
     tl.store(dlocation_places, dlocation, in_weight)
 
 
 @triton.jit
-def next_chunk(
-    table,
-    CHUNK: tl.constexpr,  # steps a graph
-    BACKWARDS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
     """START and STOP of the next graph, for which nothing need be copied then; one program."""
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)

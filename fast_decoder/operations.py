@@ -1,15 +1,18 @@
-"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one.
-
-`empty` makes every tensor whose values are still to come; tests fill them with NaN.
-"""
+"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one."""
 
 import functools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-empty = torch.empty
+empty = torch.empty  # makes every tensor whose values are still to come; tests fill it with NaN
+
+
+def new(like: Tensor, *shape: int) -> Tensor:
+    """A tensor of that shape, dtype and device, whose values are still to come."""
+    return empty(*shape, dtype=like.dtype, device=like.device)
 
 
 @functools.cache
@@ -17,8 +20,8 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
     """Whether the products that torch.compile makes by oneDNN are at hand here, and right.
 
     They are private operators of torch, so their results are checked once. MKL, which torch calls
-    otherwise, packs the weight anew for every small product and knows AMD's processors badly:
-    16 x 1536 by 1536 x 4096 took 2.0 ms on two cores of an EPYC, and takes 0.5 ms so.
+    otherwise, packs the weight anew for every small product: on two cores of an AMD EPYC 16 x 1536
+    by 1536 x 4096 took 2.0 ms by it, and takes 0.5 ms so.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -38,13 +41,9 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
     return all(torch.allclose(result, expected, rtol=1e-2) for result in results)
 
 
-def product(
-    x: torch.Tensor,  # [rows, in]
-    weight: torch.Tensor,  # [out, in]
-    dtype: torch.dtype,
-    bias: torch.Tensor | None = None,  # [out]
-) -> torch.Tensor:
-    """F.linear for large x, with operands in `dtype`; the result [rows, out] is in x's."""
+def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
+    """F.linear for large x [rows, in], with operands in `dtype`; the result [rows, out] is in
+    x's."""
     a, b, c = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # it knows no empty matrix
         a, b = _dense(a), _dense(b)  # of part of a matrix the product takes 200 times as long
@@ -52,17 +51,13 @@ def product(
     return F.linear(a, b, c).to(x.dtype)
 
 
-def weight_gradient(
-    doutputs: torch.Tensor,  # [rows, out]
-    inputs: torch.Tensor,  # [rows, in]
-    dtype: torch.dtype,
-) -> torch.Tensor:  # [out, in]
+def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """doutputs.T @ inputs, the other way round: oneDNN copies the left matrix of a product if it
     is a transpose, and of the two the inputs are the smaller."""
     return product(inputs.T, doutputs.T, dtype).T
 
 
-def product_by(weight: torch.Tensor, rows: int, dtype: torch.dtype) -> Callable:
+def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
     """(x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x and one weight."""
     operand = weight.to(dtype)
     if onednn_multiplies(weight.device.type, dtype):
@@ -77,11 +72,11 @@ def product_by(weight: torch.Tensor, rows: int, dtype: torch.dtype) -> Callable:
     return lambda x, total: total + torch.mm(x.to(dtype), operand)
 
 
-def _dense(x: torch.Tensor) -> torch.Tensor:
+def _dense(x: Tensor) -> Tensor:
     """The matrix itself if it or its transpose has no gaps in memory, else a copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 
-def flat(x: torch.Tensor) -> torch.Tensor:
+def flat(x: Tensor) -> Tensor:
     """[T, B, dim] -> [T * B, dim]"""
     return x.flatten(0, 1)

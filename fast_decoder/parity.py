@@ -1,16 +1,16 @@
-"""The training decoder on one batch: its outputs and all its gradients, and how far they are off.
-
-self_check.py compares the kernels with plain operations by it, and so do the tests.
-"""
+"""The training decoder on one batch: outputs and all gradients, and how far they are off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 import fast_decoder
 from model import Decoder, DropoutMasks
+
+EQUAL = (1.0, 1.0, 1.0)  # weights of the outputs in a loss
 
 
 @dataclass
@@ -18,9 +18,9 @@ class Problem:
     """A decoder and what it is given."""
 
     decoder: Decoder
-    memory: torch.Tensor  # [B, N, E]
-    mask: torch.Tensor  # [B, N] bool, True at padding
-    mel: torch.Tensor  # [B, n_mels, T_out]
+    memory: Tensor  # [B, N, E]
+    mask: Tensor  # [B, N] bool, True at padding
+    mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
     seed: int  # of the loss
 
@@ -42,17 +42,15 @@ class Problem:
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
         """The same problem in another precision or on another device; its decoder moves along."""
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
-        masks = tree_map_only(torch.Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
+        masks = tree_map_only(Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
         decoder = self.decoder.to(dtype=dtype, device=device)
         return Problem(decoder, memory, self.mask.to(device=device), mel, masks, self.seed)
 
-    def outputs(self, function: Callable = fast_decoder.teacher_forced) -> tuple[torch.Tensor, ...]:
+    def outputs(self, function: Callable = fast_decoder.teacher_forced) -> tuple[Tensor, ...]:
         """Mel, gate logits and alignments."""
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
-    def loss(
-        self, outputs: tuple[torch.Tensor, ...], weights: tuple[float, ...] = (1.0, 1.0, 1.0)
-    ) -> torch.Tensor:
+    def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
         """A random weighting of the outputs, always the same."""
         generator, loss = torch.Generator().manual_seed(self.seed), torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
@@ -64,9 +62,9 @@ class Problem:
     def run(
         self,
         function: Callable,
-        weights: tuple[float, ...] = (1.0, 1.0, 1.0),
+        weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Tensor]:
         """Outputs and all gradients of the loss, by name; `precision` is that of autocast. No
         gradient counts as one of zeros."""
         case = replace(
@@ -83,9 +81,7 @@ class Problem:
         return {name: x.detach().clone() for name, x in results.items()}
 
 
-def relative_errors(
-    actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
-) -> dict[str, float]:
+def relative_errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
     """max|a - b| / max|b| of every tensor b of `expected`, by name; infinite for a tensor of
     another shape, or that is not finite."""
     errors = dict.fromkeys(expected, float("inf"))

@@ -1,19 +1,18 @@
 """The loops over steps in plain operations of torch, for CPUs and where there are no kernels.
 
-Backwards, what does not wait for later steps is worked out for CHUNK steps at once: the slopes of
+Backwards, what does not wait for later steps is computed for CHUNK steps at once: the slopes of
 the LSTMs' cells and of attention's tanh, and with those the band matrix that takes the gradient of
-a step's energies to the gradients of the two alignments that its windows look at. Few small
-products a step are left. The letters of shapes are those of recurrences.py.
+a step's energies to the gradients of the two alignments that its windows look at. The letters of
+shapes are those of recurrences.py.
 """
 
-import functools
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from fast_decoder import operations
-from fast_decoder.operations import product, product_by, weight_gradient
+from fast_decoder.operations import new, product, product_by, weight_gradient
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 8  # steps whose slopes are worked out together
@@ -36,9 +35,7 @@ class PlainLoops:
         num_symbols, half = memory.shape[1], buffers.location_weight.shape[1] // 4
         middle = slice(half, half + num_symbols)
         keys = buffers.processed_memory.reshape(-1, len(v))
-        windows = operations.empty(
-            *(batch_size, num_symbols, 2, 2 * half + 1), dtype=memory.dtype, device=memory.device
-        )
+        windows = new(memory, batch_size, num_symbols, 2, 2 * half + 1)
         scales = _scales(buffers, self.p_attention_dropout)
         multiply = product_by(buffers.weight, batch_size, self.operand_dtype)
         locate = product_by(buffers.location_weight, len(keys), memory.dtype)
@@ -72,26 +69,22 @@ class PlainLoops:
             outputs[t] = hidden
 
     def attention_backward(
-        self,
-        buffers: AttentionBuffers,
-        grad_states: torch.Tensor,  # [T, B, A + E]
-        grad_alignments: torch.Tensor | None,  # [T, B, N]
+        self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """The attention recurrence backwards."""
+        """The attention recurrence backwards, from gradients [T, B, A + E] and [T, B, N]."""
         gates, alignments, past = buffers.gates, buffers.alignments, buffers.past
         memory, query_weight = buffers.memory, buffers.query_weight
         (num_steps, batch_size, num_symbols), size = alignments.shape, query_weight.shape[1]
         half = buffers.location_weight.shape[1] // 4
         middle = slice(half, half + num_symbols)
-        new = functools.partial(operations.empty, dtype=memory.dtype, device=memory.device)
         gradients = AttentionGradients(
-            contexts=new(num_steps, batch_size, memory.shape[2]),
-            queries=new(num_steps, batch_size, len(buffers.v)),
+            contexts=new(memory, num_steps, batch_size, memory.shape[2]),
+            queries=new(memory, num_steps, batch_size, len(buffers.v)),
             processed_memory=torch.zeros_like(buffers.processed_memory),
             location_weight=torch.zeros_like(buffers.location_weight),
             v=torch.zeros_like(buffers.v),
         )
-        denergies = new(CHUNK, batch_size, num_symbols)
+        denergies = new(memory, CHUNK, batch_size, num_symbols)
         dcumulative, dalignment = (torch.zeros_like(alignments[0]) for _ in range(2))
         attention = _AttentionSlopes(buffers, self.location_gradient)
         cell = _CellBackward(buffers, self.p_attention_dropout)
@@ -126,12 +119,8 @@ class PlainLoops:
             attention.finish(denergies[: stop - start], gradients)
         return gradients
 
-    def decoder_backward(
-        self,
-        buffers: LSTMBuffers,
-        grad_outputs: torch.Tensor,  # [T, B, H + E]
-    ) -> None:
-        """The decoder LSTM backwards."""
+    def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+        """The decoder LSTM backwards, from the gradient [T, B, H + E] of its outputs."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -150,12 +139,12 @@ class PlainLoops:
 
 
 def _cell_forward(
-    gates: torch.Tensor,  # [B, 4 * H], before activation, in the order i, f, g, o
-    previous_cell: torch.Tensor,  # [B, H]
-    activated: torch.Tensor,  # [B, 4 * H], written; may be `gates`
-    cell: torch.Tensor,  # [B, H], written
-    hidden: torch.Tensor,  # [B, H], written
-    scale: torch.Tensor | None,  # [B, H], 0 where dropped, else 1 / (1 - p)
+    gates: Tensor,  # [B, 4 * H], before activation, in the order i, f, g, o
+    previous_cell: Tensor,  # [B, H]
+    activated: Tensor,  # [B, 4 * H], written; may be `gates`
+    cell: Tensor,  # [B, H], written
+    hidden: Tensor,  # [B, H], written
+    scale: Tensor | None,  # [B, H], 0 where dropped, else 1 / (1 - p)
 ) -> None:
     """cell = f * previous_cell + i * g; hidden = scale * o * tanh(cell)."""
     size = cell.shape[1]
@@ -188,9 +177,8 @@ class _CellBackward:
         self.gates, self.cells, self.keep = buffers.gates, buffers.cells, buffers.keep
         self.p_dropout, cells = p_dropout, buffers.cells
         _, batch_size, size = cells.shape
-        new = functools.partial(operations.empty, dtype=cells.dtype, device=cells.device)
-        self.gate_slopes = new(CHUNK, batch_size, 4, size)
-        self.cell_slopes = new(CHUNK, batch_size, size)
+        self.gate_slopes = new(cells, CHUNK, batch_size, 4, size)
+        self.cell_slopes = new(cells, CHUNK, batch_size, size)
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
@@ -214,7 +202,7 @@ class _CellBackward:
         for_tanh(i, g, grad_input=slopes[:, :, 2])
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
-    def step(self, t: int, dhidden: torch.Tensor) -> None:
+    def step(self, t: int, dhidden: Tensor) -> None:
         """`dhidden` [B, H] is the gradient by step t's hidden state, after dropout."""
         slopes, gates = self.gate_slopes[t - self.start], self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
@@ -223,13 +211,13 @@ class _CellBackward:
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
 
-def _scales(buffers: LSTMBuffers, p_dropout: float) -> torch.Tensor | list[None]:
+def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
     """`_scale` of every step; None where nothing is dropped."""
     keep, cells = buffers.keep, buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
 
 
-def _scale(keep: torch.Tensor, p_dropout: float, dtype: torch.dtype) -> torch.Tensor:
+def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
     """What dropout multiplies by: 0 where dropped, else 1 / (1 - p)."""
     return keep.to(dtype).div_(1 - p_dropout)
 
@@ -237,7 +225,7 @@ def _scale(keep: torch.Tensor, p_dropout: float, dtype: torch.dtype) -> torch.Te
 # ---------------------------------------------------------------------------- attention
 
 
-def _windows(past: torch.Tensor, half: int) -> torch.Tensor:
+def _windows(past: Tensor, half: int) -> Tensor:
     """[..., 2, N + 2 * half] -> a view [..., N, 2, K] of the K = 2 * half + 1 around each."""
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
@@ -259,7 +247,7 @@ class _AttentionSlopes:
             (*self.band.stride()[:2], 2 * width + 1, width, 1),
         )
 
-    def prepare(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Slopes [C, B, N, D] and band matrices of the steps `start` to `stop` - 1."""
         buffers = self.buffers
         half = buffers.location_weight.shape[1] // 4
@@ -276,7 +264,7 @@ class _AttentionSlopes:
             self.diagonals[: stop - start] = filters.view_as(windows)
         return self.slopes, self.band
 
-    def finish(self, denergies: torch.Tensor, gradients: AttentionGradients) -> None:
+    def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
         """Add the share of the steps last prepared to the sums; `denergies` [C, B, N]."""
         # By clip and step first: one long sum of terms that cancel would lose two digits.
         tanh = self.tanh.flatten(0, 1)

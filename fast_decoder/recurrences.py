@@ -1,21 +1,19 @@
 """The two recurrences as functions that autograd can differentiate, with their buffers.
 
-Each works over all steps at once but for its loop. The loop is one of `loops`, which is
-`plain.PlainLoops` or `graphs.Graphs`: both have the same four methods on the buffers below.
+The loops over steps are those of `loops`: `plain.PlainLoops` or `graphs.Graphs`, which have the
+same four methods on the buffers below.
 
 In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch.autograd import Function
 
-from fast_decoder import operations
-from fast_decoder.operations import flat, product, weight_gradient
+from fast_decoder.operations import flat, new, product, weight_gradient
 
 
 @dataclass
@@ -24,8 +22,7 @@ class LSTMBuffers:
 
     keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
     weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context
-    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; forward activates, backward makes
-    # gradients of them
+    gates: torch.Tensor  # [T, B, 4 * S], the inputs' share; activated; then their gradients
     cells: torch.Tensor  # [T, B, S], written forward
     rows: torch.Tensor  # [T, B, W], the hidden state after dropout, which forward writes; context
 
@@ -46,8 +43,8 @@ class AttentionBuffers(LSTMBuffers):
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
     alignments: torch.Tensor  # [T, B, N], written forward
-    past: torch.Tensor  # [T, B, 2, N + K - 1], zero; forward writes its middle: the previous and
-    # the cumulative alignment that each step looks back at
+    past: torch.Tensor  # [T, B, 2, N + K - 1], zeros around the previous and the cumulative
+    # alignment that each step looks back at, which forward writes
 
 
 @dataclass
@@ -64,17 +61,12 @@ class AttentionGradients:
 def _once(backward: Callable) -> Callable:
     """A backward pass that refuses to run twice or to be differentiated, and knows no autocast."""
 
-    @functools.wraps(backward)
     def guarded(ctx, *gradients):
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the fast decoder has no second derivative (create_graph=True): "
-                "use decoder=reference"
-            )
-        if getattr(ctx, "spent", False):
+        if torch.is_grad_enabled() or getattr(ctx, "spent", False):
             raise RuntimeError(
                 "the fast decoder's backward pass overwrites what its forward pass saved, so it "
-                "runs once (retain_graph=True does not help): use decoder=reference"
+                "runs once (retain_graph=True does not help), and it has no second derivative "
+                "(create_graph=True): use decoder=reference"
             )
         ctx.spent = True
         device = next(gradient.device for gradient in gradients if gradient is not None)
@@ -120,21 +112,20 @@ class AttentionRecurrence(Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # states [T, B, A + E], alignments [T, B, N]
         num_steps, batch_size, _ = inputs.shape
         num_symbols, width = memory.shape[1], memory.shape[1] + location_weight.shape[1] // 2 - 1
-        new = functools.partial(operations.empty, dtype=inputs.dtype, device=inputs.device)
         gates = product(flat(inputs), input_weight, loops.operand_dtype, bias)
         buffers = AttentionBuffers(
             keep=keep,
             weight=state_weight,
             gates=gates.view(num_steps, batch_size, -1),
-            cells=new(num_steps, batch_size, query_weight.shape[1]),
-            rows=new(num_steps, batch_size, state_weight.shape[1]),
+            cells=new(inputs, num_steps, batch_size, query_weight.shape[1]),
+            rows=new(inputs, num_steps, batch_size, state_weight.shape[1]),
             mask=mask,
             memory=memory,
             processed_memory=processed_memory,
             query_weight=query_weight,
             location_weight=location_weight,
             v=v,
-            alignments=new(num_steps, batch_size, num_symbols),
+            alignments=new(inputs, num_steps, batch_size, num_symbols),
             past=inputs.new_zeros(num_steps, batch_size, 2, width),
         )
         loops.attention_forward(buffers)
@@ -169,10 +160,8 @@ class AttentionRecurrence(Function):
 
 
 class DecoderLSTM(Function):
-    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees.
-
-    Its outputs are [hidden, context], as the projections want them.
-    """
+    """An LSTM over attention's states, with dropout on the hidden state, which its next step sees;
+    its outputs are [hidden, context], as the projections want them."""
 
     @staticmethod
     def forward(
@@ -187,14 +176,13 @@ class DecoderLSTM(Function):
     ) -> torch.Tensor:  # [T, B, H + E], hidden after dropout
         num_steps, batch_size, _ = states.shape
         size = hidden_weight.shape[1]
-        new = functools.partial(operations.empty, dtype=states.dtype, device=states.device)
         gates = product(flat(states), input_weight, loops.operand_dtype, bias)
         buffers = LSTMBuffers(
             keep=keep,
             weight=hidden_weight,
             gates=gates.view(num_steps, batch_size, -1),
-            cells=new(num_steps, batch_size, size),
-            rows=new(num_steps, batch_size, size + context_size),
+            cells=new(states, num_steps, batch_size, size),
+            rows=new(states, num_steps, batch_size, size + context_size),
         )
         buffers.rows[:, :, size:] = states[:, :, -context_size:]
         loops.decoder_forward(buffers)

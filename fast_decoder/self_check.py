@@ -1,14 +1,13 @@
 """Are the kernels right on this GPU? Checked once, before the first training step.
 
 Outputs and gradients of the training decoder on two small batches, with the run's sizes and
-precision, are compared with plain operations. They must be as close to the exact ones, computed in
-float64, as the tests require. If they are not, with early launches or without, training uses plain
-operations, with a warning that says what to report.
+precision, must be as close to the exact ones, computed in float64, as the tests require. If they
+are not, with early launches or without, training uses plain operations, with a warning that says
+what to report.
 
 The kernels run in a separate process. One that hangs is stopped, and an illegal memory access,
-after which a process can no longer use the GPU, ends that process alone. It takes the time to
-import torch and compile the kernels, plus some two seconds. So each answer is cached for the same
-GPU, driver, versions, sizes and precision.
+after which a process can no longer use the GPU, ends that process alone. Each answer is cached for
+the same GPU, driver, versions, sizes and precision.
 """
 
 import functools
@@ -36,7 +35,7 @@ from model import Decoder
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
 SECONDS = 180  # the limit of one process, which mostly compiles the kernels
-# Symbols of each clip. The second batch has the programs of large batches and of long texts.
+# Symbols of each clip; the second batch has the programs of large batches and of long texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
 # Errors are relative to each tensor's largest value: at most the first, which is float32's, or so
@@ -58,17 +57,14 @@ BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 class Answer(NamedTuple):
     """What is known of the kernels on a GPU."""
 
-    mode: str  # of MODES: the kernels with early or with late launches, or plain operations
+    mode: str  # of MODES
     found: list[str]  # of each mode that was tried: the largest error, or what failed
     facts: dict  # what it holds for: GPU, versions, sizes, precision
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """The cached answer for this GPU, else a new one, which is cached.
-
-    Args:
-        autocast: the precision of autocast, None without. TF32 is as torch's switch stands.
-    """
+    """The cached answer for this GPU, else a new one, which is cached; TF32 is as torch's switch
+    stands, and `autocast` is None without."""
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
     try:
@@ -96,15 +92,10 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """The training decoder to use after this answer, and how it runs, in a phrase.
-
-    Args:
-        warn: whether this process says what is wrong, and what to report, if anything is.
-    """
-    decoder, uses = (
-        fast_decoder.teacher_forced,
-        f"Triton kernels in CUDA graphs, {answer.found[-1]}",
-    )
+    """The training decoder to use after this answer, and how it runs, in a phrase; with `warn`
+    what is wrong is said, and what to report."""
+    uses = f"Triton kernels in CUDA graphs, {answer.found[-1]}"
+    decoder: Callable = fast_decoder.teacher_forced
     if answer.mode == "plain":
         decoder = functools.partial(decoder, loops_for=fast_decoder.plain_loops)
         uses = "plain operations, several times slower than its kernels"
@@ -112,12 +103,12 @@ def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
         graphs.EARLY_LAUNCHES = False
     if warn and (answer.mode == "plain" or len(answer.found) > 1):
         lines = (*answer.found, *(f"{name}: {value}" for name, value in answer.facts.items()))
+        report = "\n    ".join(lines)
         warnings.warn(
             f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
             "Unless something else fills the GPU or has it alone (nvidia-smi says so), please "
-            "report these lines to the recipe's maintainers:\n"
-            + "".join(f"    {line}\n" for line in lines)
-            + f"To check again, delete {cache_file(answer.facts)}.",
+            f"report these lines to the recipe's maintainers:\n    {report}\n"
+            f"To check again, delete {cache_file(answer.facts)}.",
             stacklevel=2,
         )
     return decoder, uses

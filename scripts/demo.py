@@ -3,9 +3,8 @@
     python scripts/demo.py [--out demo]
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
-(RAND), the others under the paper's best batching (SSB-DBS-BR), with what an epoch of either
-takes. Then the model synthesizes unseen numbers, and a recogniser transcribes them. Run
-again, the demo resumes where it stopped; finished, it only shows the results.
+(RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
+numbers, and a recogniser transcribes them. Run again, it resumes where it stopped.
 """
 
 from project_root import ROOT
@@ -21,36 +20,27 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from analysis.arguments import make_parser
-from analysis.tables import text_table
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_intelligibility
 from errors import UserError
 from files import METRICS_FILE, refuse_no_folder, write_atomically
+from tables import markdown_table
 from training.checkpoint import BEST
 
-COLOURS = {"RAND": "#D55E00", "SSB-DBS-BR": "#0072B2"}  # told apart by the colour-blind too
-MODEL = ROOT / "scripts" / "speaking_model.txt"
-BATCHING = "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True"
 RANDOM_EPOCHS = 3
-# The learning rate stays, then halves every 80 updates.
-TRAINING = "epochs_per_validation=1,log_interval=5,keep_checkpoints=1"
-TRAINING += ",learning_rate_schedule=exponential,learning_rate_decay_start=970"
-TRAINING += ",learning_rate_half_life=80"
+SETTINGS = (
+    "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,"
+    "epochs_per_validation=1,log_interval=5,keep_checkpoints=1,"
+    # The learning rate stays, then halves every 80 updates.
+    "learning_rate_schedule=exponential,learning_rate_decay_start=970,learning_rate_half_life=80"
+)
 UNSEEN = 50  # numbers spoken at the end
 VALIDATION = 0.05  # of the clips
 
 
-Records = list[dict[str, Any]]  # lines of metrics.jsonl
-
-
 def run(*command: object, threads: str = "1") -> None:
-    """Run a program of the recipe, showing the command as a user would type it.
-
-    Raises:
-        UserError: if it fails or is stopped. What it wrote is kept.
-    """
+    """Run a program of the recipe, showing the command as a user would type it; UserError if it
+    fails or is stopped. What it wrote is kept."""
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": threads}
@@ -65,18 +55,16 @@ def run(*command: object, threads: str = "1") -> None:
 
 
 def train(out: Path, clips: int, epochs: int) -> Path:
-    """Make corpus, filelists and recordings of the unseen numbers, and train.
-
-    Returns:
-        The run's folder. What is there already is kept.
-    """
+    """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
+    is kept. Returns the run's folder."""
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
+    model = os.path.relpath(ROOT / "scripts" / "speaking_model.txt")
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips)
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips)
     prepared = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
-    hparams = f"@{lists / 'settings.txt'},@{os.path.relpath(MODEL)},{TRAINING},epochs={epochs}"
-    hparams += f",random_epochs={RANDOM_EPOCHS},{BATCHING}"
+    hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
+    hparams += f",random_epochs={RANDOM_EPOCHS}"
     run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads="2")
     return folder
 
@@ -90,30 +78,18 @@ def speak(out: Path, checkpoint: Path) -> Intelligibility:
     return read_intelligibility(found)
 
 
-def compare(epochs: Records, chart: Path) -> str:
-    """A table of what an epoch takes under either batching, and a bar chart of it."""
-    figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
-    time_axes, padding_axes = figure.subplots(1, 2)
-    rows = []
+def compare(epochs: list[dict[str, Any]]) -> str:
+    """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
+    rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
     for name, own in (("RAND", epochs[:RANDOM_EPOCHS]), ("SSB-DBS-BR", epochs[RANDOM_EPOCHS:])):
-        padding, length, batches = (
-            mean(epoch[column] for epoch in own)
-            for column in ("zero_padding_rate", "average_batch_length", "num_batches")
-        )
-        minutes = median(epoch["minutes"] for epoch in own)
-        random_minutes = median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
-        speed = f"{median(epoch['frames_per_second'] for epoch in own):,.0f}"
-        saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
+        minutes, speed = (median(e[key] for e in own) for key in ("minutes", "frames_per_second"))
+        keys = ("zero_padding_rate", "average_batch_length", "num_batches")
+        padding, length, batches = (mean(epoch[key] for epoch in own) for key in keys)
         shown = [f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"]
-        rows.append([name, len(own), *shown, speed, saving])
-        for axes, value in ((time_axes, minutes), (padding_axes, padding)):
-            axes.bar_label(axes.bar(name, value, color=COLOURS[name]), fmt="%.3f")
-            axes.margins(y=0.15)
-    time_axes.set(title="time", ylabel="minutes per epoch (median)")
-    padding_axes.set(title="padding", ylabel="zero-padding rate")
-    write_atomically(chart, lambda file: figure.savefig(file, format="png"))
+        saving = "–" if name == "RAND" else f"{1 - minutes / random_minutes:.1%}"
+        rows.append([name, len(own), *shown, f"{speed:,.0f}", saving])
     titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
-    return text_table(titles, rows)
+    return markdown_table(titles, rows) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -130,25 +106,22 @@ def main(arguments: list[str] | None = None) -> None:
         folder = train(out, args.clips, args.epochs)
         speech = speak(out, folder / BEST)
         records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
-        epochs = [record for record in records if record["kind"] == "epoch"]
-        comparison = compare(epochs, out / "comparison.png")
-        text = f"{comparison}\n"
-        write_atomically(out / "comparison.txt", lambda path: path.write_text(text, "utf-8"))
+        table = compare([record for record in records if record["kind"] == "epoch"])
+        write_atomically(out / "comparison.txt", lambda path: path.write_text(table, "utf-8"))
     except (UserError, OSError, KeyboardInterrupt) as error:
         sys.exit(
             f"demo: {str(error) or 'stopped'}; run it again to resume, or delete the output folder "
             "to start over"
         )
     print(f"""
-{comparison}
-
+{table}
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
 The run begins with random batches and continues under SSB-DBS-BR (docs/training.md).
 
 {speech.texts:<3} unseen numbers         word error rate
 {speech.summary()}
 
-comparison     {out / "comparison.txt"} and .png
+comparison     {out / "comparison.txt"}
 speech         {out / "speech"}: sounds and alignments; index.csv has their texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}

@@ -10,13 +10,11 @@ recordings and of the recordings after mel and Griffin-Lim, and the transcripts.
 
 import project_root
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from analysis.arguments import make_parser, output_file
 from analysis.transcription import evaluate
-from errors import UserError
 from files import write_json
 
 
@@ -27,11 +25,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     args = parser.parse_args(arguments)
-    try:
-        found = evaluate(args.checkpoint, args.recordings, args.speech)
-        write_json(args.out, asdict(found))
-    except (UserError, OSError) as error:
-        sys.exit(f"listen.py: {error}")
+    found = evaluate(args.checkpoint, args.recordings, args.speech)
+    write_json(args.out, asdict(found))
     print(f"word error rates of {found.texts} texts\n{found.summary()}")
 
 

@@ -4,10 +4,9 @@
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # others than the first
 
-eSpeak NG (from the PyPI package espeakng-loader; nothing else to install) speaks different numbers
-of up to six digits. Twenty-nine words make them all, so that a small model learns to speak in
-minutes and a recogniser can transcribe what it says of others. Clips of 0.3 to 4 s, most of them
-long: random batches of 16 pad 31 %, as LJSpeech's do.
+eSpeak NG (the PyPI package espeakng-loader) speaks different numbers of up to six digits: 29 words,
+so that a small model learns to speak in minutes and a recogniser can transcribe what it says of
+others. Clips of 0.3 to 4 s, most of them long: random batches of 16 pad 31 %, as LJSpeech's do.
 
     OUT/metadata.csv      id|number|its words     (UTF-8, no header; the words are spoken)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
@@ -19,153 +18,24 @@ leaves out the first N numbers of the seed, which are those of its corpus of N c
 
 import project_root
 
-import ctypes
-import json
-import os
-import shlex
-import shutil
 import signal
 import sys
-import tempfile
-import threading
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import soundfile
 
 from analysis.arguments import at_least_one, make_parser, whole_number
-from corpus.spoken_numbers import as_sentence, draw_numbers, in_words
-from errors import UserError
-from files import folder_made_whole
-from progress import progress_bar
-
-RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
-VERSION = 3  # raise it with every change that changes the corpus
-SAMPLE_RATE = 22050
-WORDS_PER_MINUTE = 175  # eSpeak's own count
-SILENCE_AFTER = 0.05  # seconds, which show a model that the number has ended
-VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
-NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as recordings have it
-
-stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
-
-
-class Voice:
-    """eSpeak NG's American English voice.
-
-    Raises:
-        UserError: where eSpeak NG does not start.
-    """
-
-    def __init__(self) -> None:
-        import espeakng_loader
-
-        self._chunks: list[np.ndarray] = []
-        callback_type = ctypes.CFUNCTYPE(
-            ctypes.c_int, ctypes.POINTER(ctypes.c_int16), ctypes.c_int, ctypes.c_void_p
-        )
-        self._callback = callback_type(self._receive)  # kept here: eSpeak holds only a pointer
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            # eSpeak carries state from one utterance to the next, even past its termination. A
-            # library loaded from a file of its own starts afresh: a corpus is always the same.
-            self._library = library = ctypes.CDLL(
-                str(shutil.copy(espeakng_loader.get_library_path(), folder))
-            )
-            data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
-            data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-            synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
-            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
-            library.espeak_SetSynthCallback(self._callback)
-            if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
-                raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")
-        library.espeak_Synth.argtypes = [
-            *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int),
-            *(ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p),
-        ]
-
-    def _receive(self, samples: Any, count: int, _events: Any) -> int:
-        if samples and count > 0:
-            self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # continue
-
-    def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Speak `text`: int16 samples [N] at 22,050 Hz, without the silence at either end."""
-        self._chunks.clear()
-        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
-        self._library.espeak_SetParameter(rate, words_per_minute, 0)
-        self._library.espeak_SetParameter(volume, VOLUME, 0)
-        status = self._library.espeak_Synth(data, len(data) + 1, 0, 0, 0, utf8, None, None)
-        self._library.espeak_Synchronize()
-        samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
-        audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
-        if status != 0 or len(audible) == 0:
-            raise RuntimeError(f"eSpeak NG made no sound (status {status}) of the text: {text}")
-        return samples[audible[0] : audible[-1] + 1]
-
-
-def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
-    """Make the corpus in the folder `out` and say so; do nothing where it exists already.
-
-    Raises:
-        UserError: where `out` holds anything else, or eSpeak NG does not start.
-        OSError: where `out` cannot be written. `out` is then as it was before.
-    """
-    out = Path(out).absolute()
-    made_by = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
-    made_from = {"made_by": made_by, "version": VERSION, "clips": clips, "seed": seed}
-    record = json.dumps(made_from | ({"skip": skip} if skip else {}))
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        file = out / RECORD_FILE
-        found = file.read_text("utf-8").strip() if file.is_file() else "no demo corpus"
-        if found != record:
-            raise UserError(
-                f"{out} holds something else; nothing was changed. Name another folder, or delete "
-                f"this one first.\nfound:  {found}\nwanted: {record}"
-            )
-        print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
-        return
-    voice, lines, seconds = Voice(), [], 0.0
-    noise_rng = np.random.default_rng([seed, 1])
-    numbers = draw_numbers(skip + clips, seed)[skip:]
-    with folder_made_whole(out) as folder:
-        (folder / "wavs").mkdir()
-        bar = progress_bar("Speaking", clips, " clips", iterable=numbers)
-        for i, number in enumerate(bar, start=skip + 1):
-            if stop_requested.is_set():
-                raise KeyboardInterrupt
-            sentence = as_sentence(in_words(number))
-            samples = voice.speak(sentence, WORDS_PER_MINUTE)
-            samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
-            noisy = samples + noise_rng.normal(0, NOISE, len(samples))
-            samples = np.clip(np.rint(noisy), -32768, 32767).astype("<i2")
-            soundfile.write(folder / "wavs" / f"DEMO-{i:04d}.wav", samples, SAMPLE_RATE)
-            lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
-            seconds += len(samples) / SAMPLE_RATE
-        (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
-        (folder / RECORD_FILE).write_text(f"{record}\n", encoding="utf-8")
-    print(
-        f"Wrote {clips} clips of synthesised speech to {out}: {seconds / 60:.1f} minutes\n"
-        f"Next: python scripts/prepare_ljspeech.py {shlex.quote(str(out))} --out filelists/demo"
-    )
+from corpus.synthesised import make_corpus, stop_requested
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("out", metavar="OUT", help="folder to make; its parents are made too")
-    shown = "numbers (1000: 40 minutes)"
-    parser.add_argument("--clips", type=at_least_one, default=1000, help=shown)
-    shown = "skip this many numbers first (0)"
-    parser.add_argument("--skip", type=whole_number(0), default=0, help=shown)
-    shown = "another seed, another corpus (0)"
-    parser.add_argument("--seed", type=whole_number(0), default=0, help=shown)
-    args = parser.parse_args(arguments)
+    add, number = parser.add_argument, whole_number(0)
+    add("out", metavar="OUT", help="folder to make; its parents are made too")
+    add("--clips", type=at_least_one, default=1000, help="numbers (1000: 40 minutes)")
+    add("--skip", type=number, default=0, help="skip this many numbers first (0)")
+    add("--seed", type=number, default=0, help="another seed, another corpus (0)")
     try:
-        make_corpus(args.out, args.clips, args.seed, args.skip)
+        make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:
         sys.exit("stopped; nothing was written")
-    except (UserError, OSError) as error:
-        sys.exit(f"make_demo_corpus: {error}")
 
 
 if __name__ == "__main__":

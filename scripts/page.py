@@ -5,15 +5,14 @@
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
     make page                                                    the demo's model
 
-It needs requirements-page.txt. All checkpoints are loaded at the start, some 110 MB of memory for a
-full-size model. Only this machine can open the page, unless --host says otherwise.
+It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
+machine can open the page, unless --host says otherwise.
 """
 
 from project_root import ROOT
 
 import asyncio
 import html
-import ipaddress
 import re
 import shutil
 import signal
@@ -28,8 +27,6 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -37,18 +34,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from analysis.arguments import at_least_one, make_parser, whole_number
-from corpus.dropped_symbols import dropped_symbols
+from analysis.arguments import at_least_one, make_parser
+from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
-from pictures import draw_mel
-from speaking import (
-    Speaker,
-    load_speaker,
-    sequence_to_speak,
-    speak_text,
-    write_speech,
-)
+from pictures import draw_mels
+from speaking import Speaker, load_speaker, sequence_to_speak, speak_text, write_speech
 from training.checkpoint import BEST
 
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
@@ -56,47 +47,39 @@ MOST_SYMBOLS = 1000  # of a text, about a minute of speech
 MOST_WAITING = 20  # requests; one is synthesized at a time
 KEPT_RESULTS = 100  # the newest; files of older ones are deleted
 LARGEST_REQUEST = 2**16  # bytes
-HEADERS = {  # the browser loads nothing from elsewhere, and no other site shows what is here
-    "content-security-policy": "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-    "cross-origin-resource-policy": "same-origin",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
+HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows what is here
+    ("content-security-policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+]
 
 
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
-    """Checkpoint files by the names that the page shows.
+    """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
+    for rand/seed_0/best.pt, the whole path where the name is taken.
 
-    A file stands for itself, a run's folder for its best.pt, and a folder of runs, as
-    scripts/table2 writes it, for the best.pt of each. Names are `ljspeech` for ljspeech/best.pt,
-    `rand, seed 0` for rand/seed_0/best.pt; the whole path where the name is taken.
-
-    Raises:
-        UserError: if a folder holds no checkpoint.
+    A folder stands for its best.pt, or for those of the runs that scripts/table2 wrote into it;
+    UserError if it holds neither.
     """
     found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
-        by_seed = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
-        if not path.is_dir():  # load_speaker reports a missing file
-            checkpoints = [path]
-        elif (path / BEST).exists():
+        checkpoints = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
+        if (path / BEST).exists():
             checkpoints = [path / BEST]
-        elif not (checkpoints := by_seed):
+        if path.is_dir() and not checkpoints:
             raise UserError(
                 f"{path}: holds neither {BEST} nor NAME/seed_N/{BEST}; name a checkpoint, a run's "
                 "folder or a folder of runs"
             )
-        for checkpoint in checkpoints:
-            name = checkpoint.parent.name
+        for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
+            *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
-                name = f"{checkpoint.parts[-3]}, {name.replace('_', ' ')}"
-            name = name if checkpoint.name == BEST else f"{name}/{checkpoint.name}"
+                name = f"{experiment}, {name.replace('_', ' ')}"
+            name = name if file == BEST else f"{name}/{file}"
             found[str(checkpoint) if name in found else name] = checkpoint
     return found
-
-
-# ---------------------------------------------------------------------------- speaking
 
 
 class Inputs(BaseModel):
@@ -117,21 +100,15 @@ class Reader:
     results: int = 0
 
     def read(self, inputs: Inputs) -> dict[str, str | list[str]]:
-        """What the page shows: notes, warnings, and the addresses of a sound and two pictures.
-
-        Raises:
-            UserError: if the text is empty, too long or not known to the model, or the checkpoint
-                is not one of this page.
-        """
-        text = " ".join(inputs.text.split())
+        """What the page shows: notes, warnings, and the addresses of a sound and two pictures;
+        UserError for a text, or the name of a checkpoint, that cannot be spoken."""
+        text, speaker = " ".join(inputs.text.split()), self.speakers.get(inputs.checkpoint)
         if not text:
             raise UserError("There is no text yet: type one first.")
-        if inputs.checkpoint not in self.speakers:
+        if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
         text = sentence_of(text) if self.numbers else text
-        speaker = self.speakers[inputs.checkpoint]
-        hparams = speaker.hparams
-        sequence = sequence_to_speak(text, hparams)
+        sequence = sequence_to_speak(text, speaker.hparams)
         if len(sequence) > MOST_SYMBOLS:
             raise UserError(
                 f"The text is too long: {len(sequence):,} symbols after cleaning, and this page "
@@ -140,36 +117,40 @@ class Reader:
         speech = speak_text(speaker, sequence, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
-        name = re.sub("[^0-9A-Za-z]+", "-", inputs.checkpoint).strip("-")  # that a browser saves
-        base, address = self.folder / str(self.results) / name, f"results/{self.results}/{name}"
-        base.parent.mkdir()
-        notes = [f"{write_speech(base, speech, hparams):.2f} s of sound"]
-        if speech.parts:
-            notes.append(speech.parts)
-        draw_mel(speech.mel.numpy()).savefig(base.with_name(f"{name}-mel.png"))
+        (self.folder / str(self.results)).mkdir()
+        # The name is what a browser saves the files as.
+        base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
+        seconds = write_speech(self.folder / base, speech, speaker.hparams)
+        draw_mels(mel=speech.mel.numpy()).savefig(self.folder / f"{base}-mel.png")
         warnings = list(speech.warnings)
-        if dropped := dropped_symbols(text, tuple(hparams.text_cleaners)):
+        if dropped := dropped_symbols(text, tuple(speaker.hparams.text_cleaners)):
             shown = ", ".join(map(repr, dropped))
             warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
-        files = {"sound": f"{address}.wav", "alignment": f"{address}.png"}
-        return {"notes": notes, "warnings": warnings, **files, "mel": f"{address}-mel.png"}
+        return {
+            "notes": [note for note in (f"{seconds:.2f} s of sound", speech.parts) if note],
+            "warnings": warnings,
+            "sound": f"results/{base}.wav",
+            "alignment": f"results/{base}.png",
+            "mel": f"results/{base}-mel.png",
+        }
 
 
-# ---------------------------------------------------------------------------- the server
+def is_local(host: str) -> bool:
+    """Whether only this machine can open a page that listens at this address."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def make_app(reader: Reader, host: str) -> Starlette:
     """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
 
-    Args:
-        host: the address that the server listens at. At a loopback address other host names are
-            refused, which keeps out pages of other sites that resolve their name to it.
+    At a local address other host names are refused, which keeps out pages of other sites that
+    resolve their name to it.
     """
     turn, waiting = asyncio.Lock(), 0
     options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
     page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)
 
-    async def show(request: Request) -> Response:
+    def show(request: Request) -> Response:
         return HTMLResponse(page)
 
     async def speak(request: Request) -> Response:
@@ -191,25 +172,12 @@ def make_app(reader: Reader, host: str) -> Starlette:
         finally:
             waiting -= 1
 
-    async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = await call_next(request)
-        response.headers.update(HEADERS)
-        return response
-
-    local = ipaddress.ip_address(host).is_loopback
-    hosts = ["localhost", "127.0.0.1", "[::1]", host] if local else ["*"]
-    return Starlette(
-        routes=[
-            Route("/", show),
-            Route("/speak", speak, methods=["POST"]),
-            Mount("/results", StaticFiles(directory=reader.folder)),
-        ],
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=add_headers),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
-            Middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST),
-        ],
-    )
+    hosts = ["localhost", "127.0.0.1", "[::1]", host] if is_local(host) else ["*"]
+    routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
+    app = Starlette(routes=[*routes, Mount("/results", StaticFiles(directory=reader.folder))])
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -218,32 +186,27 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "a checkpoint, a run's folder, or a folder of runs"
     add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
     add("--host", default="127.0.0.1", help="default: %(default)s")
-    add("--port", type=whole_number(0), default=7860, help="default: %(default)s; 0: any free one")
+    add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
     add("--hparams", default="", help="for example max_decoder_steps=2000")
     shown = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=shown)
     add("--numbers", action="store_true", help="accept numbers only, for the demo's model")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
+    if not is_local(args.host):
+        print(f"--host {args.host}: anyone who can reach this machine can use the page", flush=True)
+    paths = find_checkpoints(args.checkpoint)
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    try:
-        paths = find_checkpoints(args.checkpoint)
-        with (
-            socket.create_server((args.host, args.port), family=family) as listening,
-            tempfile.TemporaryDirectory(prefix="page-") as folder,
-        ):
-            speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
-            reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
-            host, port = listening.getsockname()[:2]
-            app = make_app(reader, host)
-            if not ipaddress.ip_address(host).is_loopback:
-                print(f"--host {args.host}: anyone who can reach this machine can use the page")
-            host = f"[{host}]" if ":" in host else host
-            print(f"listen at http://{host}:{port} (Ctrl-C ends it)", flush=True)
-            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-            uvicorn.Server(config).run([listening])
-    except (UserError, OSError, OverflowError) as error:  # Overflow: a port above 65535
-        sys.exit(f"page.py: {error}")
+    with (
+        socket.create_server((args.host, args.port), family=family) as opened,  # before models load
+        tempfile.TemporaryDirectory(prefix="page-") as folder,
+    ):
+        speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+        app = make_app(Reader(speakers, Path(folder), args.numbers, args.max_symbols), args.host)
+        config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        print(f"open http://{host}:{opened.getsockname()[1]} in a browser", flush=True)
+        uvicorn.Server(config).run([opened])
 
 
 if __name__ == "__main__":

@@ -6,199 +6,32 @@
     CORPUS/metadata.csv     id|text|normalised text (UTF-8, no quoting; the last field is used)
     CORPUS/wavs/ID.wav      or ID.flac: mono, at the sampling rate of the settings
 
-    OUT/train.txt, val.txt          path|text|seconds, a clip a line
-    OUT/train_mel.txt, val_mel.txt  the same for cached log-mels, for load_mel_from_disk=True
-    OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
-    OUT/lengths.png                 histogram of the clips' lengths
-    OUT/corpus.png                  symbols against seconds of speech, and silence at the ends
+    OUT/train.txt, val.txt          path|text|seconds, a clip a line; train_mel.txt and val_mel.txt
+                                    for cached log-mels
     OUT/*.txt.clips                 the clips of each list as a table, for training to start with
+    OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
+    OUT/lengths.png, corpus.png     lengths; symbols against seconds, and silence at the ends
 
 Every clip is read from end to end. If any is bad, all bad ones are listed and nothing is written,
 unless --skip-bad leaves them out. Warnings name the worst of the clips that can be trained on, but
-make the alignment of text and speech harder to learn: long silence at the ends, an unusual number
-of symbols per second, clipping, symbols that the cleaners drop, and duplicate sounds.
---trim-silence DIR writes copies without the silence, for the lists and mels; CORPUS stays as it is.
+make the alignment of text and speech harder to learn (docs/own-data.md). --trim-silence DIR writes
+copies without the silence, for the lists and mels; CORPUS stays as it is.
 """
 
 import project_root
 
 import math
-import os
 import re
 import shlex
 import signal
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from analysis.arguments import make_parser, positive, share
-from analysis.tables import text_table
-from clip_table import Clip, ClipTable, table_path
 from corpus.download import download_corpus
-from corpus.faults import find_faults
-from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
-from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
-from corpus.pictures import draw_faults, draw_lengths
-from corpus.recordings import check_recordings, seconds_of
-from data_utils import keep_table, warn_of_long_clips
-from errors import UserError
-from files import refuse_no_folder
-from hparams import HParams, create_hparams, override_lines
-from text import text_to_sequence
-
-
-def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
-    """A table of the sets' clips and their lengths in three units."""
-    rows = []
-    for name, clips in sets.items():
-        for unit, lengths in (
-            ("seconds", seconds_of(clips, hparams)),
-            ("frames", [clip.num_frames for clip in clips]),
-            ("symbols", [len(clip.symbols) for clip in clips]),
-        ):
-            numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
-            rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
-    titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
-    return text_table(titles, rows)
-
-
-def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """List every problem; UserError unless the bad clips are to be left out."""
-    count = f"{len(problems):,} of {total:,} clips"
-    listed = "\n".join(f"  {problem}" for problem in problems)
-    if problems and not skip_bad:
-        raise UserError(
-            f"{count} are bad:\n{listed}\n{count} are bad; no filelist was written. Fix them, or "
-            "leave them out with --skip-bad"
-        )
-    if problems:
-        print(f"--skip-bad leaves out {count}:\n{listed}")
-
-
-def filelist(clips: list[Clip], hparams: HParams) -> bytes:
-    """Lines of path|text|seconds."""
-    lengths = zip(clips, seconds_of(clips, hparams), strict=True)
-    return "".join(f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths).encode()
-
-
-def settings(overrides: str, out: Path, mels: Path | None) -> bytes:
-    """The settings file for train.py: `overrides`, and the filelists in `out`, a line each."""
-    suffix = "_mel" if mels else ""
-    ours = {
-        "load_mel_from_disk": bool(mels),
-        "training_files": out / f"train{suffix}.txt",
-        "validation_files": out / f"val{suffix}.txt",
-    }
-    lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
-    lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
-    lines += [f"{name}={value}" for name, value in ours.items()]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def prepare(
-    corpus: Path,
-    out: Path,
-    overrides: str = "",
-    val_fraction: float = VAL_FRACTION,
-    seed: int = SEED,
-    mels: Path | None = None,
-    skip_bad: bool = False,
-    max_seconds: float = math.inf,
-    trim: Path | None = None,
-) -> list[Path]:
-    """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
-
-    Raises:
-        UserError: listing every bad clip (unless `skip_bad`), or saying what else is wrong.
-            No filelist was written then.
-    """
-    hparams = create_hparams(overrides)
-    text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
-    corpus = Path(os.path.abspath(corpus))
-    mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
-    refuse_no_folder(out, "--out")
-    mel_files = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
-    copies = trim_folder(trim, corpus) if trim else None
-    for folder in filter(None, (mel_files, copies)):
-        refuse_no_folder(folder.path, folder.option)
-        folder.refuse_others()
-    if any(character in f"{corpus}{mels}{trim}" for character in "|\n\r"):
-        raise UserError(
-            f"{corpus}, {mels}, {trim}: a path in a filelist cannot hold '|'; rename it"
-        )
-
-    entries, problems = read_metadata(corpus)
-    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
-    total = len(entries) + len(problems)
-    if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
-    refuse_or_skip(problems + bad, total, skip_bad)
-    if copies and clips:
-        clips, faulty = trim_clips(clips, copies, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
-    most_samples = max_seconds * hparams.sampling_rate
-    short = [clip for clip in clips if clip.sound.num_samples <= most_samples]
-    if left_out := len(clips) - len(short):
-        print(f"--max-seconds {max_seconds:g} leaves out {left_out:,} of {len(clips):,} clips")
-    clips = short
-    if mel_files and clips:
-        faulty = cache_mels(clips, mel_files, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
-        clips = [clip for clip in clips if clip.where not in faulty]
-
-    # By all lines, those of bad clips too: leaving one out must not move others between the sets.
-    validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
-    held_out = {entry.where for entry in entries if entry.id in validation}
-    sets = {
-        "train": [clip for clip in clips if clip.where not in held_out],
-        "val": [clip for clip in clips if clip.where in held_out],
-    }
-    if not all(sets.values()):
-        raise UserError(
-            f"{len(sets['train'])} clips for training and {len(sets['val'])} for validation "
-            f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
-            "--max-seconds. No filelist was written"
-        )
-    print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
-    warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
-    warnings += [fault.warning(len(clips)) for fault in find_faults(clips, hparams)]
-    for warning in filter(None, warnings):
-        print(warning)
-    return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))
-
-
-def write_lists(
-    sets: dict[str, list[Clip]], overrides: str, out: Path, mels: Path | None, chart: bytes
-) -> list[Path]:
-    """Write everything in `out`, each file after all of them could be written; returns them."""
-    hparams = create_hparams(overrides)
-    lists = {f"{name}.txt": clips for name, clips in sets.items()}
-    if mels:
-        lists |= {
-            f"{name}_mel.txt": [replace(c, path=str(mels / f"{c.id}.npy")) for c in clips]
-            for name, clips in sets.items()
-        }
-    contents = {name: filelist(clips, hparams) for name, clips in lists.items()} | {
-        "settings.txt": settings(overrides, out, mels),
-        "lengths.png": draw_lengths(sets, hparams),
-        "corpus.png": chart,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
-        for name, content in contents.items():
-            Path(written, name).write_bytes(content)
-        for name in contents:
-            os.replace(Path(written, name), out / name)
-    for name, clips in lists.items():
-        table = ClipTable.of(out / name, enumerate(clips, 1), complete=True)
-        keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
-    tables = [table_path(out / name) for name in lists]
-    return [out / name for name in contents] + [path for path in tables if path.exists()]
+from corpus.metadata import SEED, VAL_FRACTION
+from corpus.preparation import prepare
+from hparams import create_hparams
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -225,11 +58,9 @@ def main(arguments: list[str] | None = None) -> None:
         written = prepare(**vars(args))
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
-    except (UserError, OSError) as error:
-        sys.exit(f"prepare_ljspeech: {error}")
-    print("Wrote " + ", ".join(str(path) for path in written))
-    run, settings_file = shlex.quote(f"runs/{args.out.name}"), args.out / "settings.txt"
-    print(f"Next: python train.py -o {run} --hparams {shlex.quote(f'@{settings_file}')}")
+    print("Wrote " + ", ".join(map(str, written)))
+    run, hparams = f"runs/{args.out.name}", f"@{args.out / 'settings.txt'}"
+    print(f"Next: python train.py -o {shlex.quote(run)} --hparams {shlex.quote(hparams)}")
 
 
 if __name__ == "__main__":

@@ -25,11 +25,7 @@ FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes sm
 
 def take_part(corpus: Path, out: Path) -> str:
     """Make `out` a corpus of at most MOST_CLIPS random clips of `corpus`, linked; says what it did.
-
-    Raises:
-        UserError: if `corpus` is not in LJSpeech's layout or `out` is taken by something else.
-        OSError: if `out` cannot be written.
-    """
+    UserError if `corpus` is not in LJSpeech's layout or `out` is taken by something else."""
     corpus, out = corpus.resolve(), out.absolute()
     if out.exists():
         source = out / SOURCE
@@ -41,48 +37,32 @@ def take_part(corpus: Path, out: Path) -> str:
     if problems:
         raise UserError("\n".join(problems))
     numbers = random.Random(0).sample(range(len(entries)), min(MOST_CLIPS, len(entries)))
-    chosen = [entries[i] for i in sorted(numbers)]
     with folder_made_whole(out) as folder:
         (folder / "wavs").mkdir()
-        for clip in chosen:
+        text = ""
+        for clip in (entries[i] for i in sorted(numbers)):
+            text += f"{clip.id}|{clip.text}|{clip.text}\n"
             for file in (corpus / "wavs").glob(f"{glob.escape(clip.id)}.*"):
                 (folder / "wavs" / file.name).symlink_to(file)
-        text = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in chosen)
         (folder / "metadata.csv").write_text(text, encoding="utf-8")
         (folder / SOURCE).write_text(str(corpus), encoding="utf-8")
-    return f"{out}: {len(chosen)} of the {len(entries):,} clips of {corpus}"
+    return f"{out}: {len(numbers)} of the {len(entries):,} clips of {corpus}"
 
 
 def scaled_batching(training_clips: int) -> dict[str, int]:
     """Batch size, bucket size and bins that keep the paper's proportions on a smaller corpus.
 
     Clips a bucket to clips, and bins to batches, are as in Ge et al., Table 1; a bucket and a bin
-    hold at least two batches, or they would be random batches under another name.
-
-    Raises:
-        UserError: if the corpus is too small for two buckets of two batches of two clips.
+    hold at least two batches, or they would be random batches under another name. UserError if the
+    corpus is too small for two buckets of two batches of two clips.
     """
     if training_clips < 8:
         raise UserError(f"{training_clips} training clips: expected at least 8")
-    batch_size = max(2, min(BATCH_SIZE, training_clips // FEWEST_BATCHES))
-    batches = -(-training_clips // batch_size)
-    all_batches = -(-TRAINING_CLIPS // BATCH_SIZE)
-    bucket_batches = round(BUCKET_SIZE * training_clips / TRAINING_CLIPS / batch_size)
-    return {
-        "batch_size": batch_size,
-        "bucket_size": batch_size * max(2, bucket_batches),
-        "num_bins": max(2, min(round(NUM_BINS * batches / all_batches), batches // 2)),
-    }
-
-
-def overrides(mode: str, filelist: Path) -> str:
-    """The settings of a quick mode, as train.py's --hparams takes them."""
-    clips = numbered_lines(filelist, "no such filelist; all.sh prepares it first")
-    settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
-    settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
-    if mode == "quick":
-        settings += [SMALL_MODEL, "num_workers=0"]  # starting a process takes longer than it saves
-    return ",".join(settings)
+    size = max(2, min(BATCH_SIZE, training_clips // FEWEST_BATCHES))
+    bucket_batches = round(BUCKET_SIZE * training_clips / TRAINING_CLIPS / size)
+    batches, all_batches = -(-training_clips // size), -(-TRAINING_CLIPS // BATCH_SIZE)
+    bins = max(2, min(round(NUM_BINS * batches / all_batches), batches // 2))
+    return {"batch_size": size, "bucket_size": size * max(2, bucket_batches), "num_bins": bins}
 
 
 def main() -> None:
@@ -92,8 +72,15 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     args = parser.parse_args()
     try:
-        is_corpus = args.what == "corpus"
-        print(take_part(args.path, args.out) if is_corpus else overrides(args.what, args.path))
+        if args.what == "corpus":
+            print(take_part(args.path, args.out))
+            return
+        clips = numbered_lines(args.path, "no such filelist; all.sh prepares it first")
+        settings = [f"{name}={value}" for name, value in scaled_batching(len(clips)).items()]
+        settings += ["epochs_per_validation=1", "keep_checkpoints=1"]
+        if args.what == "quick":  # starting a process takes longer than it saves
+            settings += [SMALL_MODEL, "num_workers=0"]
+        print(",".join(settings))
     except KeyboardInterrupt:
         sys.exit("stopped")
     except (UserError, OSError) as error:

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from analysis.tables import markdown_table
 from errors import UserError
 from files import write_atomically
+from tables import markdown_table
 
 try:
     import jinja2
@@ -36,8 +36,6 @@ try:
 except ImportError as error:
     sys.exit(f"report.py: {error}; pip install -r requirements-report.txt")
 
-TEMPLATES = ROOT / "scripts" / "templates"
-
 
 def compose(runs: Runs, command: str) -> dict:
     """What the templates show, by the names that they use."""
@@ -45,17 +43,16 @@ def compose(runs: Runs, command: str) -> dict:
     is_study = any(run.transcription for run in runs.found.values())
     lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
     left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
-    notices = [
-        ("This is not a reproduction of the paper:", unlike),
-        ("Left out or missing:", left_out),
-        ("The runs differ, so compare their rows with care:", comparison_warnings(runs)),
-    ]
     return {
         "is_study": is_study,
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
         "is_timed": bool(runs.table["relative_error"].any()),
-        "notices": notices,
+        "notices": [
+            ("This is not a reproduction of the paper:", unlike),
+            ("Left out or missing:", left_out),
+            ("The runs differ, so compare their rows with care:", comparison_warnings(runs)),
+        ],
         "facts": {
             "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
             "made again by": command,
@@ -79,14 +76,14 @@ def table_in_markdown(table: Table) -> str:
     for column in table.columns:
         sides = [] if column.published is None else column.sides
         titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
-    rows = [list(map(escape_markdown, line)) for line in table.shown()[0]]
-    return markdown_table([escape_markdown(x) for x in titles], rows, len(table.headings))
+    titles, *rows = [list(map(escape_markdown, line)) for line in (titles, *table.shown()[0])]
+    return markdown_table(titles, rows, len(table.headings))
 
 
 def render(template: str, **content: object) -> str:
     """A page from a Jinja2 template. One named .html escapes all that it shows."""
     pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(ROOT / "scripts" / "templates"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -100,21 +97,18 @@ def render(template: str, **content: object) -> str:
 def write_report(runs: Runs, command: str, out: Path) -> list[Path]:
     """Fill the folder `out`; gives the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    content, written = compose(runs, command), []
+    content, written, pictures = compose(runs, command), [], {}
     for name, figure in content["figures"].items():
         written += write_figure(figure, out / name)
-
-    def picture(name: str) -> str:
-        return base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
-
-    pages = {
-        "report.md": render("report.md", **content),
-        "report.csv": tidy(content["tables"]).to_csv(index=False),
-        "report.html": render("report.html", **content, picture=picture),
-    }
-    for name, text in pages.items():
+        pictures[name] = base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
+    for name, text in (
+        ("report.md", render("report.md", **content)),
+        ("report.csv", tidy(content["tables"]).to_csv(index=False)),
+        ("report.html", render("report.html", **content, pictures=pictures)),
+    ):
         write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
-    return [*written, *(out / name for name in pages)]
+        written.append(out / name)
+    return written
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -128,13 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for problem in runs.left_out:
             print(f"left out: {problem}", file=sys.stderr)
         print(f"{len(runs.found)} runs in {len(runs.rows)} rows; drawing the figures", flush=True)
-        written = write_report(runs, command, args.out)
+        for path in write_report(runs, command, args.out):
+            print(f"wrote {path}")
     except UserError as error:
         sys.exit(f"report.py: {error}")
     except OSError as error:
         sys.exit(f"report.py: {args.out} cannot be written: {error}; make room or choose -o")
-    for path in written:
-        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -3,18 +3,18 @@
     python scripts/soak.py                        # about 25 minutes on two CPU cores
     python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
 
-Trains a tiny model on cached synthetic mels with `train.py --resume`, on the GPU where there is
-one. Each start has a random number of workers and ends in a random way at a random moment: by a
-signal to one process or to all of them; on a disk that is full; or before a checkpoint that cannot
-be read. Then the run is finished, and another one is trained without a stop. Their weights,
-optimizer, random states and metrics must be equal bit by bit, and no start may end in a traceback.
+Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
+number of workers and ends in a random way at a random moment: by a signal to one process or to all
+of them, on a full disk, or before a checkpoint that cannot be read. Then the run is finished, and
+another one is trained without a stop. Their weights, optimizer, random states and metrics must be
+equal bit by bit, and no start may end in a traceback.
 
 Writes OUT/soak.md. Exits with 1 if anything was lost. OUT must be new.
 """
 
-import project_root
+from project_root import ROOT
 
-import functools
+import contextlib
 import os
 import random
 import resource
@@ -22,29 +22,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, namedtuple
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from analysis.arguments import make_parser, whole_number
-from analysis.lengths import CorpusLengths, make_corpus
 from analysis.same_run import compare_runs, read_metrics
-from analysis.tables import markdown_table
+from corpus.lengths import make_corpus, synthetic_lengths
 from errors import UserError
 from files import METRICS_FILE, write_atomically
 from hparams import create_hparams
 from machine import measured_on
 from progress import duration, progress_bar
+from tables import markdown_table
 from training.checkpoint import list_checkpoints
 
 SETTINGS = (
     "epochs_per_validation=2,iters_per_checkpoint=7,keep_checkpoints=2,log_interval=5,batch_size=4,"
-    "validation_batch_size=4,n_mel_channels=10,symbols_embedding_dim=8,encoder_embedding_dim=8,"
-    "encoder_n_convolutions=1,attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=6,"
-    "attention_location_n_filters=2,postnet_embedding_dim=8,postnet_n_convolutions=2"
+    "load_mel_from_disk=True,hop_time=250,n_mel_channels=10,symbols_embedding_dim=8,"
+    "encoder_embedding_dim=8,encoder_n_convolutions=1,attention_rnn_dim=8,decoder_rnn_dim=8,"
+    "prenet_dim=8,attention_dim=6,postnet_embedding_dim=8,postnet_n_convolutions=2"
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK, UNREADABLE = "full disk", "unreadable checkpoint"
@@ -55,105 +54,62 @@ MAX_SECONDS = 4.0  # of training, or of set-up, before a stop
 STUCK_SECONDS = 60
 
 
-class Stop(NamedTuple):
-    """One start of the run and how it ended."""
-
-    kind: str
-    phase: str  # "set-up", imports included, or "training"
-    exit_code: int
-    fault: str | None  # what went wrong
-
-
-def make_corpora(folder: Path, seed: int, settings: str) -> str:
-    """Cached mels of noise for 32 training and 8 validation clips; returns the overrides."""
-    settings += ",load_mel_from_disk=True"
-    rng = np.random.default_rng(seed)
-    for name, count in (("training_files", 32), ("validation_files", 8)):
-        (folder / name).mkdir(parents=True)
-        frames = rng.integers(9, 42, count)
-        lengths = CorpusLengths([str(i) for i in range(count)], frames, symbols=3 + frames // 2)
-        settings += f",{name}={make_corpus(folder / name, lengths, create_hparams(settings))}"
-    return settings
+# One start of the run: of KINDS, "set-up" (imports included) or "training", and what went wrong.
+Stop = namedtuple("Stop", "kind phase exit_code fault")
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    program = str(project_root.ROOT / "train.py")
-    return [sys.executable, program, "-o", str(output), "--resume", "--hparams", settings]
+    program = [sys.executable, str(ROOT / "train.py")]
+    return [*program, "-o", str(output), "--resume", "--hparams", settings]
 
 
-def train_to_the_end(output: Path, overrides: str, epochs: int) -> None:
-    """Train, or resume, until `epochs` are done."""
-    print(f"finishing {output}: {epochs} epochs", flush=True)
-    arguments = command(output, overrides, epochs, workers=1)
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise UserError(f"{output} could not be finished:\n{ended.stdout}{ended.stderr}")
-
-
-def limit_files(most_bytes: int) -> None:
-    """In the new process: no file that it writes grows beyond `most_bytes`."""
-    for number in SIGNALS[1:]:  # a shell may have had this program ignore some
-        signal.signal(number, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
-
-def wait(process: subprocess.Popen, seconds: float, log: Path | None = None) -> None:
-    """For so many seconds, until it ends, or until its log says that set-up is done."""
+def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
+    """Whether it happens within so many seconds."""
     until = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < until:
-        if log and TRAINING in log.read_text():
-            return
+    while not (found := happened()) and time.monotonic() < until:
         time.sleep(0.01)
+    return found
 
 
-def wait_for_all(process: subprocess.Popen, kind: str) -> int:
-    """The exit code, once the process and its workers, which end a moment later, are gone."""
-    until = time.monotonic() + STUCK_SECONDS
-    while time.monotonic() < until:
-        process.poll()
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return process.wait()
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s")
+def is_gone(process: subprocess.Popen) -> bool:
+    """Whether it has ended, and its workers, which end a moment later."""
+    process.poll()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 0)
+        return False
+    return True
 
 
 def stop_once(output: Path, overrides: str, kind: str, draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it, and look at what it says."""
-    arguments = command(output, overrides, 10**6, workers=draw.choice(WORKERS))
-    most_bytes = resource.RLIM_INFINITY
     for_training, seconds = draw.random() < 0.8, draw.uniform(0, MAX_SECONDS)
-    send = draw.choice((os.kill, os.killpg))
+    send, workers = draw.choice((os.kill, os.killpg)), draw.choice(WORKERS)
     newest, hidden = [path for _, path in list_checkpoints(output)][-1:], output / "hidden"
-    if kind == FULL_DISK:
-        size = newest[0].stat().st_size if newest else 100_000
-        most_bytes = draw.randrange(1, 3 * size)
     if kind == UNREADABLE:  # a folder in its place
         newest[0].rename(hidden)
         newest[0].mkdir()
-        before, for_training, seconds = listing(output), True, MAX_SECONDS
-    prepare = functools.partial(limit_files, most_bytes)
+        for_training, seconds = True, MAX_SECONDS
+    arguments = command(output, overrides, 10**6, workers)
     with open(log, "wb") as file:
-        process = subprocess.Popen(
-            arguments, stdout=file, stderr=file, start_new_session=True, preexec_fn=prepare
-        )
+        process = subprocess.Popen(arguments, stdout=file, stderr=file, start_new_session=True)
+    if kind == FULL_DISK:  # no file can grow beyond so many bytes
+        size = newest[0].stat().st_size if newest else 100_000
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, 2 * (draw.randrange(1, 3 * size),))
     if for_training:
-        wait(process, STUCK_SECONDS, log)
-    wait(process, seconds)
-    by_itself = process.poll() is not None
+        wait_until(lambda: process.poll() is not None or TRAINING in log.read_text(), STUCK_SECONDS)
+    by_itself = wait_until(lambda: process.poll() is not None, seconds)
     if not by_itself:
         send(process.pid, signal.Signals.__members__.get(kind, signal.SIGTERM))
-    code, printed = wait_for_all(process, kind), log.read_text()
-    fault = fault_of(kind, by_itself, code, printed)
+    if not wait_until(lambda: is_gone(process), STUCK_SECONDS):
+        os.killpg(process.pid, signal.SIGKILL)
+        raise UserError(f"{kind} did not end the run within {STUCK_SECONDS} s")
     if kind == UNREADABLE:
-        if listing(output) != before:
-            fault = "an unreadable checkpoint: files of the run were touched"
         newest[0].rmdir()
         hidden.rename(newest[0])
-    return Stop(kind, "training" if TRAINING in printed else "set-up", code, fault)
+    code, printed = process.wait(), log.read_text()
+    phase = "training" if TRAINING in printed else "set-up"
+    return Stop(kind, phase, code, fault_of(kind, by_itself, code, printed))
 
 
 def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
@@ -167,14 +123,8 @@ def fault_of(kind: str, by_itself: bool, code: int, printed: str) -> str | None:
     return f"it ended {'by itself' if by_itself else 'late'}, with code {code}: {printed[-500:]}"
 
 
-def listing(output: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of each file of the run."""
-    files = [path for path in output.rglob("*") if path.is_file() and path.name != ".lock"]
-    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
-
-
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> str:
-    """A page: what was done to the run, how its starts ended, and what was lost."""
+    """Markdown."""
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
     rows = [[*key, count] for key, count in sorted(counts.items())]
     table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
@@ -203,24 +153,29 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.out.exists():
         parser.error(f"--out {args.out}: already exists; delete it or name another folder")
+    for number in SIGNALS[1:]:  # a shell may have had this program, and so train.py, ignore some
+        signal.signal(number, signal.SIG_DFL)
     out, began, draw = args.out.absolute(), time.monotonic(), random.Random(args.seed)
-    run, undisturbed = out / "stopped", out / "undisturbed"
-    stops: list[Stop] = []
+    run, undisturbed, stops = out / "stopped", out / "undisturbed", list[Stop]()
     kinds = [args.only or KINDS[number % len(KINDS)] for number in range(args.stops)]
     draw.shuffle(kinds)
-    try:
-        overrides = make_corpora(out / "corpus", args.seed, f"{SETTINGS},{args.hparams}".strip(","))
-        for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
-            if kind == UNREADABLE and not list_checkpoints(run):
-                kind = "SIGKILL"  # nothing to be unreadable yet
-            log = out / f"stop_{len(stops) + 1:03d}.log"
-            stops.append(stop_once(run, overrides, kind, draw, log))
-        begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
-        epochs = 2 + max((record["epoch"] for record in begun), default=0)
-        for output in (run, undisturbed):
-            train_to_the_end(output, overrides, epochs)
-    except (UserError, OSError) as error:
-        sys.exit(f"soak.py: {error}")
+    overrides = f"{SETTINGS},{args.hparams}".strip(",")
+    (out / "corpus").mkdir(parents=True)
+    hparams = create_hparams(overrides)
+    filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
+    overrides += f",training_files={filelist},validation_files={filelist}"
+    for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
+        if kind == UNREADABLE and not list_checkpoints(run):
+            kind = "SIGKILL"  # nothing to be unreadable yet
+        log = out / f"stop_{len(stops) + 1:03d}.log"
+        stops.append(stop_once(run, overrides, kind, draw, log))
+    begun = read_metrics(run) if (run / METRICS_FILE).exists() else []  # else only set up
+    epochs = 2 + max((record["epoch"] for record in begun), default=0)
+    for output in (run, undisturbed):
+        print(f"finishing {output}: {epochs} epochs", flush=True)
+        arguments = command(output, overrides, epochs, workers=1)
+        if subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+            raise UserError(f"{output} could not be finished")
     lost = compare_runs(run, undisturbed)
     page = summary(stops, lost, epochs, time.monotonic() - began)
     print(f"\n{page}")

@@ -2,32 +2,28 @@
 
     scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
 
-Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups: other batch
-sizes, as many updates as RAND makes, random batches at the start. Each is trained by its script in
-scripts/table2, and its last checkpoint (so that all have trained as many epochs) then speaks 100
-numbers that are in no training set, which a recogniser transcribes: scripts/listen.py.
+Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups. Each is
+trained by its script in scripts/table2, with the settings of the environment that settings.sh
+names; its last checkpoint then speaks 100 numbers that are in no training set, which a recogniser
+transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both
+with a checkpoint; the same command resumes.
 
-Two runs go side by side, the first seed of all experiments first. Ctrl-C stops both with a
-checkpoint; the same command resumes. Settings come from the environment, as settings.sh names
-them: CORPUS, EPOCHS, SEEDS, EXTRA.
-
-    OUT/NAME/seed_N/                     a run of train.py
-    OUT/NAME/seed_N/intelligibility.json its word error rate and the transcripts
-    OUT/NAME/seed_N/epoch_minutes.json   what its epochs take, timed in turns at the end
-    OUT/logs/NAME-seed_N.log             what both programs printed
-    OUT/unseen/                          recordings of the 100 numbers, and their own rates
-    OUT/report/                          the report, once every run has ended
+    OUT/NAME/seed_N/           a run of train.py; intelligibility.json: its word error rate and the
+                               transcripts; epoch_minutes.json: its epochs, timed at the end
+    OUT/logs/NAME-seed_N.log   what both programs printed
+    OUT/unseen/                recordings of the 100 numbers, and their own rates
+    OUT/report/                the report, once every run has ended
 """
 
 from project_root import ROOT
 
-import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -41,20 +37,17 @@ from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
 try:
-    from analysis.lengths import read_lengths
     from analysis.recommendation import Limits, batching_overrides, recommend
     from analysis.runs import EPOCH_MINUTES_FILE
-    from analysis.survey import PARAMETERS, Surveyor, match_zero_padding
+    from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
+    from corpus.lengths import read_lengths
 except ImportError as error:
     sys.exit(f"study.py: {error}; pip install -r requirements-report.txt")
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
 BATCH_SIZES = (4, 8, 16)
-RANDOM_EPOCHS = 2  # at the start of the follow-up that begins with random batches
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
-EXPONENTIAL = "batching_strategy=semi_sorted_exponential"
-RUN_CORPUS = "demo_corpus.json"
 
 
 class Experiment(NamedTuple):
@@ -66,23 +59,20 @@ class Experiment(NamedTuple):
     all_seeds: bool = False  # or the first FEWER_SEEDS
 
 
-# ---------------------------------------------------------------------------- what is run
+Jobs = list[tuple[Experiment, int]]  # with the seed
 
 
 def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
 
-    The paper chose them so that ZPR is equal but for 0.14 points, in the order SSB, BKT, ATS. On a
-    small corpus its proportions, of a handful of batches a bucket, miss that order, so each is the
-    value whose ZPR comes nearest to that of the one before it from below.
-
-    Raises:
-        UserError: if the corpus is so small that there is none.
+    There ZPR falls by 0.14 points in all from SSB to BKT and ATS. On a small corpus the paper's
+    proportions miss that order, so each value is the one whose ZPR comes nearest to that of the
+    one before it from below. UserError if the corpus is so small that there is none.
     """
-    noise = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED)
-    settings, target = [], noise.zero_padding_rate
+    settings = []
+    target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
     for strategy in ("bucket", "alternated_sort"):
-        found = match_zero_padding([surveyor.lengths], batch_size, strategy, target, epochs=PLANNED)
+        found = match_zero_padding([surveyor], batch_size, strategy, target, PLANNED)
         if found is None:
             raise UserError(
                 f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to "
@@ -93,51 +83,39 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     return ",".join(settings)
 
 
-def recommended_overrides(surveyor: Surveyor, hparams: HParams) -> str:
-    """The exponential noise that mixes as much as the paper's batching, as --recommend finds it."""
-    size = hparams.batch_size
-    paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-    found = recommend(surveyor, size, Limits(paper.novelty), epochs=PLANNED)
-    exponential = [x for x in found if x.strategy == "semi_sorted_exponential"]
-    [best] = [x for x in exponential if x.dynamic_batch_size]
-    return batching_overrides(best)
-
-
-def size_of_equal_updates(surveyor: Surveyor, batch_size: int) -> int:
-    """The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND."""
-    updates = math.ceil(len(surveyor.lengths) / batch_size)
-
-    def difference(size: int) -> float:
-        found = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
-        return abs(found.num_batches - updates)
-
-    return min(range(1, batch_size + 1), key=difference)
-
-
 def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     """All of the study, the follow-ups last."""
-    best, default = "ssb_dbs_br", HParams().local_randomization_factor
-    recommended = recommended_overrides(surveyor, hparams)
-    equal = size_of_equal_updates(surveyor, hparams.batch_size)
-    sizes = [size for size in BATCH_SIZES if size != hparams.batch_size]
+    best, batch_size, lrf = "ssb_dbs_br", hparams.batch_size, "local_randomization_factor"
+
+    def survey(size: int) -> Survey:
+        return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
+
+    # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
+    limits = Limits(survey(batch_size).novelty)
+    advice = recommend(surveyor, batch_size, limits, epochs=PLANNED)
+    exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
+    [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]
+    # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.
+    updates = math.ceil(len(surveyor.lengths) / batch_size)
+    sizes = range(1, batch_size + 1)
+    equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
+    usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
     found = [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
-        Experiment("ssb_exp_dbs_br", best, f"{EXPONENTIAL},local_randomization_factor={default}"),
+        Experiment("ssb_exp_dbs_br", best, usual),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
-        Experiment(f"{best}_random_epochs", best, f"random_epochs={RANDOM_EPOCHS}", True),
-        *(
-            Experiment(f"{name}_batch_{size}", name, f"batch_size={size}")
-            for size in sizes
-            for name in (best, "rand")
-        ),
+        Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
     ]
+    for size in (size for size in BATCH_SIZES if size != batch_size):
+        for name in (best, "rand"):
+            found.append(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}"))
     return list(dict.fromkeys(found))
 
 
-def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Experiment, int]]:
-    """Seed by seed; of each the experiments in their order, follow-ups last."""
+def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
+    """Seed by seed; of each the experiments in their order."""
     return [
         (experiment, seed)
         for place, seed in enumerate(seeds)
@@ -146,13 +124,10 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> list[tuple[Exper
     ]
 
 
-# ---------------------------------------------------------------------------- running
-
-
 class Study:
     """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
 
-    def __init__(self, out: Path, epochs: int, shared: str, jobs: list[tuple[Experiment, int]]):
+    def __init__(self, out: Path, epochs: int, shared: str, jobs: Jobs):
         self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
         self.stops = 0
         self.failed: list[str] = []
@@ -161,21 +136,21 @@ class Study:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
         self.stops += 1
 
+    def folder(self, experiment: Experiment, seed: int) -> Path:
+        return self.out / experiment.name / f"seed_{seed}"
+
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
-        left = [job for job in self.jobs if not self.is_done(*job)]
+        left = []
+        for job in self.jobs:
+            found = self.folder(*job) / INTELLIGIBILITY_FILE
+            if not found.exists() or read_intelligibility(found).epochs < self.epochs:
+                left.append(job)
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
             ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
             for result in progress_bar("study", len(left), " runs", iterable=ended):
                 print(result, flush=True)
-
-    def folder(self, experiment: Experiment, seed: int) -> Path:
-        return self.out / experiment.name / f"seed_{seed}"
-
-    def is_done(self, experiment: Experiment, seed: int) -> bool:
-        found = self.folder(experiment, seed) / INTELLIGIBILITY_FILE
-        return found.exists() and read_intelligibility(found).epochs >= self.epochs
 
     def _train_and_transcribe(self, experiment: Experiment, seed: int) -> str:
         """How it ended."""
@@ -183,20 +158,19 @@ class Study:
         log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
         extra = ",".join(filter(None, [self.shared, experiment.overrides]))
         settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
-        script = ROOT / "scripts" / "table2" / f"{experiment.script}.sh"
-        doing, status = "training", self.execute(["bash", script], log, settings)
+        script, found = f"scripts/table2/{experiment.script}.sh", folder / INTELLIGIBILITY_FILE
+        doing, status = "training", self.execute(["bash", ROOT / script], log, settings)
         if not status:
-            command = [sys.executable, ROOT / "scripts" / "listen.py"]
+            command = [sys.executable, ROOT / "scripts/listen.py", "-o", found]
             command += ["--checkpoint", list_checkpoints(folder)[-1][1]]
-            command += ["--recordings", self.out / "unseen", "-o", folder / INTELLIGIBILITY_FILE]
+            command += ["--recordings", self.out / "unseen"]
             doing, status = "transcription", self.execute(command, log)
         if self.stops:
             return f"{name}: stopped"
         if status:
             self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
             return self.failed[-1]
-        rate = read_intelligibility(folder / INTELLIGIBILITY_FILE).word_error_rate
-        return f"{name}: word error rate {rate:.3f}"
+        return f"{name}: word error rate {read_intelligibility(found).word_error_rate:.3f}"
 
     def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
         """The exit status of a command, whose output is added to `log`."""
@@ -212,42 +186,31 @@ class Study:
                 env=os.environ | (environment or {}),
             )
         told = 0
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(timeout=0.2)
+        while (status := process.poll()) is None:
+            time.sleep(0.1)
             if told < self.stops:
                 told += 1
                 os.killpg(process.pid, signal.SIGINT)  # bash waits for train.py, and ends with it
+        return status
 
 
-def record_unseen(out: Path, corpus: Path, texts: int) -> None:
-    """Record the numbers that follow those of the corpus.
-
-    Raises:
-        UserError: if the corpus is no demo corpus, or a program is missing.
-    """
+def run_study(out: Path, side_by_side: int, texts: int) -> Study:
+    """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
+    of them cannot be used. The unseen numbers are those that follow the corpus'."""
+    extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
+    hparams = create_hparams(extra)
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-    lines = numbered_lines(corpus / RUN_CORPUS, missing + "unset to have one made")
+    lines = numbered_lines(corpus / "demo_corpus.json", missing + "unset to have one made")
     made_from = json.loads("".join(line for _, line in lines))
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
-
-
-def run_study(out: Path, side_by_side: int, texts: int) -> Study:
-    """The study of the environment's settings.
-
-    Raises:
-        UserError: if one of them cannot be used.
-    """
-    hparams = create_hparams(os.environ["EXTRA"])
-    record_unseen(out, Path(os.environ["CORPUS"]), texts)
     clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
     seeds = [int(seed) for seed in os.environ["SEEDS"].split()]
     jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
-    shared = f"{os.environ['EXTRA'].strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
+    shared = f"{extra.strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
     study = Study(out, int(os.environ["EPOCHS"]), shared, jobs)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:

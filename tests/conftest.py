@@ -96,6 +96,16 @@ def one_thread():
 
 
 @pytest.fixture
+def tf32_as_before():
+    """What a Trainer sets for the whole process, put back."""
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
+
+
+@pytest.fixture
 def broken_strategy(monkeypatch):
     """`semi_sorted` adds arrays of two shapes: a fault of the code, for which numpy has a
     ValueError, and not of the user's."""

@@ -65,6 +65,13 @@ TINY = {
     "epochs_per_validation": 2,
     "decoder": "reference",  # so small, it trains sooner than the fast one
 }
+
+
+def tiny(**settings) -> str:
+    """The tiny model, as --hparams takes it."""
+    return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
+
+
 # A model that ends after 12 steps, for tests of what speaking writes.
 SPEAKER = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
@@ -81,8 +88,7 @@ class Corpus:
 
     def hparams(self, **overrides) -> str:
         """The tiny model on this corpus, as --hparams takes it."""
-        values = TINY | {"training_files": self.train, "validation_files": self.val} | overrides
-        return ",".join(f"{name}={value}" for name, value in values.items())
+        return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
@@ -324,7 +330,7 @@ def draw_quickly(set_attribute) -> None:
     from training import logging
 
     for name in ("draw_alignment", "draw_mels", "draw_gate"):
-        set_attribute(logging, name, lambda *_: Figure(figsize=(1, 1)))
+        set_attribute(logging, name, lambda *_, **__: Figure(figsize=(1, 1)))
 
 
 def kill_self() -> None:

@@ -95,12 +95,8 @@ def write_run(
         f"batching_strategy={STRATEGY[name.removesuffix('-BR').removesuffix('-DBS')]},"
         f"dynamic_batch_size={'-DBS' in name},batch_randomization={name.endswith('-BR')},"
     )
-    training_clips, validation_clips = clips or (len(lengths), 10)
-    corpus = CORPUS | {
-        "training_clips": training_clips,
-        "validation_clips": validation_clips,
-        "training_frames": int(np.sum(lengths)),
-    }
+    counts = zip(("training_clips", "validation_clips"), clips or (len(lengths), 10), strict=True)
+    corpus = CORPUS | dict(counts) | {"training_frames": int(np.sum(lengths))}
     lines = [run_line(settings + overrides, **{"corpus": corpus} | record)]
     for epoch in range(1, epochs + 1):
         lines.append(epoch_line(epoch, minutes=minutes(epoch)))

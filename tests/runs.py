@@ -59,9 +59,6 @@ def stop_here(*_) -> None:
     raise StopHere
 
 
-# ---------------------------------------------------------------------------- killed
-
-
 def half_of_a_checkpoint(call: int) -> None:
     save, calls = torch.save, 0
 
@@ -90,40 +87,34 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
+KILLS = {  # (owner, function, its call), in which or after which the process is killed
+    "before the first checkpoint": (checkpoint, "save", 1, False),
+    "before the first step": (Trainer, "step", 1, False),
+    "inside an epoch": (Trainer, "step", 8, True),
+    "before a checkpoint has its name": (files.os, "replace", 4, False),  # after two lists of clips
+    "before older checkpoints are removed": (checkpoint, "list_checkpoints", 5, False),
+    "before the best is marked": (checkpoint, "mark_best", 1, False),
+    "after the last checkpoint, before it is marked best": (checkpoint, "mark_best", 2, False),
+    "after an epoch line": (RunLogger, "log_epoch", 2, True),
+    "in validation": (validation, "example_of", 2, False),
+    "between validation and its checkpoint": (RunLogger, "log_validation", 1, True),
+    "setting aside": (checkpoint, "set_aside_newer", 1, True),
+    "cutting back": (RunLogger, "_cut_back", 1, True),
+    "the second step": (Trainer, "step", 2, True),
+}
+
+
 def kill_at(moment: str) -> None:
     match moment:
-        case "before the first checkpoint":
-            act_at(checkpoint, "save", kill_self)
-        case "before the first step":
-            act_at(Trainer, "step", kill_self)
-        case "inside an epoch":
-            act_at(Trainer, "step", kill_self, 8, after=True)
         case "with half of a checkpoint written":
             half_of_a_checkpoint(2)
-        case "before a checkpoint has its name":
-            act_at(files.os, "replace", kill_self, 4)  # clips.csv and lengths.csv are the first
-        case "before older checkpoints are removed":
-            act_at(checkpoint, "list_checkpoints", kill_self, 5)
-        case "before the best is marked":
-            act_at(checkpoint, "mark_best", kill_self)
-        case "after the last checkpoint, before it is marked best":
-            act_at(checkpoint, "mark_best", kill_self, 2)
         case "with half of an epoch line written":
             half_of_a_log_line("epoch")
-        case "after an epoch line":
-            act_at(RunLogger, "log_epoch", kill_self, 2, after=True)
-        case "in validation":
-            act_at(validation, "example_of", kill_self, 2)
-        case "between validation and its checkpoint":
-            act_at(RunLogger, "log_validation", kill_self, after=True)
-        case "setting aside":
-            act_at(checkpoint, "set_aside_newer", kill_self, after=True)
-        case "cutting back":
-            act_at(RunLogger, "_cut_back", kill_self, after=True)
         case "writing the run line":
             half_of_a_log_line("run")
-        case "the second step":
-            act_at(Trainer, "step", kill_self, 2, after=True)
+        case _:
+            owner, name, call, after = KILLS[moment]
+            act_at(owner, name, kill_self, call, after=after)
 
 
 def stopped_inside_an_epoch(corpus, out: Path) -> Path:

@@ -1,5 +1,6 @@
 """benchmarks/busy.py: the union of intervals, and a whole run on a CPU."""
 
+import contextlib
 import json
 from types import SimpleNamespace
 
@@ -38,40 +39,33 @@ def test_on_a_cpu_it_claims_no_busy_gpu(tmp_path, capsys, monkeypatch):
     assert not graphs.EARLY_LAUNCHES
 
 
-class Event:
+def event(name: str, start: int, duration: int, device="CUDA", annotation=False) -> SimpleNamespace:
     """As torch's profiler gives them."""
-
-    def __init__(self, name: str, start: int, duration: int, device="CUDA", annotation=False):
-        self.name, self.start_ns, self.duration_ns = (
-            lambda value=value: value for value in (name, start, duration)
-        )
-        self.device_type = lambda: getattr(torch.autograd.DeviceType, device)
-        self.is_user_annotation = lambda: annotation
+    return SimpleNamespace(
+        name=lambda: name,
+        start_ns=lambda: start,
+        duration_ns=lambda: duration,
+        device_type=lambda: getattr(torch.autograd.DeviceType, device),
+        is_user_annotation=lambda: annotation,
+    )
 
 
 @pytest.mark.parametrize(("end", "expected"), [(100, 0.45), (200, None)])
 def test_kernels_and_copies_count_and_nothing_else(end, expected, monkeypatch):
     """Sessions whose last kernels are missing count for nothing."""
     events = [
-        Event("lstm_step", 5, 30),
-        Event("Memcpy HtoD", 20, 20),
-        Event("ProfilerStep#1", 0, 95, annotation=True),
-        Event("cudaGraphLaunch", 1, 90, "CPU"),
-        Event("lstm_step", 90, 20),  # to beyond the end
+        event("lstm_step", 5, 30),
+        event("Memcpy HtoD", 20, 20),
+        event("ProfilerStep#1", 0, 95, annotation=True),
+        event("cudaGraphLaunch", 1, 90, "CPU"),
+        event("lstm_step", 90, 20),  # to beyond the end
     ]
     clock = iter((0, end))
     monkeypatch.setattr(busy.time, "time_ns", lambda: next(clock))
     monkeypatch.setattr(busy, "run", lambda *_: None)
-    results = SimpleNamespace(events=lambda: events)
-
-    class Profile:
-        def __init__(self, activities):
-            self.profiler = SimpleNamespace(kineto_results=results)
-
-        __enter__ = lambda self: self  # noqa: E731
-        __exit__ = lambda self, *_: None  # noqa: E731
-
-    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    results = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events))
+    profiled = contextlib.nullcontext(SimpleNamespace(profiler=results))
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: profiled)
     trainer = SimpleNamespace(device=torch.device("cpu"))
     found = busy.profile(trainer, iter(()), steps=1)
     assert found["busy"] == expected

@@ -12,7 +12,7 @@ import captured_steps
 import cuda_capture
 import model as readable
 import speaking
-from captured_steps import CHUNK, in_chunks
+from captured_steps import CHUNK, free_running
 from hparams import HParams
 from model import Tacotron2
 
@@ -53,7 +53,7 @@ def in_chunks_too(model, **arguments):
     """What the readable loop speaks, and the chunks do, and the steps of each chunk made."""
     expected, calls = spoken(model, **arguments), []
     model.speaking_decoder = functools.partial(
-        in_chunks, repeated=functools.partial(overwriting, calls)
+        free_running, repeated=functools.partial(overwriting, calls)
     )
     return expected, spoken(model, **arguments), calls
 
@@ -92,7 +92,7 @@ def test_chunks_end_at_the_step_limit(most):
 def test_cpus_make_one_step_at_a_time():
     model = speaker(gate_threshold=1.0)
     memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
-    steps = captured_steps.free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
+    steps = free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
@@ -108,7 +108,7 @@ def test_failed_captures_fall_back_with_a_warning(monkeypatch):
     monkeypatch.setattr(captured_steps, "captured", fail)
     model = speaker(gate_threshold=1.0)
     expected = spoken(model)
-    model.speaking_decoder = functools.partial(in_chunks, repeated=captured_steps.replayed)
+    model.speaking_decoder = functools.partial(free_running, repeated=captured_steps.replayed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(2):
@@ -120,12 +120,9 @@ def test_failed_captures_fall_back_with_a_warning(monkeypatch):
 def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
     cpu = torch.device("cpu")
     model = speaking.load_speaker(checkpoint_path, device=cpu).model
-    assert model.speaking_decoder is captured_steps.free_running
+    assert model.speaking_decoder is free_running
     model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
     assert model.speaking_decoder is readable.free_running
-
-
-# ---------------------------------------------------------------------------- on a GPU
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +148,12 @@ def test_gpu_graphs_equal_the_readable_loop_bitwise(full_size, lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of a failed capture
         for _ in range(2):
-            assert_same(steps_of(captured_steps.free_running), expected)
+            assert_same(steps_of(free_running), expected)
 
 
 @needs_gpu
 def test_gpu_speech_leaves_the_random_state_alone(full_size):
-    full_size.speaking_decoder = captured_steps.free_running
+    full_size.speaking_decoder = free_running
     torch.cuda.manual_seed(3)
     before, expected = torch.cuda.get_rng_state(), torch.rand(5, device="cuda")
     torch.cuda.set_rng_state(before)

@@ -1,6 +1,5 @@
 """scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
 
-import csv
 import errno
 import json
 import os
@@ -8,15 +7,16 @@ import re
 from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
 from analysis import published
-from analysis.lengths import read_lengths
-from analysis.survey import match_zero_padding, mean_survey
-from batching import STRATEGIES, plan_epoch
-from hparams import create_hparams
+from analysis.survey import Surveyor, match_zero_padding, mean_survey
+from batching import REGISTRY, STRATEGIES, plan_epoch
+from corpus.lengths import read_lengths
+from hparams import batching_options, create_hparams
 from scripts import compare_batching as program
 
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples
@@ -71,18 +71,6 @@ def quick_pictures(monkeypatch):
     monkeypatch.setattr(program.figures, "write_figure", lambda figure, path: [path])
 
 
-# ---------------------------------------------------------------------------- refusals
-
-
-def test_bad_files_are_refused_by_line(tmp_path, capsys):
-    path = tmp_path / "list"
-    path.write_text("id,samples\na,5\nb,x\n")
-    message = refused(capsys, path, "-o", tmp_path / "out")
-    assert message.startswith(f"compare_batching: {path}: 1 of 2 lines refused")
-    assert f"{path}:3: 'b,x'" in message
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -106,9 +94,6 @@ def test_wrong_options_are_refused(tmp_path, capsys, monkeypatch, arguments, mes
     assert not (tmp_path / "compare_batching").exists()
 
 
-# ---------------------------------------------------------------------------- the tables
-
-
 def test_tables_and_pictures_are_written(tmp_path, capsys):
     out = tmp_path / "out"
     shown = run(
@@ -124,18 +109,15 @@ def test_tables_and_pictures_are_written(tmp_path, capsys):
     }
     for path in out.iterdir():
         assert str(path) in shown
-    with open(out / "comparison.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = pd.read_csv(out / "comparison.csv")
     assert len(rows) == 2 * len(STRATEGIES)  # fixed and dynamic sizes
     lengths = np.sort(1 + SAMPLES // 276)
-    row = next(r for r in rows if (r["strategy"], r["dynamic_batch_size"]) == ("sorted", "False"))
+    [row] = rows[(rows.strategy == "sorted") & ~rows.dynamic_batch_size].itertuples()
     steps = [-(-int(length) // 3) for length in lengths[3::4]]
-    assert float(row["decoder_steps"]) == sum(steps)
-    assert float(row["padded_fraction"]) == pytest.approx(1 - lengths.sum() / (12 * sum(steps)))
-    with open(out / "sweeps.csv") as file:
-        varied = [r["varied"] for r in csv.DictReader(file)]
-    assert varied.count("batch_size") == len(STRATEGIES) * 8
-    assert varied.count("capacity") == len(STRATEGIES) * 2
+    assert row.decoder_steps == sum(steps)
+    assert row.padded_fraction == pytest.approx(1 - lengths.sum() / (12 * sum(steps)))
+    varied = pd.read_csv(out / "sweeps.csv").varied.value_counts()
+    assert (varied["batch_size"], varied["capacity"]) == (len(STRATEGIES) * 8, len(STRATEGIES) * 2)
     assert "Refused: batches of 2 s" in shown  # the longest clip has almost 10
     assert "1e+300 s" in shown  # all of the corpus in a batch
 
@@ -158,7 +140,7 @@ def test_parameters_that_mean_random_are_noted(tmp_path):
     path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
     options = program.parse([str(path), "--seconds", "1.5,3"])
     corpus = program.Corpus(options)
-    *_, refused_sizes, bucket, bins = corpus.heading(options)
+    *_, refused_sizes, bucket, bins = corpus.heading()
     assert corpus.capacities == {239: "3 s"}  # 3 s of 276 samples at 22,050 Hz
     assert "1.5 s" in refused_sizes
     assert "clip65 alone has 2.00 s" in refused_sizes
@@ -166,45 +148,32 @@ def test_parameters_that_mean_random_are_noted(tmp_path):
     assert "num_bins=58 for 5 batches" in bins
 
 
-def test_published_figures_need_the_papers_setting():
-    rows = program.frame_of([survey([10, 20, 30], 2, "sorted")])
-    assert program.published_table(rows, HPARAMS, 13_100) is None
-    other = create_hparams("local_randomization_factor=0.2", base=HPARAMS)
-    assert program.published_table(rows, other, published.TRAINING_CLIPS) is None
-    table = program.published_table(rows, HPARAMS, published.TRAINING_CLIPS)
-    assert table.to_numpy().tolist() == [["0.16", "16.67", "+16.51", "526.43", "23.33", "-503.10"]]
+def test_published_figures_need_the_papers_setting(tmp_path):
+    rows = pd.DataFrame([asdict(survey([10, 20, 30], 2, "sorted"))], index=["SB"])
+    path = write_csv(tmp_path / "lengths.csv", [22_050] * published.TRAINING_CLIPS)
+    for clips, overrides, shown in (
+        (10_479, "", False),
+        (10_480, "local_randomization_factor=0.2", False),
+        (10_480, "", True),
+    ):
+        corpus = corpus_of(path, "--clips", clips, "--draws", 1, "--hparams", overrides)
+        cells = program.comparison_table(rows, corpus).loc["SB"]
+        assert (cells["ZPR %"], cells["ABL"]) == ("16.67", "23.3")
+        assert ("ZPR % published" in cells) == shown
+    assert (cells["ZPR % published"], cells["ABL published"]) == ("0.16", "526.4")
 
 
 def test_ljspeech_meets_every_published_number():
-    corpus = read_lengths(LJSPEECH_LENGTHS, HPARAMS)
-    found = {}
+    frames = read_lengths(LJSPEECH_LENGTHS, HPARAMS).frames
+    orders = [np.random.default_rng(seed).permutation(13_100)[:10_480] for seed in range(4)]
+    surveyors = [Surveyor(frames[order], seed=seed) for seed, order in enumerate(orders)]
+    strategies = {entry.short_name: name for name, entry in REGISTRY.items()}
     for name, theirs in published.TABLE_2.items():
-        strategies = {"RAND": "random", "SB": "sorted", "SSB": "semi_sorted"}
-        strategies |= {"BKT": "bucket", "ATS": "alternated_sort"}
-        key = strategies[name.split("-")[0]], "DBS" in name
-        if key not in found:
-            found[key] = mean_survey(
-                [
-                    survey(
-                        corpus.frames[np.random.default_rng(seed).permutation(13_100)[:10_480]],
-                        16,
-                        key[0],
-                        epochs=2,
-                        seed=seed,
-                        dynamic_batch_size=key[1],
-                    )
-                    for seed in range(4)
-                ]
-            )
-        assert 100 * found[key].zero_padding_rate == pytest.approx(
-            theirs.zero_padding_rate, abs=0.1
-        ), name
-        assert found[key].average_batch_length == pytest.approx(
-            theirs.average_batch_length, abs=1
-        ), name
-
-
-# ---------------------------------------------------------------------------- costs and advice
+        strategy, options = strategies[name.split("-")[0]], {"dynamic_batch_size": "DBS" in name}
+        found = mean_survey([s.survey(16, strategy, epochs=2, **options) for s in surveyors])
+        rate, length = 100 * found.zero_padding_rate, found.average_batch_length
+        assert rate == pytest.approx(theirs.zero_padding_rate, abs=0.1), name
+        assert length == pytest.approx(theirs.average_batch_length, abs=1), name
 
 
 @pytest.mark.usefixtures("quick_pictures")
@@ -215,14 +184,9 @@ def test_costs_predict_minutes_and_memory(tmp_path, capsys):
         capsys, write_csv(tmp_path / "lengths.csv"), "-o", out, "--cost", costs, "--epochs", 2
     )
     assert "a synthetic machine" in shown
-    with open(out / "comparison.csv") as file:
-        for row in csv.DictReader(file):
-            assert float(row["seconds_per_epoch"]) == pytest.approx(
-                float(row["decoder_steps"]) / 1000, rel=1e-3
-            )
-            assert float(row["peak_bytes"]) == pytest.approx(
-                1000 * float(row["largest_batch_frames"]), rel=1e-3
-            )
+    rows = pd.read_csv(out / "comparison.csv")
+    assert rows.seconds_per_epoch.to_numpy() == pytest.approx(rows.decoder_steps / 1000, rel=1e-3)
+    assert rows.peak_bytes.to_numpy() == pytest.approx(1000 * rows.largest_batch_frames, rel=1e-3)
     shown = run(
         capsys,
         *(write_filelist(tmp_path / "list.txt"), "-o", out, "--cost", costs, "--epochs", 2),
@@ -250,8 +214,9 @@ def test_recommended_overrides_mix_as_asked(tmp_path, capsys):
         (own,) = re.findall("^to train with your own settings, add to them: (.*)$", shown, re.M)
         assert create_hparams(own, base=hparams) == hparams
         assert (create_hparams(own).batch_size, create_hparams(own).hop_length) == (64, 256)
-        plans = program.common_options(hparams, hparams.dynamic_batch_size)
-        found = survey(lengths, 4, hparams.batching_strategy, epochs=4, **plans)
+        plans = batching_options(hparams)
+        name, _ = plans.pop("strategy"), [plans.pop(k) for k in ("seed", "batch_size")]
+        found = survey(lengths, 4, name, epochs=4, **plans)
         assert found.novelty >= least
     assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
     assert found.decoder_steps <= paper.decoder_steps
@@ -282,9 +247,6 @@ def test_strategies_are_printed_without_a_file(capsys):
     assert [line.split("`")[1] for line in shown.splitlines()[2:]] == list(STRATEGIES)
 
 
-# ---------------------------------------------------------------------------- large corpora
-
-
 def test_printed_errors_hold_on_large_corpora(tmp_path, monkeypatch):
     """Against other plans of the same corpus, several times as many."""
     samples = 276 * np.random.default_rng(1).integers(80, 800, 2000)
@@ -295,18 +257,15 @@ def test_printed_errors_hold_on_large_corpora(tmp_path, monkeypatch):
     assert (quick.epochs, quick.sweep_epochs, quick.per_octave) == (3, 1, 1)
     full.sweep_epochs, full.surveyors[0].seed = 12, 1
     (found, _), (means, _) = program.survey_all(quick), program.survey_all(full)
-    sweeps = [*found["parameter"], *found["batch_size"]]
-    sets = {"comparison": found["comparison"], "parameter": sweeps, "batch_size": sweeps}
-    for table, surveys in sets.items():
-        errors = program.largest_errors(surveys)
-        assert errors.keys() >= {"zero_padding_rate", "average_batch_length", "decoder_steps"}
-        for ours, theirs in zip(found[table], means[table], strict=True):
-            assert ours.value == theirs.value
-            for name, error in errors.items():
-                is_relative = name in ("average_batch_length", "decoder_steps")
-                scale = getattr(theirs, name) if is_relative else 1
-                difference = 100 * (getattr(ours, name) - getattr(theirs, name)) / scale
-                assert np.isnan(difference) or abs(difference) <= error, (ours, name)
+    pd.testing.assert_series_equal(found.value, means.value)
+    is_compared = found.varied == "comparison"
+    for kind in (is_compared, ~is_compared):
+        for name, error in program.largest_errors(found[kind]).items():
+            is_relative = name in ("average_batch_length", "decoder_steps")
+            scale = means[name] if is_relative else 1
+            difference = 100 * (found[name] - means[name]) / scale
+            assert not (difference[kind].abs() > error).any(), name
+        assert len(program.largest_errors(found[kind])) == (4 if kind is is_compared else 3)
 
 
 def test_searches_try_few_of_many_values():
@@ -314,17 +273,14 @@ def test_searches_try_few_of_many_values():
     tried = []
 
     def counted(*arguments, **options):
-        tried.append(options["num_bins"])
+        tried.append(options.get("num_bins"))
         return plan_epoch(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("analysis.survey.plan_epoch", counted)
-        _, rate = match_zero_padding([lengths], 2, "alternated_sort", 0.15, epochs=1)
+        _, rate = match_zero_padding([Surveyor(lengths)], 2, "alternated_sort", 0.15, 1)
     assert len(set(tried)) < 60
     assert 0.14 < rate <= 0.15
-
-
-# ---------------------------------------------------------------------------- faults
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])

@@ -11,22 +11,27 @@ import statistics
 import subprocess
 import sys
 import warnings
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fast_decoder import TOLERANCE, assert_golden, errors_by_precision, problem
+from helpers import assert_same
+from test_fast_decoder import (
+    TOLERANCE,
+    assert_golden,
+    equals_reference,
+    errors_by_precision,
+    passes_do_not_interfere,
+    problem,
+)
 
 import fast_decoder
 import model
-from benchmarks import kernels as benchmark
 from data_utils import synthetic_batch
 from fast_decoder import graphs, operations
-from fast_decoder.parity import Problem, relative_errors
+from fast_decoder.parity import EQUAL, Problem, relative_errors
 from hparams import HParams, create_hparams
 from training.trainer import AUTOCAST_DTYPES, MicroBatch, Trainer
 
@@ -85,15 +90,6 @@ def change(monkeypatch, constants, **more):
 
 
 @pytest.fixture(autouse=True)
-def tf32_as_before():
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [switch.allow_tf32 for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
-
-
-@pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
         torch.backends.cudnn.allow_tf32 = False  # the reference's layers
@@ -101,7 +97,6 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
     graphs._graphs.cache_clear()
-    fast_decoder._warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the fast decoder runs in plain operations")
         yield
@@ -124,9 +119,9 @@ def guarded_buffers(monkeypatch):
     assert all(torch.isnan(x).all() for x in surroundings)
 
 
-def run(case, function, weights=(1.0, 1.0, 1.0), precision=None):
+def run(case, function, precision=None):
     """`Problem.run` where the kernels are."""
-    return case.to(device=DEVICE).run(function, weights, precision)
+    return case.to(device=DEVICE).run(function, precision=precision)
 
 
 def graphs_of(case):
@@ -135,13 +130,9 @@ def graphs_of(case):
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
 
-def assert_parity(case, weights=(1.0, 1.0, 1.0)):
-    expected = run(case, model.teacher_forced, weights)
-    actual = run(case, fast_decoder.teacher_forced, weights)
+def assert_parity(case, weights=EQUAL):
+    equals_reference(case.to(device=DEVICE), weights)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
-    errors = relative_errors(actual, expected)
-    worst = max(errors, key=errors.get)
-    assert errors[worst] <= TOLERANCE[case.memory.dtype], (worst, errors[worst])
 
 
 # ---------------------------------------------------------------------------- the same results
@@ -236,11 +227,7 @@ def test_one_bucket_serves_every_number_of_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((7, 3), (2, 4)), ((30, 2),), ((5, 6), (4, 1), (9, 3))):
-        case = problem(lengths)
-        case.decoder = decoder
-        expected = run(case, model.teacher_forced)
-        errors = relative_errors(run(case, fast_decoder.teacher_forced), expected)
-        assert max(errors.values()) < TOLERANCE[torch.float32]
+        assert_parity(replace(problem(lengths), decoder=decoder))
     assert graphs._graphs.cache_info().misses == 1
 
 
@@ -268,25 +255,12 @@ def test_the_table_advances_by_chunks_to_the_end(backwards):
 
 def test_two_runs_are_bitwise_equal():
     case = problem(((7, 5), (2, 4)))
-    one, two = (run(case, fast_decoder.teacher_forced) for _ in range(2))
-    for name, tensor in one.items():
-        assert torch.equal(tensor, two[name]), name
+    assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
 def test_two_forward_passes_before_backward_do_not_interfere():
     one, two = problem(((4, 5), (2, 3))), problem(((4, 4), (3, 2)))  # of one bucket
-    two.decoder = one.decoder
-    cases = [case.to(device=DEVICE) for case in (one, two)]
-    expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in cases]
-    memories = [case.memory.clone().requires_grad_() for case in cases]
-    losses = [
-        case.loss(replace(case, memory=memory).outputs())
-        for case, memory in zip(cases, memories, strict=True)
-    ]
-    for loss in losses:
-        loss.backward()
-    for memory, wanted in zip(memories, expected, strict=True):
-        assert torch.equal(memory.grad, wanted)
+    passes_do_not_interfere(one.to(device=DEVICE), two.to(device=DEVICE))
 
 
 @interpreted_only
@@ -380,8 +354,7 @@ def test_a_gpu_replays_what_it_would_launch():
         eager = run(case, fast_decoder.teacher_forced)
     finally:
         graphs._Loop.run = loop_run
-    for name, tensor in replayed.items():
-        assert torch.equal(tensor, eager[name]), name
+    assert_same(replayed, eager)
 
 
 @gpu_only
@@ -394,8 +367,7 @@ def test_on_a_gpu_launching_early_changes_nothing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     late = run(case, fast_decoder.teacher_forced)
     for results in early:
-        for name, tensor in results.items():
-            assert torch.equal(tensor, late[name]), name
+        assert_same(results, late)
 
 
 def full_size(lengths):
@@ -470,8 +442,7 @@ def test_graphs_that_fail_leave_plain_operations(monkeypatch):
     case = problem(((7, 5), (3, 4)))
     reason = graphs_of(case)
     assert reason == "RuntimeError: out of resource: shared memory"
-    errors = relative_errors(case.run(fast_decoder.teacher_forced), case.run(model.teacher_forced))
-    assert max(errors.values()) < TOLERANCE[torch.float32]
+    equals_reference(case)
 
 
 def test_a_gpu_that_cannot_launch_early_launches_late(monkeypatch):
@@ -543,9 +514,6 @@ def test_without_gradients_no_backward_pass_is_made():
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
-# ---------------------------------------------------------------------------- compiled for a GPU
-
-
 def test_the_kernels_compile_for_a_gpu_and_fit():
     """For sm_90: they spill nothing, and wait for the launch before."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -563,9 +531,6 @@ def test_the_kernels_compile_for_a_gpu_and_fit():
             assert row["products"] > 0, row  # of tensor cores
         if row["name"] in ("lstm_step", "gradient_product"):
             assert row["wide_copies"] > 0, row
-
-
-# ---------------------------------------------------------------------------- training
 
 
 def loss_of(precision, dropout, steps=20):
@@ -591,52 +556,3 @@ def test_losses_stay_as_close_as_with_other_dropout(precision, monkeypatch):
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))
     assert 0 < abs(found - exact) < 2 * furthest
-
-
-# ---------------------------------------------------------------------------- their benchmark
-
-
-@interpreted_only
-def test_the_benchmark_repeats_all_four_loops(monkeypatch):
-    args = SimpleNamespace(device=DEVICE, batch_size=2, frames=2, symbols=5)
-    small = HParams(attention_rnn_dim=16, decoder_rnn_dim=16, encoder_embedding_dim=8)
-    recorded, ran = benchmark.record_loops(args, small, "fp32"), []
-    run_loop = graphs._Loop.run
-    monkeypatch.setattr(
-        graphs._Loop, "run", lambda self, *steps: (ran.append(self), run_loop(self, *steps))
-    )
-    for name in benchmark.LAUNCHES:
-        recorded.calls[name]()
-    loops = recorded.loops
-    backward = [loops._decoder_backward, loops._attention_backward]
-    assert ran == [loops._attention, loops._decoder, *backward]
-
-
-def test_launches_without_a_duration_are_not_measured(monkeypatch, capsys, tmp_path):
-    calls = dict.fromkeys(benchmark.LAUNCHES, lambda: None)
-    change(monkeypatch, {"EARLY_LAUNCHES": True}, problem=lambda *_: None)
-    monkeypatch.setattr(benchmark, "record_loops", lambda *_: SimpleNamespace(calls=calls))
-    times = defaultdict(lambda: [3.0, 9.0, 5.0], cell_gradient=[])
-    monkeypatch.setattr(benchmark, "launch_durations", lambda *_: times)
-    benchmark.main(["--device", "cpu", "--json", str(tmp_path / "kernels.json")])
-    result = json.loads((tmp_path / "kernels.json").read_text())
-    settings = [row["setting"] for row in result["loops"]]
-    assert settings == ["bf16", "bf16, late", "tf32", "tf32, late", "fp32", "fp32, late"]
-    assert {row["us"] for row in result["launches"]} == {5, None}
-    last = capsys.readouterr().out.splitlines()[-1].replace(" ", "")
-    assert last == "|attention_backward:cell_gradient|fp32|notmeasured|"
-
-
-@gpu_only
-def test_on_a_gpu_every_launch_has_a_duration():
-    args = SimpleNamespace(device=DEVICE, batch_size=16, frames=40, symbols=60, repeats=1)
-    _, launches = benchmark.measure(args, HParams(), "bf16")
-    assert all(0.5 < row["us"] < 1000 for row in launches)
-
-
-@pytest.mark.skipif(GPU, reason="there is a GPU")
-def test_the_benchmark_refuses_a_cpu(capsys, monkeypatch):
-    monkeypatch.undo()
-    with pytest.raises(SystemExit, match="2"):
-        benchmark.main([])
-    assert "--device cpu: the kernels do not run there: no CUDA device" in capsys.readouterr().err

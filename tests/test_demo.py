@@ -31,14 +31,17 @@ def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:
     ]
 
 
-def test_the_table_gives_medians_of_time_and_saving(tmp_path):
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_the_table_gives_medians_of_time_and_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
-    lines = demo.compare(random + ours, tmp_path / "chart.png").splitlines()
-    assert lines[1].split() == ["RAND", "3", "30.00", "800.0", "10.0", "2.000", "500", "–"]
+    lines = demo.compare(random + ours).splitlines()
+    assert cells(lines[2]) == ["RAND", "3", "30.00", "800.0", "10.0", "2.000", "500", "–"]
     expected = ["SSB-DBS-BR", "4", "10.00", "650.0", "10.0", "1.500", "667", "25.0%"]
-    assert lines[2].split() == expected
-    assert (tmp_path / "chart.png").stat().st_size > 0
+    assert cells(lines[3]) == expected
 
 
 class ForkedProgram:
@@ -73,26 +76,22 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     assert printed[0].count("\n$ python ") == 5
     assert "\n$ python train.py -o 'a demo/run' --resume --hparams '@a demo/" in printed[0]
     assert "10 training clips, 2 for validation, 2,008,145 parameters" in printed[0]
-    for path in ("comparison.png", "comparison.txt", "speech/0001.wav", "speech/0001.png"):
+    for path in ("comparison.txt", "speech/0001.wav", "speech/0001.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "run" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
     assert comparison in printed[0]
     assert comparison in printed[1]  # finished runs are not trained again
-    epochs = [line.split()[:2] for line in comparison.splitlines()[1:]]
+    epochs = [cells(line)[:2] for line in comparison.splitlines()[2:]]
     assert epochs == [["RAND", "1"], ["SSB-DBS-BR", "1"]]
     assert [epoch["epoch"] for epoch in metrics(out / "run", "epoch")] == [1, 2]
     heard = read_intelligibility(out / "intelligibility.json")
     assert heard.texts == 1
     assert f"the model                            {heard.word_error_rate:.3f}\n" in printed[1]
-    index = (out / "speech" / "index.csv").read_text(encoding="utf-8").splitlines()
-    spoken = [line.split("|")[2] for line in (out / "unseen" / "metadata.csv").open()]
-    assert index == [
-        "wav,text",
-        *(f"000{i}.wav,{text}".strip() for i, text in enumerate(spoken, 1)),
-    ]
-    trained = (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
-    assert not any(text in trained for text in spoken)
+    [line] = (out / "unseen" / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    text = line.split("|")[2]
+    assert (out / "speech" / "index.csv").read_text("utf-8") == f"wav,text\n0001.wav,{text}\n"
+    assert text not in (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
     assert 'make say TEXT="4,072"' in printed[0]
 
 
@@ -145,4 +144,4 @@ def test_ctrl_c_lets_the_program_save(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     output, errors = process.communicate(timeout=30)
     assert (output, process.returncode) == ("saved\n", 1)
-    assert errors.splitlines()[-1].endswith(f"UserError: stopped at {program}")
+    assert errors.splitlines()[-1].endswith(f"stopped at {program}")

@@ -157,7 +157,7 @@ def test_one_batch_becomes_one_for_each_process(corpus, tmp_path):
     assert "for other processes" in first.output
 
 
-# ---------------------------------------------------------------------------- stopping, going on
+# ---------------------------------------------------------------------------- stopping and resuming
 
 
 def stop_at(step: int) -> None:

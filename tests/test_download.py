@@ -22,7 +22,6 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
         self.ranges = True  # answers Range
-        self.length = True  # says Content-Length
         self.drop_after = None  # bytes of each answer until the connection is cut
         self.statuses = []  # errors to answer first
         self.asked = []  # Range of each request
@@ -48,8 +47,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{last}/{last + 1}")
         else:
             self.send_response(200)
-        if server.length:
-            self.send_header("Content-Length", str(len(server.body) - start))
+        self.send_header("Content-Length", str(len(server.body) - start))
         self.end_headers()
         content = server.body[start:][: server.drop_after]
         self.wfile.write(content)
@@ -74,24 +72,23 @@ def make_archive(tmp_path, more=()):
 @pytest.fixture
 def serve(monkeypatch):
     monkeypatch.setattr(download, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(download, "UNPACKED_BYTES", 1_000_000)
     servers = []
 
-    def start(body):
+    def start(body, expected=None):
+        """A server of `body`, of whose size and hash, or those of `expected`, the recipe is."""
+        expected = body if expected is None else expected
         servers.append(Server(body))
         threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setattr(download, "URL", servers[-1].url)
+        monkeypatch.setattr(download, "ARCHIVE_BYTES", len(expected))
+        monkeypatch.setattr(download, "SHA256", hashlib.sha256(expected).hexdigest())
         return servers[-1]
 
     yield start
     for server in servers:
         server.shutdown()
         server.server_close()
-
-
-def fetch(server, corpus, body=None):
-    """download_corpus, told of the size and hash of `body` (default: of what is served)."""
-    body = server.body if body is None else body
-    sha256 = hashlib.sha256(body).hexdigest()
-    download_corpus(corpus, server.url, len(body), sha256, unpacked_bytes=1_000_000)
 
 
 def assert_whole(corpus, tmp_path):
@@ -107,25 +104,25 @@ def names_in(folder):
 def test_download_verifies_and_unpacks_once(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     corpus = tmp_path / "new folder" / "speech"
-    fetch(server, corpus)
+    download_corpus(corpus)
     assert_whole(corpus, tmp_path)
     assert names_in(corpus.parent) == {"speech", "LJSpeech-1.1.tar.bz2"}
-    fetch(server, corpus)
-    assert "already exists: nothing to download" in capsys.readouterr().out
+    download_corpus(corpus)
+    assert "already exists" in capsys.readouterr().out
     shutil.rmtree(corpus)
-    fetch(server, corpus)  # from the archive, which is still there
+    download_corpus(corpus)  # from the archive, which is still there
     assert_whole(corpus, tmp_path)
-    assert server.asked == [None]
+    assert server.asked == ["bytes=0-"]
 
 
 def test_dropped_connection_resumes(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
     server.drop_after = size // 8  # more drops than TRIES, but each brings something new
-    fetch(server, tmp_path / "data")
+    download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     step = size // 8
-    assert server.asked[:3] == [None, f"bytes={step}-", f"bytes={2 * step}-"]
+    assert server.asked[:3] == ["bytes=0-", f"bytes={step}-", f"bytes={2 * step}-"]
     assert len(server.asked) > download.TRIES
     assert server.sent == size  # no byte twice
     assert "trying again" in capsys.readouterr().err
@@ -135,7 +132,7 @@ def test_server_without_ranges_starts_over(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.ranges = False
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(b"x" * 1000)
-    fetch(server, tmp_path / "data")
+    download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     assert server.asked == ["bytes=1000-"]
 
@@ -143,7 +140,7 @@ def test_server_without_ranges_starts_over(tmp_path, serve):
 def test_connection_that_always_drops_gives_up(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.ranges, server.drop_after = False, 2000
-    message = refusal(fetch, server, tmp_path / "data", error=ConnectionError)
+    message = refusal(download_corpus, tmp_path / "data", error=ConnectionError)
     part = tmp_path / "LJSpeech-1.1.tar.bz2.part"
     assert f"2,000 of {len(server.body):,} bytes are in {part}" in message
     assert part.stat().st_size == 2000
@@ -153,37 +150,37 @@ def test_connection_that_always_drops_gives_up(tmp_path, serve):
 def test_only_server_errors_are_tried_again(tmp_path, serve):
     server = serve(make_archive(tmp_path))
     server.statuses = [503, 429]
-    fetch(server, tmp_path / "data")
+    download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     server.statuses, server.asked = [404], []
-    assert "404" in refusal(fetch, server, tmp_path / "other" / "data")
+    assert "404" in refusal(download_corpus, tmp_path / "other" / "data")
     assert len(server.asked) == 1
 
 
 def test_other_size_is_refused_before_fetching(tmp_path, serve):
     whole = make_archive(tmp_path)
-    server = serve(whole + b"more")
-    message = refusal(fetch, server, tmp_path / "data", whole)
+    server = serve(whole + b"more", whole)
+    message = refusal(download_corpus, tmp_path / "data")
     assert f"{len(server.body):,} bytes, expected {len(whole):,}" in message
     assert names_in(tmp_path) == {"source"}
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(whole[:1000])
-    assert "expected" in refusal(fetch, server, tmp_path / "data", whole)
+    assert "expected" in refusal(download_corpus, tmp_path / "data")
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_wrong_hash_is_refused(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
-    server = serve(changed)
+    server = serve(changed, whole)
     if there:  # as a finished download of an earlier day
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
-    message = refusal(fetch, server, tmp_path / "data", whole)
+    message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
     assert f"expected {hashlib.sha256(whole).hexdigest()}" in message
     assert "LJSpeech-1.1.tar.bz2.broken: delete it" in message
     assert names_in(tmp_path) == {"source", "LJSpeech-1.1.tar.bz2.broken"}
     server.body = whole
-    fetch(server, tmp_path / "data")
+    download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
 
 
@@ -199,8 +196,8 @@ def evil_member(kind):
 
 @pytest.mark.parametrize("kind", ["parent", "folders", "link"])
 def test_archive_cannot_write_outside_its_folder(tmp_path, serve, kind):
-    server = serve(make_archive(tmp_path, [evil_member(kind)]))
-    message = refusal(fetch, server, tmp_path / "data")
+    serve(make_archive(tmp_path, [evil_member(kind)]))
+    message = refusal(download_corpus, tmp_path / "data")
     assert "outside" in message
     assert names_in(tmp_path) == {"source", "LJSpeech-1.1.tar.bz2"}
     assert not list(tmp_path.rglob("escaped.txt"))
@@ -215,7 +212,7 @@ def test_killed_download_resumes(tmp_path, serve):
     (half / "metadata.csv").write_text("half")
     (half / "stray.wav").touch()
     (tmp_path / "data").mkdir()  # an empty folder may be filled
-    fetch(server, tmp_path / "data")
+    download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     assert server.asked == ["bytes=1000-"]
     assert names_in(tmp_path) == {"source", "data", "LJSpeech-1.1.tar.bz2"}
@@ -225,9 +222,9 @@ def test_full_disk_or_other_folder_is_refused_first(tmp_path, serve, monkeypatch
     server = serve(make_archive(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    assert "nothing was changed" in refusal(fetch, server, tmp_path / "mine")
+    assert "nothing was changed" in refusal(download_corpus, tmp_path / "mine")
     assert contents(tmp_path / "mine") == {"thesis.txt": b"years of work"}
     usage = shutil.disk_usage(tmp_path)._replace(free=900_000)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
-    assert "0.00 GB free" in refusal(fetch, server, tmp_path / "data")
+    assert "0.00 GB free" in refusal(download_corpus, tmp_path / "data")
     assert server.asked == []

@@ -45,8 +45,7 @@ def ended(arguments: list, **options) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize(
-    ("program", "moment"),
-    [*((program, 12) for program in PROGRAMS), ("train.py", 500)],
+    ("program", "moment"), [*((program, 12) for program in PROGRAMS), ("train.py", 500)]
 )
 def test_ctrl_c_during_imports_is_one_line(program, moment, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING, encoding="utf-8")

@@ -14,11 +14,11 @@ from helpers import TINY, fork_server, free_port, train_with_others
 from records import MACHINE, write_run
 
 from analysis import fast_path
-from analysis.lengths import synthetic_lengths
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.step_costs import read_costs
 from batching import STRATEGIES
 from benchmarks import epoch
+from corpus.lengths import synthetic_lengths
 from errors import UserError
 from hparams import create_hparams
 
@@ -29,9 +29,6 @@ MODEL = (
 )
 PAPER = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
 FRAMES = np.arange(9, 37)
-
-
-# ---------------------------------------------------------------------------- the sample
 
 
 def test_estimate_is_unbiased_with_its_error():
@@ -88,9 +85,6 @@ def test_batchings_are_named_as_in_the_papers():
         epoch.batching_settings("SSB-DSB", PAPER)
 
 
-# ---------------------------------------------------------------------------- the whole program
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """What is printed, and the file."""
@@ -137,12 +131,12 @@ def test_measured_steps_predict_other_batches(measured):
 
 
 def test_plans_beyond_memory_are_reported(capsys, monkeypatch):
-    def peak_bytes(self, update):
+    def peak_bytes(trainer, clips, update):
         if len(update[0]) > 4:
             raise MemoryError
         return 10**9
 
-    monkeypatch.setattr(epoch.Timer, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(epoch, "step_peak_bytes", peak_bytes)
     options = ["--device", "cpu", "--hparams", MODEL, "--clips", "30", "--batches", "2"]
     epoch.main([*options, "--decoder", "reference", "--batchings", "RAND"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| RAND")]
@@ -179,9 +173,6 @@ def test_processes_measure_together(tmp_path):
 def test_too_few_clips_are_a_message():
     with pytest.raises(SystemExit, match=r"^epoch.py: num_bins=58: .* 1 to 20"):
         epoch.main(["--clips", "20", "--batchings", "ATS", "--decoder", "reference"])
-
-
-# ---------------------------------------------------------------------------- finished runs
 
 
 @pytest.fixture

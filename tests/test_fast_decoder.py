@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import GOLDEN
+from helpers import GOLDEN, assert_same
 from test_model import seeded, tiny_model
 
 import fast_decoder
 import model
 from data_utils import Batch
 from fast_decoder import operations, plain
-from fast_decoder.parity import Problem, relative_errors
+from fast_decoder.parity import EQUAL, Problem, relative_errors
 from hparams import HParams
 from model import Tacotron2, Tacotron2Loss
 
@@ -75,7 +75,7 @@ def errors_by_precision(draws, lengths, precision, run):
     return fast, reference
 
 
-def assert_parity(case, weights=(1.0, 1.0, 1.0)):
+def equals_reference(case, weights=EQUAL):
     expected = case.run(model.teacher_forced, weights)
     actual = case.run(fast_decoder.teacher_forced, weights)
     for name, wanted in expected.items():
@@ -105,7 +105,7 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_every_gradient_matches_the_reference(name, dtype, products):
     """And every output."""
-    assert_parity(problem(SIZES[name], dtype))
+    equals_reference(problem(SIZES[name], dtype))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_every_gradient_matches_the_reference(name, dtype, products):
 )
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_other_sizes_and_dropout_match_the_reference(changes, dtype, products):
-    assert_parity(problem(dtype=dtype, **changes))
+    equals_reference(problem(dtype=dtype, **changes))
 
 
 def test_a_sum_over_many_rows_keeps_its_precision():
@@ -145,7 +145,7 @@ def test_a_sum_over_many_rows_keeps_its_precision():
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)])
 def test_a_loss_of_some_outputs_matches_the_reference(weights):
     """Alignments too: guided-attention losses need their gradient."""
-    assert_parity(problem(dtype=torch.float64), weights)
+    equals_reference(problem(dtype=torch.float64), weights)
 
 
 def assert_golden(decoder):
@@ -236,8 +236,7 @@ def test_autocast_spares_the_hand_written_backward_pass():
 # ---------------------------------------------------------------------------- safety
 
 
-def test_two_forward_passes_before_backward_do_not_interfere():
-    one, two = problem(), problem(((4, 6), (6, 9), (3, 12)))
+def passes_do_not_interfere(one, two):
     two.decoder = one.decoder
     expected = [case.run(fast_decoder.teacher_forced)["grad memory"] for case in (one, two)]
     for first, second in ((0, 1), (1, 0)):
@@ -251,6 +250,10 @@ def test_two_forward_passes_before_backward_do_not_interfere():
         losses[second].backward()
         for memory, wanted in zip(memories, expected, strict=True):
             assert torch.equal(memory.grad, wanted)
+
+
+def test_two_forward_passes_before_backward_do_not_interfere():
+    passes_do_not_interfere(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 
 def test_a_second_backward_pass_is_refused():
@@ -278,9 +281,7 @@ def test_output_changed_before_backward_is_refused():
 
 def test_two_runs_are_bitwise_equal():
     case = problem()
-    one, two = (case.run(fast_decoder.teacher_forced) for _ in range(2))
-    for name, tensor in one.items():
-        assert torch.equal(tensor, two[name]), name
+    assert_same(*(case.run(fast_decoder.teacher_forced) for _ in range(2)))
 
 
 def test_frozen_parameters_get_no_gradient():

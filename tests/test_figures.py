@@ -58,7 +58,7 @@ def test_excerpt_shows_the_first_whole_batches():
         assert 22 <= len(real) < 22 + len(plan[shown - 1])
         stats = padding_stats(LENGTHS, plan)
         title = axes.get_title(loc="left")
-        assert title.startswith(f"{name}: {stats.zero_padding_rate:.0%} padding, {len(plan)} batch")
+        assert title.startswith(f"{name}: ZPR {stats.zero_padding_rate:.1%}, batches: {len(plan)},")
         assert f"{stats.decoder_steps:,.0f} frames" in title
 
 

@@ -24,18 +24,6 @@ from files import (
 LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
 
 
-def test_file_appears_when_it_is_complete(tmp_path):
-    target = tmp_path / "a.txt"
-
-    def write(path):
-        path.write_text("whole")
-        assert not target.exists()
-
-    write_atomically(target, write)
-    assert target.read_text() == "whole"
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_failed_write_leaves_the_old_file(tmp_path, error):
     target = tmp_path / "a.txt"
@@ -144,7 +132,7 @@ def test_lines_are_numbered_and_stripped(tmp_path):
 def test_wide_encodings_get_the_command_to_convert(tmp_path, encoding, name, mark):
     path = tmp_path / "a list.csv"
     path.write_bytes(f"{mark}id|Größe\nid2|b\n".encode(encoding))
-    with pytest.raises(UserError, match=rf"a list.csv: {name} text, expected UTF-8; ") as caught:
+    with pytest.raises(UserError, match=rf"a list.csv: .* \({name} text in line 1\)") as caught:
         numbered_lines(path, "")
     command = re.search("iconv .*", str(caught.value))[0]
     assert f"-f {name} -t UTF-8 {shlex.quote(str(path))} >" in command

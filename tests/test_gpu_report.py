@@ -109,15 +109,17 @@ exit 0
 """
 
 
-def run_script(tmp_path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def run_script(tmp_path, *arguments: str, fails: int = 0, **environment: str) -> str:
+    """What it says on standard error."""
     stand_in = tmp_path / "python"
     stand_in.write_text(STAND_IN, encoding="utf-8")
     stand_in.chmod(0o755)
-    environment = {"PYTHON": "./python", "REAL_PYTHON": sys.executable} | environment
-    command = [str(SCRIPT), *arguments]
-    return subprocess.run(
-        command, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True
+    environment = {"PYTHON": "./python", "REAL_PYTHON": sys.executable, **os.environ, **environment}
+    run = subprocess.run(
+        [str(SCRIPT), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
+    assert run.returncode == fails, run.stderr
+    return run.stderr
 
 
 def statuses_of(out: Path) -> dict[tuple[str, str], str]:
@@ -126,12 +128,10 @@ def statuses_of(out: Path) -> dict[tuple[str, str], str]:
 
 def test_a_failure_stops_no_other_part(tmp_path):
     """And a later call, on another machine, adds to the report."""
-    result = run_script(tmp_path, "1", "out", FAILS="benchmarks/kernels.py")
-    assert result.returncode == 0, result.stderr
+    run_script(tmp_path, "1", "out", FAILS="benchmarks/kernels.py")
     assert "no memory" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     elsewhere = Path(shutil.copytree(tmp_path / "out", tmp_path / "elsewhere"))
-    result = run_script(tmp_path, "training", "elsewhere")
-    assert result.returncode == 0, result.stderr
+    run_script(tmp_path, "training", "elsewhere")
     assert list(statuses_of(elsewhere).items()) == [
         (("1", "environment"), "ok"),
         (("1", "tests_gpu"), "ok"),
@@ -139,15 +139,13 @@ def test_a_failure_stops_no_other_part(tmp_path):
         (("training", "environment"), "ok"),
         (("training", "epoch"), "ok"),
     ]
-    result = run_script(tmp_path, "--cpu-dry-run", "1", "elsewhere")
-    assert result.returncode == 2
-    assert "has the report of a GPU, expected one of a dry run" in result.stderr
+    refused = run_script(tmp_path, "--cpu-dry-run", "1", "elsewhere", fails=2)
+    assert "has the report of a GPU, expected one of a dry run" in refused
 
 
 def test_what_takes_too_long_is_stopped(tmp_path):
     """And parts that no time is left for say so."""
-    result = run_script(tmp_path, "2", "out", BUDGET="2", SLOW="benchmarks/decoder.py")
-    assert result.returncode == 0, result.stderr
+    run_script(tmp_path, "2", "out", BUDGET="2", SLOW="benchmarks/decoder.py")
     statuses = statuses_of(tmp_path / "out")
     assert statuses.pop(("2", "environment")) == "ok"
     assert re.fullmatch(r"stopped after \d+ s", statuses.pop(("2", "decoder_bf16")))
@@ -158,14 +156,10 @@ def test_what_takes_too_long_is_stopped(tmp_path):
 
 
 def test_without_a_gpu_nothing_is_written(tmp_path):
-    result = run_script(tmp_path, "all", "out", GPU_THERE="1")
-    assert result.returncode == 1
-    assert "no torch with a GPU" in result.stderr
+    assert "no torch with a GPU" in run_script(tmp_path, "all", "out", fails=1, GPU_THERE="1")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("arguments", [(), ("4",), ("1", "--quick"), ("1", "out", "more")])
 def test_wrong_arguments_get_the_usage(arguments, tmp_path):
-    result = run_script(tmp_path, *arguments)
-    assert result.returncode == 2
-    assert "benchmarks/gpu_report.sh 1 [OUT_DIR]" in result.stderr
+    assert "gpu_report.sh 1 [OUT_DIR]" in run_script(tmp_path, *arguments, fails=2)

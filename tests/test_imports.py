@@ -12,10 +12,11 @@ from helpers import ROOT
 
 # From bottom to top. A module imports from the layers below its own and from its own package.
 LAYERS = [
-    "batching cuda_capture environment errors layers machine pictures progress version",
-    "alignment files printing text",
+    "batching cuda_capture environment errors machine pictures progress tables version",
+    "files printing text",
     "clip_table hparams",
-    "audio model",
+    "audio layers",
+    "alignment model",
     "captured_steps data_utils fast_decoder",
     "corpus training",
     "speaking",
@@ -140,3 +141,25 @@ def lines(path: Path) -> int:
 def test_train_and_readme_are_read_in_one_sitting():
     assert lines(ROOT / "train.py") < 350
     assert lines(ROOT / "README.md") <= 150
+
+
+@pytest.mark.parametrize(
+    ("folders", "most"),
+    [
+        ("training", 2_600),
+        ("analysis scripts benchmarks", 5_000),
+        ("tests", 14_500),
+        (". analysis benchmarks corpus fast_decoder scripts text training", 15_000),
+    ],
+)
+def test_the_house_stays_small(folders, most):
+    """Lines of Python: what one person can maintain. Whoever adds takes away."""
+    paths = [path for folder in folders.split() for path in (ROOT / folder).glob("*.py")]
+    assert sum(map(lines, paths)) <= most
+    assert folders != "training" or len(paths) <= 11  # and __init__.py
+
+
+def test_no_file_is_too_long_to_read():
+    files = [*PATHS, *(ROOT / "tests").glob("*.py")]
+    long = {path.relative_to(ROOT).as_posix() for path in files if lines(path) > 600}
+    assert long <= {"batching.py", "fast_decoder/kernels.py"}

@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 
-from layers import (
-    Attention,
-    BatchNorm,
-    draw_keep_mask,
-    dropout,
-    packing,
-    padding_mask,
-)
+from hparams import create_hparams
+from layers import Attention, BatchNorm, draw_keep_mask, dropout, packing, padding_mask
 
 CPU = torch.device("cpu")
 
@@ -125,7 +119,12 @@ def test_location_gradient_can_be_switched_off():
     found = []
     for location_gradient in (True, False):
         torch.manual_seed(0)
-        attention = Attention(5, 6, 4, 3, 7, location_gradient)
+        h = create_hparams(
+            "attention_rnn_dim=5,encoder_embedding_dim=6,attention_dim=4,"
+            "attention_location_n_filters=3,attention_location_kernel_size=7,"
+            f"attention_location_gradient={location_gradient}"
+        )
+        attention = Attention(h)
         memory, past = torch.randn(3, 9, 6), torch.rand(3, 2, 9, requires_grad=True)
         query = torch.randn(3, 5, requires_grad=True)
         mask = padding_mask(torch.tensor([9, 4, 1]), 9, CPU)

@@ -139,9 +139,6 @@ def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, cap
     assert "Traceback" not in capfd.readouterr().err
 
 
-# ---------------------------------------------------------------------------- other files
-
-
 def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same
+from helpers import assert_same, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,24 +13,16 @@ from batching import STRATEGIES, plan_epoch
 from clip_table import Clip, ClipTable
 from data_utils import synthetic_batch
 from errors import UserError
-from hparams import HParams, create_hparams
+from hparams import create_hparams
 from training.memory_check import check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer
 
 CPU = torch.device("cpu")
-SMALL = (
-    "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
-    "prenet_dim=8,attention_dim=8,attention_location_n_filters=2,postnet_embedding_dim=8,"
-    "n_mel_channels=4,batch_size=3"
-)
 corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)
 
 
 def devices() -> list[torch.device]:
     return [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
-
-
-# ---------------------------------------------------------------------------- which batches
 
 
 @settings(deadline=None, max_examples=150)
@@ -48,14 +40,12 @@ def test_no_batch_of_any_plan_costs_more(
 ):
     """Neither in padded frames, nor clips, nor frames, nor symbols of one clip."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
-    capacity = int(capacity * frames.max()) if capacity and dynamic else None
-    hparams = create_hparams(f"batch_size={batch_size},dynamic_batch_size={dynamic}")
-    hparams = HParams(**vars(hparams) | {"batch_capacity": capacity})
-    shapes = worst_case_shapes(frames, symbols, hparams)
+    capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
+    shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
     most_clips = max(clips for clips, _, _ in shapes)
     most_frames = max(clips * length for clips, length, _ in shapes)
     widest = {clips: text for clips, _, text in shapes}[most_clips]
-    limit = (capacity or batch_size * frames.max()) if dynamic else np.inf
+    limit = capacity or np.inf
     for clips, length, _ in shapes:
         assert clips * length <= limit  # nothing that could not be trained is asked for
         assert clips <= len(frames)
@@ -85,10 +75,8 @@ def test_worst_cases_by_hand():
     """200 frames hold the five clips of 10, and no more than five in all if one of 40 is there.
     150 frames hold one clip of 100, but three of 50."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
-    hparams = create_hparams("batch_size=2,dynamic_batch_size=True")
-    assert worst_case_shapes(frames, symbols, hparams) == [(2, 100, 50), (5, 40, 9)]
-    hparams = create_hparams("batch_size=2,dynamic_batch_size=True,batch_capacity=150")
-    assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], hparams)[0] == (3, 50, 9)
+    assert worst_case_shapes(frames, symbols, 2, 200) == [(2, 100, 50), (5, 40, 9)]
+    assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
 
 
 # ---------------------------------------------------------------------------- no trace
@@ -107,7 +95,7 @@ class WatchedTrainer(Trainer):
     """A small model; `act(kind, batch)` is called before each step."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
-        super().__init__(create_hparams(f"{SMALL},{text}"), device)
+        super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
         self.batches: list[tuple] = []
         self.act = act
         self.model.register_forward_pre_hook(self._watch)
@@ -125,34 +113,29 @@ class WatchedTrainer(Trainer):
         return [(tuple(batch.mel.shape), tuple(batch.text.shape)) for batch in of_kind]
 
 
+def state_of(trainer: Trainer) -> dict:
+    """All that the check could change."""
+    model, on_gpu = trainer.model, trainer.device.type == "cuda"
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    state = {"model": dict(model.state_dict()), "gradients": gradients, "mode": model.training}
+    state["random"] = [torch.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None]
+    return copy.deepcopy(state)
+
+
 @pytest.mark.parametrize("device", devices(), ids=str)
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_memory_check_leaves_no_trace(device, with_gradients):
     trainer = WatchedTrainer(device=device)
-    model, gradients = trainer.model, {}
-    if with_gradients:
-        for name, parameter in model.named_parameters():
-            parameter.grad = torch.randn_like(parameter)
-            gradients[name] = parameter.grad.clone()
-    before = copy.deepcopy(dict(model.state_dict()))
-    generator_before = torch.get_rng_state()
-    device_before = torch.cuda.get_rng_state() if device.type == "cuda" else None
+    for parameter in trainer.model.parameters() if with_gradients else ():
+        parameter.grad = torch.randn_like(parameter)
+    before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
     assert trainer.shapes("training") == [((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     assert trainer.shapes("validation") == [((3, 4, 12), (3, 7))]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
     assert (peak > 0) == (device.type == "cuda")
-    assert model.training
-    assert_same(dict(model.state_dict()), before)
-    assert torch.equal(torch.get_rng_state(), generator_before)
-    if device_before is not None:
-        assert torch.equal(torch.cuda.get_rng_state(), device_before)
-    for name, parameter in model.named_parameters():
-        if with_gradients:
-            assert torch.equal(parameter.grad, gradients[name])
-        else:
-            assert parameter.grad is None
+    assert_same(state_of(trainer), before)
 
 
 @pytest.mark.parametrize(
@@ -168,17 +151,11 @@ def test_out_of_memory_leaves_no_trace_either(error):
         raise error
 
     trainer = WatchedTrainer(act=fail)
-    before, random = copy.deepcopy(dict(trainer.model.state_dict())), torch.get_rng_state()
+    before = state_of(trainer)
     with pytest.raises(UserError, match="not even one clip of 20 frames") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
     assert "not even one clip of 12 frames" in str(refusal.value)  # of the validation's
-    assert_same(dict(trainer.model.state_dict()), before)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert trainer.model.training
-    assert all(parameter.grad is None for parameter in trainer.model.parameters())
-
-
-# ---------------------------------------------------------------------------- the advice
+    assert_same(state_of(trainer), before)
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:

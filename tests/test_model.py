@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import GOLDEN
 
-from data_utils import Batch, TextMelCollate
+from data_utils import Batch, collate
 from hparams import HParams
 from model import DropoutMasks, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
 
@@ -71,7 +71,7 @@ def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float
         )
         for symbols, frames in lengths
     ]
-    batch = TextMelCollate(r)(items)
+    batch = collate(items, r)
     return dataclasses.replace(batch, mel=batch.mel.to(dtype), gate=batch.gate.to(dtype))
 
 

@@ -314,9 +314,6 @@ def test_missing_clip_advises_new_clips(corpus, tmp_path, capsys):
     assert len((out / "lengths.csv").read_text().splitlines()) == 14
 
 
-# ---------------------------------------------------------------------------- two in a folder
-
-
 def train_on_when_told(path: Path) -> None:
     act_at(train, "log_epoch", lambda: wait_for(path))
 

@@ -37,9 +37,6 @@ from training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-# ---------------------------------------------------------------------------- checkpoints kept
-
-
 def test_newest_checkpoints_and_the_best_are_kept(corpus, tmp_path, monkeypatch):
     """iters_per_checkpoint=3, validation after epochs 1, 2, 3; the second is made the best."""
     saved = []
@@ -89,7 +86,7 @@ def test_run_line_records_settings_and_machine(corpus, whole):
 def test_resume_command_names_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
-    of_one = Run(OutputFolder(output, logs), *[None] * 6, trainer=trainer)
+    of_one = Run(OutputFolder(output, logs), *[None] * 4, trainer=trainer)
     python, script, *arguments = shlex.split(of_one.resume_command)
     assert (python, script) == ("python", "train.py")
     args = train.parse_arguments(arguments)
@@ -230,9 +227,6 @@ def test_output_folder_that_is_a_file_is_refused(more, out, corpus, tmp_path, ca
     assert f"{tmp_path}/file: not a folder; choose another -o" in message
     assert "gone.txt" not in message
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# ---------------------------------------------------------------------------- faults of the recipe
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, OSError, RuntimeError, TypeError])

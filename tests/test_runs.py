@@ -1,6 +1,7 @@
 """The reader of run folders: what is read, refused, left out and put into one row."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -28,17 +29,6 @@ RUN = run_line("epochs=1", corpus=CORPUS_OF_ONE)
 EPOCH, VALIDATION = epoch_line(1), validation_line(1)
 
 
-def reason(folder, lines):
-    """Why a run of one epoch is left out."""
-    with pytest.raises(UserError) as caught:
-        read_runs([write_lines(folder, lines)])
-    return str(caught.value).removeprefix("no finished run:\n")
-
-
-def without(line, name):
-    return {key: value for key, value in line.items() if key != name}
-
-
 # ---------------------------------------------------------------------------- one run
 
 
@@ -61,28 +51,21 @@ def test_epochs_have_validations_hours_and_updates(tmp_path):
     ("lines", "message"),
     [
         ([RUN, '{"kind": "epo', EPOCH], ":2: not JSON: "),
-        ([RUN, "[1]"], "TypeError"),
         ([RUN, {"epoch": 1}], "KeyError('kind')"),
-        ([RUN, {"kind": "x"}], "KeyError('x')"),
         ([RUN, EPOCH | {"minutes": float("nan")}], "['minutes']: expected a finite number"),
-        ([RUN, EPOCH | {"minutes": "x"}], "'x'"),
-        ([RUN, EPOCH | {"minutes": int(400 * "9")}], "OverflowError"),
-        ([RUN, without(EPOCH, "minutes")], "['minutes']: expected a finite number"),
+        ([RUN, {"kind": "epoch", "epoch": 1}], "expected a finite number"),
         ([RUN | {"time": "then"}, EPOCH], "then"),
-        ([RUN | {"corpus": {}}, EPOCH], "KeyError('training_clips')"),
         ([RUN | {"hparams": {"batch_size": 0}}, EPOCH], "hyper-parameters refused"),
         ([EPOCH], "expected the settings, then every epoch once and in order"),
         ([RUN, epoch_line(3)], "every epoch once"),
-        ([RUN, EPOCH, EPOCH], "every epoch once"),
         ([RUN, EPOCH, VALIDATION, VALIDATION], "every epoch once"),
     ],
 )
 def test_a_bad_line_is_refused(tmp_path, lines, message):
     (tmp_path / "lengths.csv").write_text("id,frames\na,100\n")
-    problem = reason(tmp_path, lines)
-    assert message in problem
-    assert problem.startswith(f"{tmp_path}: ")
-    assert len(problem) < 900
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        read_runs([write_lines(tmp_path, lines)])
+    assert str(caught.value).startswith(f"no finished run:\n{tmp_path}: ")
 
 
 def test_an_incomplete_last_line_is_ignored(tmp_path):
@@ -130,9 +113,7 @@ def in_file(name, text):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (in_metrics(lambda lines: [*lines[:4], '{"kind"', *lines[5:]]), "metrics.jsonl:5: "),
         (in_metrics(lambda lines: lines[:-3]), "unfinished, 10 of 12 epochs"),
-        (in_metrics(lambda lines: lines[:1] + lines[4:]), "every epoch once and in order"),
         (in_metrics(lambda lines: [*lines, lines[-1]]), "every epoch once and in order"),
         (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: no such file"),
         (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: 1 of 1 lines refused"),
@@ -196,13 +177,9 @@ def test_bare_name_compares_with_most_others(tmp_path):
 
 
 def test_papers_setting_has_the_bare_name(tmp_path):
-    """And rows that are alike give no warning."""
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
-    write_run(tmp_path / "alike" / "a", "RAND")
-    write_run(tmp_path / "alike" / "b", "SSB-DBS-BR", seed=1)
-    assert comparison_warnings(read_runs([tmp_path / "alike"])) == []
 
 
 @pytest.mark.parametrize(
@@ -217,6 +194,8 @@ def test_papers_setting_has_the_bare_name(tmp_path):
 def test_runs_that_are_not_alike_are_warned_of(tmp_path, change, what):
     """Those that differ in software alone are compared all the same."""
     write_run(tmp_path / "a", "RAND")
+    write_run(tmp_path / "c", "SSB-DBS-BR", seed=1)
+    assert comparison_warnings(read_runs([tmp_path])) == []
     write_run(tmp_path / "b", "SB", **change)
     runs = read_runs([tmp_path])
     warning = comparison_warnings(runs)[0]
@@ -244,15 +223,13 @@ def test_what_changed_when_resumed_is_named(tmp_path):
 AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,load_mel_from_disk=True,num_workers=7"
 
 
-def test_the_papers_settings_are_no_deviation(tmp_path):
-    lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
-    options = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
-    write_run(tmp_path / "a", "SSB-BR", epochs=222, **options)
-    assert deviations(read_runs([tmp_path])) == []
-
-
 def test_whatever_is_not_the_papers_is_a_deviation(tmp_path):
     """A strategy that the paper does not have may have any parameter."""
+    lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
+    same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
+    write_run(tmp_path / "same", "SSB-BR", epochs=222, **same)
+    assert deviations(read_runs([tmp_path / "same"])) == []
+    tmp_path /= "others"
     options = f"{AS_PAPER},prenet_dim=64"
     write_run(tmp_path / "a", "SSB", overrides=f"{options},precision=bf16")
     write_run(tmp_path / "b", "BKT", overrides=f"{options},bucket_size=96")

@@ -1,4 +1,4 @@
-"""scripts/say.py and `make say`: numbers spoken with the demo's model."""
+"""`make say` and `make page`: numbers spoken with the demo's model."""
 
 import os
 import shutil
@@ -6,30 +6,28 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import soundfile
 from helpers import ROOT
 from matplotlib.figure import Figure
 
 import speaking
-from scripts import say
+import synthesize
+from errors import UserError
+
+CHECKPOINT = Path("demo", "run", "best.pt")
 
 
-def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeypatch, capsys):
+def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeypatch, capsys):
     sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
     monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
     monkeypatch.setattr(speaking, "griffin_lim", sound)
-    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "said")]
+    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path), "--numbers"]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
-    base, sounds = tmp_path / "said" / "four-thousand-seventy-two", []
+    sounds = []
     for text in ("4,072", "four thousand AND seventy-two"):
-        say.main([text, *arguments])
-        sounds.append(base.with_suffix(".wav").read_bytes())
-        printed = capsys.readouterr().out
-        assert "warning: no stop within 3 steps" in printed
-        assert f"Four thousand seventy two.  0.03 s\nsound      {base}.wav\n" in printed
+        synthesize.main(["--text", text, *arguments])
+        sounds.append((tmp_path / "0001.wav").read_bytes())
+        assert " s  Four thousand seventy two.\n" in capsys.readouterr().out
     assert sounds[0] == sounds[1]
-    assert soundfile.info(str(base.with_suffix(".wav"))).frames == 3 * 256
-    assert base.with_suffix(".png").stat().st_size > 0
 
 
 @pytest.mark.parametrize(
@@ -38,14 +36,13 @@ def test_digits_and_words_make_the_same_files(checkpoint_path, tmp_path, monkeyp
         ("", "this model speaks only numbers"),
         ("hello", "it does not know hello"),
         ("0", "expected a number from 1 to 999,999"),
-        ("seven", "best.pt: no such checkpoint"),
     ],
 )
-def test_a_bad_text_is_refused_in_one_line(text, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=f"^say.py: .*{message}"):
-        say.main([text])
-    assert list(tmp_path.iterdir()) == []
+def test_what_is_no_number_is_refused(text, message, checkpoint_path, tmp_path):
+    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "out"), "--numbers"]
+    with pytest.raises(UserError, match=message):
+        synthesize.main([*arguments, "--text", text])
+    assert not (tmp_path / "out").exists()
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -62,20 +59,15 @@ def test_make_passes_on_what_is_typed(tmp_path):
     for target in ("say", "page"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
-        assert refused.stdout == f"{say.CHECKPOINT}: no such checkpoint; run make demo first\n"
+        assert refused.stdout == f"{CHECKPOINT}: no such checkpoint; run make demo first\n"
     python = tmp_path / ".venv" / "bin" / "python"
-    for path in (tmp_path / say.CHECKPOINT, python, tmp_path / ".venv" / "installed"):
+    for path in (tmp_path / CHECKPOINT, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     python.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
     python.chmod(0o755)
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
-    assert make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines() == [
-        "[scripts/say.py]",
-        "[--]",
-        '[it\'s "4,072"  `id` $HOME]',  # make's own signs are make's
-    ]
-    assert make(tmp_path, "say").stdout.endswith("[--]\n[]\n")
-    assert make(tmp_path, "page").stdout.splitlines()[1:5] == [
-        "[scripts/page.py]", "[--checkpoint]", f"[{say.CHECKPOINT}]", "[--numbers]",
-    ]  # fmt: skip
+    said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
+    assert said[:4] == ["[synthesize.py]", "[--checkpoint]", f"[{CHECKPOINT}]", "[--numbers]"]
+    assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
+    assert make(tmp_path, "page").stdout.splitlines()[1:] == ["[scripts/page.py]", *said[1:6]]

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import TINY
-from test_decoder_kernels import language_patched_once, tf32_as_before  # noqa: F401 (used here)
+from helpers import tiny
+from test_decoder_kernels import language_patched_once  # noqa: F401 (used here)
 from test_model import MELS, tiny_batch
 
 import fast_decoder
@@ -28,13 +28,12 @@ pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 IN_A_PROCESS = self_check.check_in_process
-SETTINGS = TINY | {"decoder": "fast", "n_mel_channels": MELS}
-HPARAMS = create_hparams(",".join(f"{name}={value}" for name, value in SETTINGS.items()))
+HPARAMS = create_hparams(tiny(decoder="fast", n_mel_channels=MELS))
 RIGHT, WRONG = (True, "mel: 1e-7"), (False, "grad memory: 1")
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
 interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +80,6 @@ def check(hparams=HPARAMS, autocast=None):
 
 def is_plain(decoder):
     return getattr(decoder, "keywords", None) == {"loops_for": fast_decoder.plain_loops}
-
-
-# ---------------------------------------------------------------------------- what is found
 
 
 @interpreted
@@ -221,8 +217,8 @@ def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
 
 WITHOUT_ADDRESS = """
 from fast_decoder import graphs, self_check
-entries = graphs.Graphs._attention_entries
-graphs.Graphs._attention_entries = lambda self, buffers: entries(self, buffers) | {"GATES": None}
+entries = graphs.Graphs._entries
+graphs.Graphs._entries = lambda self, buffers: entries(self, buffers) | {"GATES": None}
 self_check.main()
 """
 
@@ -236,9 +232,6 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
     assert answer.mode == "plain"
     assert "illegal memory access" in answer.found[-1]
     assert torch.ones(2, device="cuda").sum().item() == 2
-
-
-# ---------------------------------------------------------------------------- what is tried
 
 
 @pytest.mark.parametrize("second", [RIGHT, WRONG])

@@ -1,16 +1,16 @@
 """Set-up: which clips a start opens, what several processes do of it, and the batches."""
 
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import soundfile
-import torch.distributed as dist
-from helpers import fork_server
 
 import data_utils
 from clip_table import Clip, ClipTable
@@ -115,100 +115,82 @@ def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsy
 PROCESS_TIMEOUT = 2  # seconds, for them to wait for each other
 
 
-def in_two_processes(action, *arguments) -> list:
-    """What `action(processes, *arguments)` gives in each of two processes of one machine."""
-    context = fork_server()
-    queue, store = (
-        context.Queue(),
-        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
-    )
-    started = [
-        context.Process(target=_join_and_act, args=(rank, store.port, queue, action, arguments))
-        for rank in range(2)
-    ]
-    for process in started:
-        process.start()
-    found = dict(queue.get(timeout=60) for _ in started)
-    for process in started:
-        process.join(60)
-    return [found[rank] for rank in range(2)]
+class Pair(Processes):
+    """One of two processes of a machine, which here are threads."""
+
+    meeting = threading.Barrier(2, timeout=PROCESS_TIMEOUT)
+    values: ClassVar[list] = [None, None]
+
+    def gather(self, value):
+        self.values[self.rank] = value
+        self.meeting.wait()
+        found = list(self.values)
+        self.meeting.wait()
+        return found
 
 
-def _join_and_act(rank, port, queue, action, arguments):
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    timeout = timedelta(seconds=PROCESS_TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
-    try:
-        queue.put((rank, action(Processes(rank, 2, local_rank=rank), *arguments)))
-    except UserError as error:
-        queue.put((rank, (type(error), str(error))))
-    dist.destroy_process_group()
+def in_two_processes(action) -> list:
+    """What `action(processes)` gives in each of two, or the UserError that it raises."""
+
+    def act(rank):
+        try:
+            return action(Pair(rank, 2, local_rank=rank))
+        except UserError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(act, range(2)))
 
 
-def read_and_count(processes, hparams, new_run):
-    opened, original = [], data_utils.read_checked
-
-    def counted(path, hparams):
-        opened.append(Path(path).stem)
-        return original(path, hparams)
-
-    data_utils.read_checked = counted
-    lists = read_clips(hparams, processes, new_run=new_run)
-    return sorted(opened), [list(clips) for clips in lists]
+def read_in_two(lists) -> list:
+    return in_two_processes(lambda processes: read_clips(lists, processes, new_run=True))
 
 
 @pytest.mark.parametrize("has_table", [True, False])
-def test_one_process_of_a_machine_checks_clips(has_table, lists, tmp_path):
+def test_one_process_of_a_machine_checks_clips(has_table, lists, tmp_path, opened):
     """Where no table can be written, each process does."""
     for name in () if has_table else ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
-    (first, clips), (second, same_clips) = in_two_processes(read_and_count, lists, True)
-    assert (first, second) == (ALL, [] if has_table else ALL)
-    assert clips == same_clips
+    first, second = read_in_two(lists)
+    assert sorted(opened) == sorted([(name, True) for name in ALL] * (1 if has_table else 2))
+    assert [list(clips) for clips in first] == [list(clips) for clips in second]
 
 
-def read_and_not_write(processes, hparams, new_run):
-    data_utils.write_table = refuse_to_write
-    return read_and_count(processes, hparams, new_run)
+def test_outdated_table_is_used_by_no_process(lists, tmp_path, opened, monkeypatch):
+    def refuse(*_):
+        raise OSError("Read-only file system")
 
-
-def refuse_to_write(table, key):
-    raise OSError("Read-only file system")
-
-
-def test_outdated_table_is_used_by_no_process(lists, tmp_path):
     read_clips(lists, new_run=True)
+    opened.clear()
     write_sound(tmp_path / "val-b.wav", length=6000)
-    (first, clips), (second, same_clips) = in_two_processes(read_and_not_write, lists, True)
-    assert (first, second) == (["val-b"], ["val-b"])
-    assert clips == same_clips
-    assert clips[1][1].num_frames == 1 + 6000 // 256
+    monkeypatch.setattr(data_utils, "write_table", refuse)
+    for _, validation in read_in_two(lists):
+        assert validation[1].num_frames == 1 + 6000 // 256
+    assert opened == [("val-b", True)] * 2
 
 
 def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):
     write_sound(tmp_path / "val-b.wav", np.nan)
-    first, second = in_two_processes(read_and_count, lists, True)
-    assert first[0] is UserError
-    assert f"{lists.validation_files}:2: " in first[1]
-    assert second[0] is SaidElsewhere
+    first, second = read_in_two(lists)
+    assert f"{lists.validation_files}:2: " in str(first)
+    assert isinstance(second, SaidElsewhere)
 
 
-def work_longer_than_the_timeout(processes):
-    def work():
+def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
+    for name in ("SECONDS_BETWEEN_SIGNS", "SECONDS_BETWEEN_LINES"):
+        monkeypatch.setattr(processes_module, name, 0.1)
+
+    def work(processes):
         time.sleep(1.2 * PROCESS_TIMEOUT * processes.rank)
         return processes.rank
 
-    processes_module.SECONDS_BETWEEN_SIGNS = processes_module.SECONDS_BETWEEN_LINES = 0.1
-    printed = []
-    processes_module.print = lambda text, flush: printed.append(text)
-    return processes.all_or_none_however_long(work, "count"), printed
-
-
-def test_processes_wait_long_for_one_that_works():
-    (rank, printed), (other_rank, nothing) = in_two_processes(work_longer_than_the_timeout)
-    assert (rank, other_rank) == (0, 1)
-    assert printed[0].startswith("waiting for 1 other processes, which count: ")
-    assert nothing == []
+    found = in_two_processes(
+        lambda processes: processes.all_or_none_however_long(lambda: work(processes), "count")
+    )
+    assert found == [0, 1]
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > 5
+    assert all(line.startswith("waiting for 1 other processes, which count: ") for line in printed)
 
 
 # ---------------------------------------------------------------------------- batches

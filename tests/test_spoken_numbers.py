@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus.spoken_numbers import (
-    GRAMMAR,
-    WORDS,
-    draw_numbers,
-    in_words,
-    sentence_of,
-)
+from corpus.spoken_numbers import GRAMMAR, WORDS, draw_numbers, in_words, sentence_of
 from errors import UserError
 
 NUMBERS = st.one_of(st.integers(1, 999_999), st.integers(1, 2000))

@@ -19,9 +19,6 @@ from training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-# ---------------------------------------------------------------------------- killed
-
-
 @pytest.mark.parametrize(
     ("moment", "workers"),
     [

@@ -4,11 +4,14 @@ import json
 import os
 import threading
 import time
+from dataclasses import asdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from analysis.survey import Surveyor
+from analysis.transcription import Intelligibility
 from batching import plan_epoch
 from corpus.spoken_numbers import WEIGHTS
 from hparams import create_hparams
@@ -42,27 +45,25 @@ def test_the_ten_rows_pad_in_the_papers_order(surveyor):
     assert rates[0] - rates[-1] < 0.02
 
 
-def test_equal_updates_are_those_of_rand(surveyor, monkeypatch):
-    monkeypatch.setattr(study, "PLANNED", 3)
-    size = study.size_of_equal_updates(surveyor, 16)
-    assert 4 < size < 16
+def test_experiments_are_ten_noises_and_follow_ups(surveyor, experiments):
+    """One of the batch sizes makes as many updates as RAND."""
+    by_name = {experiment.name: experiment for experiment in experiments}
+    assert len(by_name) == len(experiments) == 18
+    assert [*by_name][:10] == study.TEN
+    assert {"rand_batch_4", "rand_batch_8", "ssb_dbs_br_batch_4", "ssb_dbs_br_batch_8"} <= {
+        *by_name
+    }
+    assert sum(experiment.all_seeds for experiment in experiments) == 4
+    exponential = [create_hparams(x.overrides) for name, x in by_name.items() if "exp" in name]
+    assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
+    recommended, default = (h.local_randomization_factor for h in exponential)
+    assert default == 0.1 > recommended > 0.01
+    assert by_name["ssb_dbs_br_random_epochs"].overrides == "random_epochs=2"
+    sizes = {int(name.split("_")[-1]) for name in by_name if name.startswith("ssb_dbs_br_batch")}
+    [size] = sizes - {4, 8}
     options = {"dynamic_batch_size": True, "seed": 5}
     batches = len(plan_epoch(surveyor.lengths, size, "semi_sorted", **options))
     assert batches == pytest.approx(60, rel=0.06)  # 950 / 16
-
-
-def test_experiments_are_ten_noises_and_follow_ups(experiments):
-    names = [experiment.name for experiment in experiments]
-    assert len(set(names)) == len(names) == 18
-    assert names[:10] == study.TEN
-    assert {"rand_batch_4", "rand_batch_8", "ssb_dbs_br_batch_4", "ssb_dbs_br_batch_8"} <= {*names}
-    by_name = {experiment.name: experiment for experiment in experiments}
-    assert sum(experiment.all_seeds for experiment in experiments) == 4
-    exponential = [create_hparams(by_name[n].overrides) for n in names if "exp" in n]
-    assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
-    default, recommended = sorted(h.local_randomization_factor for h in exponential)[::-1]
-    assert default == 0.1 > recommended > 0.01
-    assert by_name["ssb_dbs_br_random_epochs"].overrides == "random_epochs=2"
 
 
 def test_follow_ups_come_last_of_each_seed(experiments):
@@ -75,15 +76,6 @@ def test_follow_ups_come_last_of_each_seed(experiments):
 
 
 # ---------------------------------------------------------------------------- running
-
-
-def intelligibility(epochs):
-    return json.dumps(
-        {
-            "word_error_rate": 0.25, "recordings": 0.1, "recordings_after_griffin_lim": 0.1,
-            "texts": 1, "checkpoint": "checkpoint_9.pt", "epochs": epochs, "transcripts": [],
-        }
-    )  # fmt: skip
 
 
 JOBS = [(study.Experiment(name, "rand"), 1) for name in ("a", "b", "c")]
@@ -100,7 +92,8 @@ def make_study(tmp_path, monkeypatch):
 
         def execute(command, log, environment=None):
             if environment is None:
-                shell = f"echo '{intelligibility(epochs)}' >{command[-1]}"
+                transcribed = Intelligibility(0.25, 0.1, 0.1, 1, "checkpoint_9.pt", epochs, [])
+                shell = f"echo '{json.dumps(asdict(transcribed))}' >{command[3]}"
             else:
                 folder, shell = tmp_path / environment["NAME"] / "seed_1", train
                 folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +125,8 @@ def test_all_runs_are_trained_and_transcribed(make_study, capsys):
 def test_a_failing_run_stops_no_other(make_study, capsys):
     made = make_study(train='[ "$NAME" != b ] || exit 3')
     made.run(side_by_side=1)
-    assert [made.is_done(*job) for job in JOBS] == [True, False, True]
+    transcribed = [(made.folder(*job) / "intelligibility.json").exists() for job in JOBS]
+    assert transcribed == [True, False, True]
     [problem] = made.failed
     assert problem.startswith("b, seed 1: training ended with status 3, see ")
     assert problem in capsys.readouterr().out
@@ -155,15 +149,14 @@ def test_stop_saves_and_starts_nothing_more(make_study):
     assert made.failed == []
 
 
-def test_another_corpus_than_the_demos_is_refused(tmp_path):
+def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXTRA", "")
+    monkeypatch.setenv("CORPUS", str(tmp_path))
     with pytest.raises(study.UserError, match="leave CORPUS unset to have one made"):
-        study.record_unseen(tmp_path, tmp_path, 3)
+        study.run_study(tmp_path, 1, 3)
 
 
 def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
-    def held(_folder):
-        raise BlockingIOError
-
-    monkeypatch.setattr(study, "lock", held)
+    monkeypatch.setattr(study, "lock", Mock(side_effect=BlockingIOError))
     with pytest.raises(SystemExit, match="another process runs a study in"):
         study.main([os.fspath(tmp_path)])

@@ -12,8 +12,7 @@ import speaking
 import synthesize
 import version
 from audio import SILENCE
-
-# ---------------------------------------------------------------------------- in parts
+from errors import UserError
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 
@@ -59,19 +58,19 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
         mel = speak_text(checkpoint_path, tmp_path, "--pause", "0")
         assert mel.shape == (80, 12 * parts)
         assert np.array_equal(mel, whole) == (parts == 1)
-    assert "in 2 parts of 11 to 24 symbols (longest in training: 35)" in capsys.readouterr().out
+    assert f"in 2 parts, to keep to {len(LONG_TEXT) - 1} symbols each" in capsys.readouterr().out
     assert np.array_equal(speak_text(checkpoint_path, tmp_path, "--max-symbols", "99"), whole)
-    assert " parts of" not in capsys.readouterr().out
+    assert " parts, " not in capsys.readouterr().out
     speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")
     printed = capsys.readouterr().out
-    assert "  in 3 parts of 11 to 12 symbols (--max-symbols 16)\n" in printed
+    assert "  in 3 parts, to keep to 16 symbols each\n" in printed
     assert "  warning: part 2 of 3 ('it sat down,'): no stop within 12 steps" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-symbols=0"], "--max-symbols 0: expected a whole number from 1"),
+        (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
         (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
@@ -80,9 +79,6 @@ def test_arguments_out_of_range_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())
-
-
-# ---------------------------------------------------------------------------- files
 
 
 @pytest.fixture
@@ -105,9 +101,9 @@ def test_full_disk_leaves_complete_files_alone(
     arguments = ["--checkpoint", str(checkpoint_path), "--text", "a", "-o", str(out), "--save-mel"]
     arguments += ["--hparams", "gate_threshold=2"]
     limit_file_size(size)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(UserError) as stop:
         synthesize.main(arguments)
-    assert str(stop.value).startswith(f"synthesize.py: the files {out / '0001'}.* could not be")
+    assert str(stop.value).startswith(f"the files {out / '0001'}.* could not be")
     assert "make room" in str(stop.value)
     assert "\n" not in str(stop.value)
     assert sorted(path.name for path in out.iterdir()) == written
@@ -167,7 +163,7 @@ def test_bad_input_is_refused_in_one_message(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged.pt").write_bytes(b"PK\x03\x04 not a checkpoint")
     (tmp_path / "texts.txt").write_text("fine\n[]\nfine\n%%\n", encoding="utf-8")
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises((UserError, OSError)) as stop:
         synthesize.main(["--checkpoint", str(checkpoint_path), "-o", "out", *arguments])
     assert [words for words in messages if words not in str(stop.value)] == []
     assert not (tmp_path / "out").exists()

@@ -1,23 +1,6 @@
-"""Tables as text and as Markdown."""
+"""tables.py: Markdown that a terminal shows as well."""
 
-from analysis.tables import markdown_table, text_table
-
-TITLES = ["batching", "ZPR\n(%)", "minutes"]
-ROWS = [["SSB-DBS", "6.62", "19.39"], ["SB", "0.16", "–"]]
-
-
-def test_text_table_aligns_labels_and_numbers():
-    assert text_table(TITLES, ROWS).splitlines() == [
-        "           ZPR",
-        "batching   (%)  minutes",
-        "SSB-DBS   6.62    19.39",
-        "SB        0.16        –",
-    ]
-
-
-def test_cells_are_shown_as_they_stand():
-    table = text_table(["a", "b", "c"], [["x", "1e3", "1.50"], ["y", 2, ""]], labels=2)
-    assert table.splitlines() == ["a  b       c", "x  1e3  1.50", "y  2"]
+from tables import markdown_table
 
 
 def test_markdown_says_the_alignment_and_escapes_bars():

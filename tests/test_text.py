@@ -1,7 +1,6 @@
 """Text to symbols: NVIDIA's sequences, numbers, abbreviations, phones, and any text at all."""
 
 import json
-import sys
 
 import inflect
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from errors import UserError
-from text import can_be_spoken, numbers, sequence_to_text, symbols, text_to_sequence
+from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
 from text.cleaners import CLEANERS, clean_pieces
 
 COMPATIBLE = ["english_cleaners"]
@@ -26,14 +25,8 @@ def spoken(text, cleaner_names=COMPATIBLE):
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
-# --- symbols ---------------------------------------------------------------------------------
-
-
 def test_symbols_equal_nvidias():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
-
-
-# --- the compatible cleaner: the reference's behaviour, mistakes included --------------------
 
 
 @pytest.mark.parametrize(
@@ -136,9 +129,6 @@ def test_compatible_abbreviations(text, expected):
     assert spoken(text) == expected
 
 
-# --- ARPAbet ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -160,9 +150,6 @@ def test_compatible_abbreviations(text, expected):
 )
 def test_arpabet_in_braces(text, expected):
     assert spoken(text) == expected
-
-
-# --- the corrected cleaner -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,9 +191,6 @@ def test_corrected_cleaner(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-# --- the other cleaners, and their names -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cleaners", "expected"),
     [
@@ -221,18 +205,12 @@ def test_cleaners_run_in_the_order_given(cleaners, expected):
     assert clean_text("Dr.  MÜLLER: £10 ", cleaners) == expected
 
 
-def test_unknown_cleaner_names_the_nearest():
-    with pytest.raises(ValueError, match=r"'english_cleaner'.* mean 'english_cleaners'") as e:
+def test_unknown_cleaner_is_refused_naming_the_known():
+    with pytest.raises(UserError, match=f"'english_cleaner'; there are {', '.join(CLEANERS)}"):
         text_to_sequence("", ["english_cleaner"])
-    assert all(name in str(e.value) for name in CLEANERS)
 
 
-# --- any text --------------------------------------------------------------------------------
-
-awkward_text = st.one_of(
-    st.text(),
-    st.text(alphabet="0123456789.,$£€%{}stndrh \n_ABmMrs&"),
-)
+awkward_text = st.one_of(st.text(), st.text(alphabet="0123456789.,$£€%{}stndrh \n_ABmMrs&"))
 
 
 @settings(deadline=None, max_examples=300)
@@ -259,9 +237,6 @@ def test_ids_survive_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 
-# --- against the reference -------------------------------------------------------------------
-
-
 def test_sequences_equal_nvidias():
     items = json.loads((GOLDEN / "text_dev.json").read_text(encoding="utf-8"))
     assert len(items) == 217
@@ -273,27 +248,8 @@ def test_sequences_equal_nvidias():
     assert different == {}
 
 
-@pytest.mark.parametrize(
-    ("missing", "text", "message"),
-    [
-        ("unidecode", "Größe, œuvre", "'ßöœ' can only be cleaned with the package unidecode"),
-        ("inflect", "739201", "numbers can only be spelled with the package inflect"),
-    ],
-)
-def test_missing_package_is_named(missing, text, message, monkeypatch):
-    numbers._inflect_engine.cache_clear()
-    monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
-    with pytest.raises(UserError, match=f"{message}.*install requirements.txt, or write"):
-        clean_text(text, ["english_cleaners"])
-    assert clean_text("Mr. Co.", ["english_cleaners"]) == "mister company"
-
-
-@pytest.mark.parametrize("text", ["", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"])
-def test_punctuation_cannot_be_spoken(text):
-    assert not can_be_spoken(text_to_sequence(text, ["english_cleaners"]))
-
-
 @pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
-def test_letters_digits_and_phones_can_be_spoken(text):
-    assert can_be_spoken(text_to_sequence(text, ["english_cleaners"]))
-    assert can_be_spoken(bytes(text_to_sequence(text, ["english_cleaners"])))
+def test_only_letters_digits_and_phones_can_be_spoken(text):
+    assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
+    for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
+        assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))

@@ -37,9 +37,6 @@ from training.trainer import StepLosses, Trainer, learning_rate_at
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-# ---------------------------------------------------------------------------- what is trained
-
-
 class Steps:
     """What every training step was given and made, recorded from outside."""
 

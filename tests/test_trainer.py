@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import TINY
+from helpers import tiny
 from test_model import MELS, tiny_batch
 
 from hparams import create_hparams
@@ -20,28 +20,18 @@ from training.trainer import (
 )
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("tf32_as_before")
 
 
-@pytest.fixture(autouse=True)
-def _switches():
-    """What a Trainer sets for the whole process, put back."""
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [switch.allow_tf32 for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.allow_tf32 = value
-
-
-def tiny(**settings):
-    values = TINY | settings
-    return create_hparams(",".join(f"{name}={value}" for name, value in values.items()))
+def small(**settings):
+    return create_hparams(tiny(**settings))
 
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_only_tf32_rounds_products(precision, before):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
-    trainer = Trainer(tiny(precision=precision), CPU)
+    trainer = Trainer(small(precision=precision), CPU)
     assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
     assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
     with trainer.autocast():
@@ -59,7 +49,7 @@ def test_setting_decides_which_decoder_trains():
     decoder, description = choose_decoder("fast", CPU)
     assert decoder is fast_decoder.teacher_forced
     assert description.startswith("fast (")
-    trainer = Trainer(tiny(decoder="reference"), CPU)
+    trainer = Trainer(small(decoder="reference"), CPU)
     assert trainer.model.training_decoder is teacher_forced
     trainer.use_decoder("fast")
     assert trainer.model.training_decoder is fast_decoder.teacher_forced
@@ -68,7 +58,7 @@ def test_setting_decides_which_decoder_trains():
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_step_returns_losses_and_gradient_norm(precision):
-    trainer = Trainer(tiny(precision=precision, n_mel_channels=MELS), CPU)
+    trainer = Trainer(small(precision=precision, n_mel_channels=MELS), CPU)
     batch = tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     losses = trainer.step([MicroBatch(batch)], learning_rate=0.25)
@@ -94,7 +84,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
         settings = {"decoder": decoder, "loss": loss, "p_prenet_dropout": 0.0}
         settings |= {"p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
         trainer = Trainer(
-            tiny(guided_attention_weight=weight, n_mel_channels=MELS, **settings), CPU
+            small(guided_attention_weight=weight, n_mel_channels=MELS, **settings), CPU
         )
         *_, found = trainer.compute_gradients(tiny_batch())
         gradients[weight] = torch.cat(
@@ -113,7 +103,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
 
 def test_unpadded_loss_gives_its_own_gradient():
     """Against autograd on the loss written out."""
-    trainer, batch = Trainer(tiny(loss="unpadded", n_mel_channels=MELS), CPU), tiny_batch()
+    trainer, batch = Trainer(small(loss="unpadded", n_mel_channels=MELS), CPU), tiny_batch()
     torch.manual_seed(0)
     trainer.compute_gradients(batch)
     torch.manual_seed(0)
@@ -137,7 +127,7 @@ def test_unpadded_loss_gives_its_own_gradient():
 def test_gradients_are_clipped_by_hand(threshold, precision):
     """Adam's first moment after one step is a tenth of the gradient it was given."""
     settings = {"grad_clip_thresh": threshold, "weight_decay": 0.001, "precision": precision}
-    trainer, batch = Trainer(tiny(n_mel_channels=MELS, **settings), CPU), tiny_batch()
+    trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     trainer.scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=256.0)
     torch.manual_seed(0)
     trainer.compute_gradients(batch)
@@ -156,10 +146,10 @@ def test_gradients_are_clipped_by_hand(threshold, precision):
 
 
 def test_guided_attention_weight_falls_to_0():
-    hparams = tiny(guided_attention_weight=5, guided_attention_steps=100)
+    hparams = small(guided_attention_weight=5, guided_attention_steps=100)
     weights = [guided_attention_weight_at(i, hparams) for i in (0, 1, 50, 99, 100, 10**6)]
     assert weights == pytest.approx([5, 4.95, 2.5, 0.05, 0, 0])
-    assert guided_attention_weight_at(0, tiny()) == 0
+    assert guided_attention_weight_at(0, small()) == 0
 
 
 @pytest.mark.parametrize(("by_user", "expected"), [(None, "64"), ("7", "7")])
@@ -170,5 +160,5 @@ def test_onednn_keeps_few_programs_by_default(decoder, by_user, expected, monkey
         monkeypatch.setenv(name, by_user or "")  # for monkeypatch to put back
         if by_user is None:
             monkeypatch.delenv(name)
-    Trainer(tiny(decoder=decoder), CPU)
+    Trainer(small(decoder=decoder), CPU)
     assert [os.environ[name] for name in names] == [expected, expected]

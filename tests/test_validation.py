@@ -9,11 +9,12 @@ from helpers import LONG, assert_same, curves, flags, load, metrics, newest
 from runs import refused, run
 from test_train import poison_mel
 
+from alignment import alignment_sums
 from analysis.same_run import without_times
 from batching import plan_epoch
-from data_utils import TextMelCollate, TextMelDataset, read_filelist
+from data_utils import TextMelDataset, collate, read_filelist
 from hparams import create_hparams, hparams_from_dict
-from model import Tacotron2
+from model import Tacotron2, Tacotron2Loss
 from training import validation
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -36,17 +37,9 @@ def recorded_validation(monkeypatch) -> list[tuple]:
 def test_every_run_has_the_same_validation(corpus, tmp_path, monkeypatch):
     seen = recorded_validation(monkeypatch)
     run(tmp_path / "one", corpus, epochs=2, epochs_per_validation=1)
-    run(
-        tmp_path / "two",
-        corpus,
-        epochs=1,
-        epochs_per_validation=1,
-        seed=5,
-        batching_strategy="random",
-        dynamic_batch_size=False,
-        batch_size=4,
-        num_workers=1,
-    )
+    other = {"seed": 5, "batching_strategy": "random", "dynamic_batch_size": False}
+    other |= {"batch_size": 4, "num_workers": 1}
+    run(tmp_path / "two", corpus, epochs=1, epochs_per_validation=1, **other)
     assert len(seen) == 6  # three validations of 5 clips, 3 and 2 at a time
     for later in (seen[2:4], seen[4:6]):
         for (clips, masks), (later_clips, later_masks) in zip(seen[:2], later, strict=True):
@@ -60,67 +53,37 @@ def test_every_run_has_the_same_validation(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_numbers_by_hand(r, corpus, tmp_path):
-    """Clip by clip in float64, without the loss of model.py, for the batches of 3 and 2 clips."""
-    out = tmp_path / "out"
-    run(
-        out,
-        corpus,
-        epochs=1,
-        epochs_per_validation=1,
-        p_prenet_dropout=0,
-        n_frames_per_step=r,
-    )
+    """The weights of the batches of 3 and 2 clips; test_model.py and test_alignment.py have what is
+    weighted."""
+    out, settings = tmp_path / "out", {"p_prenet_dropout": 0, "n_frames_per_step": r}
+    run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     saved = load(out / "best.pt")
     hparams = hparams_from_dict(saved["hparams"])
-    trained = Tacotron2(hparams)
+    trained = Tacotron2(hparams).eval()
     trained.load_state_dict(saved["state_dict"])
-    trained.eval()
     clips = read_filelist(corpus.val, hparams)
-    data = TextMelDataset(clips, hparams)
-    padded, unpadded, sharpness, frames, steps = 0.0, 0.0, 0.0, 0, 0
-    covered, symbols, diagonal = 0, 0, 0.0
-    plan = plan_epoch([clip.num_frames for clip in clips], 3, "random", seed=0)
-    for rows in plan:
-        batch = TextMelCollate(r)([data[i] for i in rows])
+    data, rows = TextMelDataset(clips, hparams), []
+    for numbers in plan_epoch([clip.num_frames for clip in clips], 3, "random", seed=0):
+        batch = collate([data[i] for i in numbers], r)
+        lengths = [clips[i].num_frames for i in numbers]
+        steps = [-(-length // r) for length in lengths]
         with torch.no_grad():
             outputs = trained(batch)
-        all_mel, real_mel, all_gate, real_gate = [], [], [], []
-        for b, i in enumerate(rows):
-            length, num_steps = clips[i].num_frames, -(-clips[i].num_frames // r)
-            target = torch.zeros_like(batch.mel[b])
-            target[:, :length] = data[i][1]
-            for mel in (outputs.mel, outputs.mel_postnet):
-                error = (mel[b] - target).double() ** 2
-                all_mel.append(error)
-                real_mel.append(error[:, :length].sum())
-            stop = torch.zeros(len(outputs.gate[b]), dtype=torch.float64)
-            stop[num_steps - 1 :] = 1
-            p = torch.sigmoid(outputs.gate[b].double()).clamp(1e-300, 1)
-            error = torch.where(stop == 1, -p.log(), -(1 - p).clamp(1e-300).log())
-            all_gate.append(error)
-            real_gate.append(error[:num_steps].sum())
-            best = outputs.alignments[b, :num_steps, : batch.text_lengths[b]].max(dim=1).values
-            sharpness += float(best.sum())
-            aligned = outputs.alignments[b, :num_steps, : batch.text_lengths[b]].double()
-            places = [torch.arange(count) / count for count in aligned.shape]
-            distance = places[1] - places[0][:, None]
-            diagonal += float((aligned * torch.exp(-12.5 * distance**2)).sum())  # 1 / (2 * 0.2^2)
-            covered += int((aligned.max(dim=0).values >= 0.1).sum())
-            symbols += aligned.shape[1]
-        batch_frames = sum(clips[i].num_frames for i in rows)
-        batch_steps = sum(-(-clips[i].num_frames // r) for i in rows)
-        padded += len(rows) * float(2 * torch.stack(all_mel).mean() + torch.stack(all_gate).mean())
-        unpadded += batch_frames * float(
-            sum(real_mel) / (batch_frames * hparams.n_mel_channels) + sum(real_gate) / batch_steps
-        )
-        frames, steps = frames + batch_frames, steps + batch_steps
+        losses = Tacotron2Loss()(outputs, batch)
+        sums = alignment_sums(outputs.alignments, torch.tensor(steps), batch.text_lengths)
+        weights = [len(numbers), sum(lengths), sum(steps), int(batch.text_lengths.sum())]
+        rows.append([*weights, float(losses.total), float(losses.total_unpadded), *sums.tolist()])
+    size, frames, steps, symbols, padded, unpadded, sharp, diagonal, covered = np.array(rows).T
+    expected = {
+        "validation_loss": padded @ size / 5,
+        "validation_loss_unpadded": unpadded @ frames / frames.sum(),
+        "alignment_sharpness": sharp.sum() / steps.sum(),
+        "alignment_coverage": covered.sum() / symbols.sum(),
+        "alignment_diagonality": diagonal.sum() / steps.sum(),
+        "iteration": saved["iteration"],
+    }
     [record] = metrics(out, "validation")
-    assert record["validation_loss"] == pytest.approx(padded / 5, rel=1e-5)
-    assert record["validation_loss_unpadded"] == pytest.approx(unpadded / frames, rel=1e-5)
-    assert record["alignment_sharpness"] == pytest.approx(sharpness / steps, rel=1e-5)
-    assert record["alignment_coverage"] == pytest.approx(covered / symbols, rel=1e-5)
-    assert record["alignment_diagonality"] == pytest.approx(diagonal / steps, rel=1e-5)
-    assert record["iteration"] == saved["iteration"]
+    assert {name: record[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
 def test_alignment_not_formed_is_said_once(corpus, tmp_path, monkeypatch, capsys):

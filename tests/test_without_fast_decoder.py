@@ -10,6 +10,7 @@ PROJECT = Path(__file__).parents[1]
 ITS_TESTS = (
     "test_fast_decoder.py",
     "test_decoder_kernels.py",
+    "test_kernels_benchmark.py",
     "test_self_check.py",
     "compile_kernels.py",
 )

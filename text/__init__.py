@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from text.cleaners import clean_pieces
 from text.symbols import symbols
 
-__all__ = ["can_be_spoken", "sequence_to_text", "symbols", "text_to_sequence"]
+__all__ = ["can_be_spoken", "one_character_each", "sequence_to_text", "symbols", "text_to_sequence"]
 
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
 _SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
@@ -23,9 +23,9 @@ def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
     """Ids, each from 0 to len(symbols) - 1, of a text; the empty list for an empty one.
 
     `{HH AH0 L OW1}` gives phones of the ARPAbet; the text around it is cleaned piece by piece.
-    What has no symbol is dropped silently. Two quirks of NVIDIA's code are kept: an underscore
-    becomes id 0, the padding's (but `english_cleaners_corrected` removes it); and a phone span in
-    the first line drops all further lines, so pass single lines. Errors as `clean_pieces`.
+    What has no symbol is dropped. Two quirks of NVIDIA's code are kept: an underscore becomes id 0,
+    the padding's; and a phone span in the first line drops all further lines, so pass single lines.
+    Errors as `clean_pieces`.
     """
     pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
     pieces = [text] if len(pieces) == 1 else pieces
@@ -39,8 +39,13 @@ def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
 
 
 def can_be_spoken(sequence: Iterable[int]) -> bool:
-    """Whether ids hold a letter or a phone: punctuation and padding alone leave nothing to say."""
+    """Whether ids hold a letter or a phone."""
     return not _SPOKEN_IDS.isdisjoint(sequence)
+
+
+def one_character_each(sequence: Iterable[int]) -> str:
+    """Letters in lower case, "@" for every phone, other symbols as they are."""
+    return "".join(symbols[i][0].lower() for i in sequence)
 
 
 def sequence_to_text(sequence: Iterable[int]) -> str:

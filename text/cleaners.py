@@ -1,13 +1,11 @@
 """Cleaners: what happens to a text before its characters become symbols.
 
-`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints and published
-results rest on it: "£10" becomes "psten", "Mrs." becomes "misess", "3.14" "three point fourteen".
-`english_cleaners_corrected` fixes these; do not mix the two on one model.
+`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it:
+"£10" becomes "psten", "Mrs." "misess". `english_cleaners_corrected` fixes these.
 `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers as digits,
 which have no symbols, so write numbers out for them.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -50,17 +48,11 @@ _SILENT_RULES: list[Rule] = [
 
 
 def _to_ascii(text: str) -> str:
-    """As unidecode, which is not needed where the text is ASCII already."""
+    """As unidecode, which is not loaded where the text is ASCII already."""
     if text.isascii():
         return text
-    try:
-        from unidecode import unidecode
-    except ModuleNotFoundError:
-        letters = "".join(sorted(set(re.sub(r"[\x00-\x7f]", "", text))))
-        raise UserError(
-            f"{letters!r} can only be cleaned with the package unidecode, which is not installed; "
-            "install requirements.txt, or write it in ASCII"
-        ) from None
+    from unidecode import unidecode
+
     return unidecode(text)
 
 
@@ -69,54 +61,40 @@ def _to_ascii_but_currency(text: str) -> str:
     return re.sub(r"[^£€]+", lambda match: _to_ascii(match[0]), text)
 
 
-def _apply(*rules: Rule) -> Callable[[str], str]:
-    """Each rule on the result of the one before."""
-
-    def rewrite(text: str) -> str:
-        for pattern, replacement in rules:
-            text = pattern.sub(replacement, text)
-        return text
-
-    return rewrite
-
-
-CLEANERS: dict[str, tuple[Callable[[str], str], ...]] = {
+# How each cleaner makes a text ASCII, and its rules, each applied to the result of the one before.
+CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
     "english_cleaners": (
         _to_ascii,
-        str.lower,
-        _apply(*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES),
+        [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES],
     ),
     "english_cleaners_corrected": (
         _to_ascii_but_currency,
-        str.lower,
-        _apply(
+        [
             *_SIGN_RULES,
             *CORRECTED_NUMBER_RULES,
             *_abbreviation_rules(ABBREVIATIONS | {"mrs": "missus"}),
             *_SILENT_RULES,
             *_WHITESPACE_RULES,
-        ),
+        ],
     ),
-    "transliteration_cleaners": (_to_ascii, str.lower, _apply(*_WHITESPACE_RULES)),
-    "basic_cleaners": (str.lower, _apply(*_WHITESPACE_RULES)),
+    "transliteration_cleaners": (_to_ascii, _WHITESPACE_RULES),
+    "basic_cleaners": (str, _WHITESPACE_RULES),
 }
 
 
 def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
     """Clean the pieces of one text, each by itself, with every named cleaner in turn.
 
-    Raises UserError for an unknown cleaner, and if a package that the text needs is missing.
+    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
     """
     pieces = list(pieces)
     for name in cleaner_names:
         if name not in CLEANERS:
-            nearest = difflib.get_close_matches(str(name), CLEANERS, n=1, cutoff=0.0)[0]
-            raise UserError(
-                f"unknown text cleaner {name!r}: did you mean {nearest!r}? "
-                f"Available: {', '.join(CLEANERS)}"
-            )
-        for step in CLEANERS[name]:
-            pieces = [step(piece) for piece in pieces]
+            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
+        to_ascii, rules = CLEANERS[name]
+        pieces = [to_ascii(piece).lower() for piece in pieces]
+        for pattern, replacement in rules:
+            pieces = [pattern.sub(replacement, piece) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()

@@ -1,15 +1,12 @@
 """Numbers to English words, as rules that `cleaners` applies in order to lower-case ASCII text.
 
-`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, mistakes included, because its checkpoints
-were trained on that. `CORRECTED_NUMBER_RULES` reads them as a person would.
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, `CORRECTED_NUMBER_RULES` as a person would.
 """
 
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-
-from errors import UserError
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
@@ -19,13 +16,8 @@ _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999
 @lru_cache(maxsize=1)
 def _inflect_engine() -> Any:
     """Imported here, as it takes about a second and only numbers need it."""
-    try:
-        import inflect
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"numbers can only be spelled with the package {error.name}, which is not installed; "
-            "install requirements.txt, or write numbers out"
-        ) from None
+    import inflect
+
     return inflect.engine()
 
 

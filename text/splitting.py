@@ -1,10 +1,9 @@
 """A text that is too long to speak at once, split where a reader would take a breath.
 
-Symbols are split, after cleaning: "Mr. Smith" and "$3.50" are words by then, and the model's limit
-is a number of symbols. `Ending` lists where a part may end; never inside a word or a run of ARPAbet
-phones. A part is longer than the limit only where one word is. Of all ways to split, the one is
-taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has the
-most even parts.
+Symbols are split, after cleaning: the model's limit is a number of symbols. `Ending` lists where a
+part may end; a part is longer than the limit only where one word is. Of all ways to split, the one
+is taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has
+the most even parts.
 """
 
 import re
@@ -12,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from text import one_character_each
 from text.cleaners import ABBREVIATIONS
-from text.symbols import symbols
 
 
 class Ending(IntEnum):
@@ -32,8 +31,7 @@ class TextPart:
     ending: Ending
 
 
-_PHONE = "@"  # stands for a phone in a line of one character a symbol
-_SPOKEN = re.compile(rf"[a-z{_PHONE}]")
+_SPOKEN = re.compile("[a-z@]")  # a letter or a phone, in a line of one character a symbol
 _UNITS = re.compile(r"\S+?(?:--+(?=[^-\s])|(?=\s|$))")  # up to a space, or a dash between words
 # Cleaners that leave abbreviations alone leave all of these, and every cleaner leaves the second
 # line's. A sentence that ends with one of them is only less likely to be split there.
@@ -54,16 +52,10 @@ _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 
 def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
-
-    Between two parts nothing is left out but spaces. A text within the limit is one part, whole.
-    `sequence` holds ids of symbols, something to speak among them.
-    """
+    Nothing is left out but spaces between two parts. `sequence` holds ids, some to be spoken."""
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
-    line = "".join(
-        _PHONE if symbol[0] == "@" else symbol.lower() for symbol in (symbols[i] for i in sequence)
-    )
-    return _join_evenly(_smallest_parts(line), limit)
+    return _join_evenly(_smallest_parts(one_character_each(sequence)), limit)
 
 
 def _smallest_parts(line: str) -> list[TextPart]:
@@ -81,55 +73,37 @@ def _smallest_parts(line: str) -> list[TextPart]:
 
 def _ending(unit: str, following: str) -> Ending:
     """What a unit ends with, if `following` comes next."""
-    words = unit.rstrip("')")
-    last = words.split(" ")[-1]
+    last = unit.rstrip("')").split(" ")[-1]
     if last.endswith(("!", "?")):
         return Ending.SENTENCE
     if last.endswith(".") and not last.endswith(".."):
-        return Ending.INSIDE if _is_abbreviation(last) else Ending.SENTENCE
-    if _is_inside_number(last, following):
+        bare = last[:-1].lstrip("('-")
+        initials = re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare)  # "j.", "u.s."
+        return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
+    words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
+    goes_on = not last.endswith(",") or _NUMBER_GOES_ON.fullmatch(last)
+    if goes_on and all(map(_NUMBER_WORD.fullmatch, words)):
         return Ending.INSIDE
     if last.endswith(("..", ";", ":", ",", "--")) or last == "-":
         return Ending.CLAUSE
     return Ending.WORD
 
 
-def _is_abbreviation(word: str) -> bool:
-    """Whether its last dot ends no sentence: initials ("j.", "u.s.") and words of the list."""
-    bare = word[:-1].lstrip("('-")
-    return bare in _DOTTED or re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare) is not None
-
-
-def _is_inside_number(word: str, following: str) -> bool:
-    if word.endswith(",") and not _NUMBER_GOES_ON.fullmatch(word):
-        return False
-    pair = word.rstrip(","), re.split(r"[,;:.!?]", following)[0]
-    return all(_NUMBER_WORD.fullmatch(piece) for half in pair for piece in half.split("-"))
-
-
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
-    cheapest: list[tuple[int, ...]] = [
-        (0,) * (len(Ending) + 1)
-    ]  # endings of each kind, worst first; squared lengths
-    origins = [0]  # where the last part begins, among the first so many units
+    # Costs: the endings of each kind, worst first, and the sum of squared lengths.
+    best: list[tuple[list[int], list[TextPart]]] = [([0] * (len(Ending) + 1), [])]
     for end in range(1, len(units) + 1):
         found = []
         for start in reversed(range(end)):
-            length = units[end - 1].end - units[start].start
+            part = TextPart(units[start].start, units[end - 1].end, units[end - 1].ending)
+            length = part.end - part.start
             if length > limit and start < end - 1:
                 break
-            cost = list(cheapest[start])
+            cost, parts = best[start][0].copy(), best[start][1]
             cost[-1] += length**2
-            if start > 0:
-                cost[Ending.INSIDE - units[start - 1].ending] += 1
-            found.append((tuple(cost), start))
-        least, origin = min(found)
-        cheapest.append(least)
-        origins.append(origin)
-    parts, end = [], len(units)
-    while end > 0:
-        start = origins[end]
-        parts.append(TextPart(units[start].start, units[end - 1].end, units[end - 1].ending))
-        end = start
-    return parts[::-1]
+            if parts:
+                cost[Ending.INSIDE - parts[-1].ending] += 1
+            found.append((cost, [*parts, part]))
+        best.append(min(reversed(found), key=lambda way: way[0]))
+    return best[-1][1]

@@ -1,7 +1,7 @@
 """The 148 input symbols of the model; a symbol's place in the list is its id.
 
-The order is that of NVIDIA/tacotron2, because the rows of a trained embedding follow it. A phone
-carries an "@" so that the ARPAbet phone B and the letter B stay two symbols.
+The order is that of NVIDIA/tacotron2: the rows of a trained embedding follow it. Phones carry an
+"@", so that the ARPAbet phone B and the letter B stay two symbols.
 """
 
 _PADDING = "_"  # id 0, which fills up a batch
@@ -13,15 +13,12 @@ _PHONES = (
 ).split()
 
 
-def _with_stresses(phone: str) -> list[str]:
-    """A vowel comes bare and with stress 0 (none), 1 (primary) and 2 (secondary)."""
-    is_vowel = phone[0] in "AEIOU"
-    return [f"@{phone}{stress}" for stress in ("", "0", "1", "2")] if is_vowel else [f"@{phone}"]
-
+# A vowel comes bare and with stress 0 (none), 1 (primary) and 2 (secondary).
+_STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
 
 symbols: list[str] = [
     _PADDING,
     *_PUNCTUATION,
     *_LETTERS,
-    *(symbol for phone in _PHONES for symbol in _with_stresses(phone)),
+    *(f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]),
 ]

@@ -15,7 +15,6 @@ import types
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -91,12 +90,6 @@ class Processes:
         meeting = " --rdzv-backend c10d --rdzv-endpoint HOST:PORT" if self.machines > 1 else ""
         return f"torchrun {nodes}--nproc-per-node {self.world_size // self.machines}{meeting}"
 
-    def share_batch_norm(self, model: torch.nn.Module) -> None:
-        """Let the model's batch norm take its statistics over the batches that all processes train
-        at the same moment: torch's SyncBatchNorm, which works on GPUs alone."""
-        if self.world_size > 1:
-            torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # inside it, norms being children
-
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model, whose backward pass leaves the mean of all processes' gradients."""
         if self.world_size == 1:
@@ -116,12 +109,6 @@ class Processes:
         wrapped.register_comm_hook(self.clock, note_and_add_up)
         return wrapped
 
-    def alone(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Under it the model's gradients stay in this process."""
-        if isinstance(model, DistributedDataParallel):
-            return model.no_sync()
-        return contextlib.nullcontext()
-
     def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
         """Let `vector` become its sum over all processes; wait for what this returns."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
@@ -133,26 +120,26 @@ class Processes:
             UserError: in every process, if it raised one in any; with the processes' numbers where
                 not all of them say the same.
         """
-        result, problem = None, None
+        problem = None
         try:
             result = action()
         except UserError as error:
             problem = str(error)
         problems = self.gather(problem)
         if not any(problems):
-            return cast(T, result)
+            return result
         if not self.is_first:
             raise SaidElsewhere("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        said = enumerate(problems)
-        raise UserError("\n".join(f"process {rank}: {text}" for rank, text in said if text))
+        said = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
+        raise UserError("\n".join(said))
 
     def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
         """`all_or_none` of an action that may take longer than processes wait for each other.
 
         It runs in a thread, and meanwhile the processes tell each other every second that they are
-        there. So one that dies is noticed at once, which a file to wait for would not show.
+        there. So one that dies is noticed at once.
 
         Args:
             what: those who wait are said to wait for processes "which" do this.
@@ -206,7 +193,7 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in one of the processes."""
+        """Whether it is true in one of the processes; all call this at the same moment."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:

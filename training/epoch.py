@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler, PaddingStats
+from batching import LengthBatchSampler, padding_stats
 from clip_table import ClipTable
 from data_utils import Batch
 from errors import UserError
@@ -25,7 +25,7 @@ from progress import duration
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import Processes
-from training.logging import NoLogger, OutputFolder, RunLogger
+from training.logging import DEFAULT_LOGS, OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
     MicroBatch,
@@ -43,19 +43,27 @@ class NoNextBatch(Exception):
 
 
 @dataclass
+class Clips:
+    """A run's clips, and how they differ from those of the checkpoint."""
+
+    training: ClipTable
+    validation: ClipTable
+    fingerprint: str
+    change: dict[str, int] | None = None  # clips added, gone and changed; None if the same
+
+
+@dataclass
 class Run:
     """Everything that the training loop works with."""
 
     output: OutputFolder
-    training_clips: ClipTable
-    validation_clips: ClipTable
-    corpus: str  # fingerprint of the clips
+    clips: Clips
     sampler: LengthBatchSampler
     loader: DataLoader[Any]  # of training batches
     validation_loader: DataLoader[Any]
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    logger: RunLogger | NoLogger = field(default_factory=NoLogger)  # opened last
+    logger: RunLogger | None = None  # of the first process; opened last
     pending: list["PendingStep"] = field(default_factory=list)
     must_stop: bool = False  # a process was asked to stop, and all know it
     recent_loss: float | None = None  # mean of the steps last read; None before the first
@@ -76,27 +84,29 @@ class Run:
     @property
     def resume_command(self) -> str:
         """What to type to resume the run."""
-        return f"{self.processes.launcher} train.py {shlex.join(self.output.options)} --resume"
+        options = ["-o", str(self.output.path)]
+        options += ["-l", self.output.logs] if self.output.logs != DEFAULT_LOGS else []
+        return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint of this moment; nothing may be pending. The first process alone
-        does."""
-        if not self.processes.is_first:
+        """Write a checkpoint of this moment, in the first process; nothing may be pending."""
+        if self.logger is None:
             return None
         return checkpoint.save(
             self.output.path,
             self.trainer,
             self.sampler,
             self.state,
-            corpus=self.corpus,
-            longest_text=int(self.training_clips.num_symbols.max()),
+            corpus=self.clips.fingerprint,
+            longest_text=int(self.clips.training.num_symbols.max()),
             **self.logger.state(),
         )
 
     def close(self) -> None:
         """Give the logs and the output folder back."""
-        with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
-            self.logger.close()
+        if self.logger is not None:
+            with contextlib.suppress(OSError, UserError):  # a failure to write was reported before
+                self.logger.close()
         self.output.close()
 
 
@@ -118,11 +128,6 @@ class Update(NamedTuple):
     clips: np.ndarray  # [clips] of all its batches
     weights: list[LossWeights]  # of its batches
     frames: int  # real ones
-
-    def imbalance(self, world_size: int) -> float:
-        """Padded frames of the process with most of them over the processes' mean."""
-        padded = [weight.padded_frames for weight in self.weights]
-        return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 
 
 def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int) -> Update | None:
@@ -173,19 +178,10 @@ class PendingStep(NamedTuple):
     before: int  # batches of the epoch trained before it
 
 
-def count_step(run: Run, update: Update, losses: StepLosses) -> None:
-    """Count a step that was just made; its losses wait for `read_pending`."""
-    state = run.state
-    state.iteration += 1
-    run.pending.append(PendingStep(state.iteration, losses, update, state.batches_trained))
-    state.batches_trained = update.end
-
-
 def read_pending(run: Run, but: int = 0) -> None:
     """Read the losses of the steps since the last call, which waits for the device to end them.
 
-    The newest `but` steps are left for the next call: while the device works at these, the wait
-    for those before them leaves it nothing to wait for itself.
+    The newest `but` steps are left for the next call, so that the device has them to work at.
 
     Raises:
         UserError: on a loss that is not finite, or too many skipped updates in a row. Every
@@ -195,6 +191,7 @@ def read_pending(run: Run, but: int = 0) -> None:
     count = len(run.pending) - but
     if count <= 0:
         return
+    world_size = run.processes.world_size
     steps, run.pending = run.pending[:count], run.pending[count:]
     if steps[-1].losses.copied is not None:
         steps[-1].losses.copied.synchronize()
@@ -206,10 +203,12 @@ def read_pending(run: Run, but: int = 0) -> None:
             run.pending = []
             raise NoNextBatch from run.trainer.failure
         _add(run, step, row)
-        run.state.imbalance_sum += step.update.imbalance(run.processes.world_size)
+        padded = [weight.padded_frames for weight in step.update.weights]
+        most = max(sum(padded[rank::world_size]) for rank in range(world_size))
+        run.state.imbalance_sum += world_size * most  # the most of a process over their mean
         if step.losses.waited is not None:
             run.state.process_wait_seconds += step.losses.waited()
-        if run.processes.world_size > 1:
+        if world_size > 1:
             run.must_stop = run.must_stop or asked > 0
     run.recent_loss = float(np.mean([row[0] for row in rows]))
 
@@ -217,7 +216,7 @@ def read_pending(run: Run, but: int = 0) -> None:
 def _add(run: Run, step: PendingStep, row: list[float]) -> None:
     """Add a step's losses, `StepLosses.values`, to the epoch's sums."""
     loss, unpadded, norm, skipped, guided_attention, *_ = row
-    state, clips = run.state, run.training_clips
+    state, clips = run.state, run.clips.training
     if not math.isfinite(loss):
         raise UserError(
             f"the loss became {loss} in step {step.number}, on these clips:\n"
@@ -246,12 +245,14 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
         state.guided_attention_sum += guided_attention * num_frames
         state.guided_attention_frames += num_frames
         shown["guided_attention"] = guided_attention
-    if step.number % run.hparams.log_interval == 0:
+    if run.logger is not None and step.number % run.hparams.log_interval == 0:
         run.logger.log_steps(step.number, shown)
 
 
-def log_epoch(run: Run, stats: PaddingStats) -> None:
-    """Log and print what the epoch did and cost; `stats` are those of its batches."""
+def log_epoch(run: Run) -> None:
+    """Log and print what the epoch did and cost."""
+    sampler = run.sampler
+    stats = padding_stats(sampler.lengths, sampler.plan, run.hparams.n_frames_per_step)
     state, seconds = run.state, max(run.state.seconds, 1e-9)
     waited = run.processes.gather(state.process_wait_seconds)
     record = {
@@ -284,13 +285,15 @@ def log_epoch(run: Run, stats: PaddingStats) -> None:
     if state.guided_attention_frames:
         guided = state.guided_attention_sum / state.guided_attention_frames
         record["train_guided_attention"] = guided
-    run.logger.log_epoch(record)
-    for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
+    if run.logger is not None:
+        run.logger.log_epoch(record)
+    for_others = ""
+    if len(waited) > 1:
+        for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"unpadded {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} waiting for data"
-        + (for_others if len(waited) > 1 else ""),
+        f"{state.data_wait_seconds / seconds:.1%} waiting for data{for_others}",
         flush=True,
     )

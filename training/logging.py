@@ -25,9 +25,8 @@ SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left 
 class OutputFolder:
     """The output folder of a run, which one process at a time may read and write.
 
-    A folder that is there is locked at once, before a checkpoint in it is read: another process
-    would otherwise train on, and this one resume from what it had read before. A folder that is
-    not there is made and locked by `make`.
+    A folder that is there is locked before a checkpoint in it is read: another process would
+    otherwise train on. A folder that is not there is made and locked by `make`.
 
     Args:
         logs: of TensorBoard, inside the folder.
@@ -45,11 +44,6 @@ class OutputFolder:
                 refuse_no_folder(path, "-o")
                 if path.is_dir():
                     self._lock = lock(path)
-
-    @property
-    def options(self) -> list[str]:
-        """What names it on the command line."""
-        return ["-o", str(self.path)] + (["-l", self.logs] if self.logs != DEFAULT_LOGS else [])
 
     def holds_run(self) -> bool:
         """Whether a run has begun in the folder; UserError if the folder cannot be looked at."""
@@ -97,15 +91,9 @@ class RunLogger:
 
     `state()` is the size of every log file. A logger that is given it cuts them back to those
     sizes, so a run that resumes from a checkpoint leaves no trace of the steps after it; without it
-    the logs are cleared. Event files that are not ours stay as they are.
-
-    A metrics.jsonl that is not what it was at the checkpoint is kept under another name, and a new
-    one is begun.
-
-    Attributes:
-        has_lost_metrics: whether that happened.
-
-    All methods raise UserError when they cannot write.
+    the logs are cleared. Event files that are not ours stay as they are. A metrics.jsonl that is
+    not what it was at the checkpoint is kept under another name, and a new one is begun
+    (`has_lost_metrics`). All methods raise UserError when they cannot write.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -184,13 +172,14 @@ class RunLogger:
         with using(self.directory):
             self._write("validation", record)
             self._draw("validation", record)
-            alignment, iteration = draw_alignment(example["alignment"]), record["iteration"]
-            mels = draw_mels(example["target_mel"], example["predicted_mel"])
-            gate = draw_gate(example["gate_target"], example["gate"])
-            self.writer.add_figure("alignment", alignment, iteration, close=False)
-            self.writer.add_figure("mel", mels, iteration, close=False)
-            self.writer.add_figure("gate", gate, iteration, close=False)
-            audio = example["audio"]
+            iteration, audio = record["iteration"], example["audio"]
+            figures = {
+                "alignment": draw_alignment(example["alignment"]),
+                "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
+                "gate": draw_gate(example["gate_target"], example["gate"]),
+            }
+            for name, figure in figures.items():
+                self.writer.add_figure(name, figure, iteration, close=False)
             if audio is not None:
                 audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
                 self.writer.add_audio("predicted", audio, iteration, example["sampling_rate"])
@@ -210,18 +199,6 @@ class RunLogger:
     def close(self) -> None:
         self.writer.close()
         self.metrics.close()
-
-
-class NoLogger:
-    """The logger of the processes that write nothing."""
-
-    def log_run(self, *_: object) -> None:
-        pass
-
-    log_steps = log_epoch = log_validation = close = log_run
-
-    def state(self) -> dict[str, Any]:
-        return {}
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

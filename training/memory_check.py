@@ -1,8 +1,5 @@
-"""Run the worst-case batches that any epoch can hold before training starts.
-
-Running out of memory then happens in the first seconds, with the setting that would fit, and not
-in hour three when the longest clips happen to meet.
-"""
+"""Run the worst-case batches that any epoch can hold before training starts: running out of memory
+then happens in the first seconds, and not in hour three when the longest clips happen to meet."""
 
 import bisect
 import contextlib
@@ -15,7 +12,6 @@ import torch
 from clip_table import ClipTable
 from data_utils import Batch, synthetic_batch
 from errors import UserError
-from hparams import HParams
 from machine import is_out_of_memory
 from training.trainer import Trainer
 
@@ -25,20 +21,19 @@ Shape = tuple[int, int, int]  # clips, frames, symbols
 def worst_case_shapes(
     num_frames: Sequence[int] | np.ndarray,
     num_symbols: Sequence[int] | np.ndarray,
-    hparams: HParams,
+    batch_size: int,
     capacity: int | None = None,
 ) -> list[Shape]:
     """(clips, frames, symbols) of the batches that need most memory, for training.
 
-    With a fixed size: that many clips as long as the longest, with the longest text. With dynamic
-    sizes, the most padded frames that the capacity and the corpus allow, with the longest text,
-    and the most clips that any batch can hold, which are the shortest ones.
+    With a fixed size: that many clips as long as the longest, with the longest text. With a
+    capacity, the most padded frames that it and the corpus allow, with the longest text, and the
+    most clips that any batch can hold, which are the shortest ones.
     """
     x, symbols = np.asarray(num_frames), np.asarray(num_symbols)
-    longest, most_symbols = int(x.max()), int(symbols.max())
-    if not hparams.dynamic_batch_size:
-        return [(min(hparams.batch_size, len(x)), longest, most_symbols)]
-    capacity = capacity or hparams.batch_capacity or hparams.batch_size * longest
+    most_symbols = int(symbols.max())
+    if capacity is None:
+        return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, counts = np.unique(x, return_counts=True)
     clips = np.minimum(capacity // lengths, counts.cumsum())  # at most, no clip longer than that
     frames = clips * lengths
@@ -62,68 +57,61 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
         UserError: with the largest capacity or batch sizes that do fit.
     """
     hparams, device = trainer.hparams, trainer.device
-    frames, symbols = training_clips.num_frames, training_clips.num_symbols
-    longest, dynamic = int(frames.max()), hparams.dynamic_batch_size
-    capacity = hparams.batch_capacity or hparams.batch_size * longest
-
-    def training_shapes(clips: int) -> list[Shape]:
-        """With room for so many of the longest clips."""
-        if dynamic:
-            return worst_case_shapes(frames, symbols, hparams, capacity=clips * longest)
-        return [(clips, longest, int(symbols.max()))]
-
-    def validation_shapes(clips: int) -> list[Shape]:
-        longest_text = int(validation_clips.num_symbols.max())
-        return [(clips, int(validation_clips.num_frames.max()), longest_text)]
+    capacity, setting = None, "batch_size"
+    if hparams.dynamic_batch_size:
+        capacity = hparams.batch_capacity
+        capacity = capacity or hparams.batch_size * int(training_clips.num_frames.max())
+        setting = "batch_size" if hparams.random_epochs else "batch_capacity"
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
             trainer.loss(trainer.model(batch), batch)
 
-    def problem_of(
-        step: Callable[[Batch], object],
-        shapes: Callable[[int], list[Shape]],
-        asked: list[Shape],
-        most: int,
-        setting: str,
-        purpose: str = "",
-        unit: int = 1,
-    ) -> list[str]:
-        """Nothing, or a message with the largest setting that fits: a number of clips in `unit`."""
-        if _fit(trainer, step, asked):
-            return []
-        needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
-        message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
-        fitting = bisect.bisect(
-            range(1, most), False, key=lambda clips: not _fit(trainer, step, shapes(clips))
-        )
-        if fitting == 0:
-            return [f"{message}not even one clip of {asked[0][1]} frames fits: remove the longest"]
-        return [f"{message}this fits: --hparams {setting}={fitting * unit}"]
-
-    by_capacity = dynamic and not hparams.random_epochs
     with _without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        problems = problem_of(
-            trainer.compute_gradients,
-            training_shapes,
-            worst_case_shapes(frames, symbols, hparams),
-            -(-capacity // longest) if dynamic else min(hparams.batch_size, len(frames)),
-            "batch_capacity" if by_capacity else "batch_size",
-            unit=longest if by_capacity else 1,
-        )
+        step, size = trainer.compute_gradients, hparams.batch_size
+        problems = _problems(trainer, step, training_clips, size, capacity, setting)
         trainer.model.eval()
-        most = min(hparams.validation_batch_size, len(validation_clips))
-        setting, purpose = "validation_batch_size", " for validation"
-        asked = validation_shapes(most)
-        problems += problem_of(validation_step, validation_shapes, asked, most, setting, purpose)
+        size, setting = hparams.validation_batch_size, "validation_batch_size"
+        problems += _problems(trainer, validation_step, validation_clips, size, None, setting)
         if problems:
             raise UserError("\n".join(problems))
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
-def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
+def _problems(
+    trainer: Trainer,
+    step: Callable[[Batch], object],
+    clips: ClipTable,
+    batch_size: int,
+    capacity: int | None,
+    setting: str,
+) -> list[str]:
+    """Nothing, or a message with the largest value of `setting` that fits."""
+    lengths = clips.num_frames, clips.num_symbols
+    asked = worst_case_shapes(*lengths, batch_size, capacity)
+    if fit(trainer, step, asked):
+        return []
+    longest = int(clips.num_frames.max())
+
+    def too_many(count: int) -> bool:
+        """Whether there is no room for so many of the longest clips."""
+        shapes = worst_case_shapes(*lengths, count, count * longest if capacity else None)
+        return not fit(trainer, step, shapes)
+
+    most = -(-capacity // longest) if capacity else min(batch_size, len(clips))
+    fitting = bisect.bisect(range(1, most), False, key=too_many)
+    purpose = " for validation" if setting == "validation_batch_size" else ""
+    needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
+    message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
+    if fitting == 0:
+        return [f"{message}not even one clip of {asked[0][1]} frames fits: remove the longest"]
+    value = fitting * longest if setting == "batch_capacity" else fitting
+    return [f"{message}this fits: --hparams {setting}={value}"]
+
+
+def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
     """Whether steps on batches of these shapes find the memory they need."""
     try:
         for clips, frames, symbols in shapes:
@@ -142,11 +130,8 @@ def _fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape])
 
 @contextlib.contextmanager
 def _without_trace(trainer: Trainer) -> Iterator[None]:
-    """Put buffers, gradients, mode and random states back afterwards, bitwise.
-
-    Adam's two moments take their room for the while if the first step, which makes them, is still
-    to come.
-    """
+    """Put buffers, gradients, mode and random states back afterwards, bitwise. Adam's two moments
+    take their room for the while if the first step, which makes them, is still to come."""
     model, training = trainer.model, trainer.model.training
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]

@@ -37,10 +37,6 @@ class StopRequest:
         elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
             raise KeyboardInterrupt
 
-    def anywhere(self, processes: Processes) -> bool:
-        """Whether a process was asked to stop; all call this at the same moment."""
-        return processes.any(self.signal is not None)
-
     def exit(self, processes: Processes, resume_command: str) -> None:
         """End this process; the caller has saved."""
         if processes.is_first:

@@ -10,14 +10,14 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from batching import BatchingError, LengthBatchSampler, PaddingStats, padding_stats, plan_epoch
+from batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from clip_table import ClipTable, clip_id
 from data_utils import (
     LENGTHS_FILE,
@@ -40,7 +40,7 @@ from machine import describe_environment, versions
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
-from training.epoch import Run, name_of
+from training.epoch import Clips, Run, name_of
 from training.logging import OutputFolder, RunLogger, using
 from training.trainer import choose_decoder
 from version import __version__
@@ -172,16 +172,6 @@ def _fingerprint_of_code() -> str:
 # ---------------------------------------------------------------------------- clips
 
 
-@dataclass
-class Clips:
-    """A run's clips, and how they differ from those of the checkpoint."""
-
-    training: ClipTable
-    validation: ClipTable
-    fingerprint: str
-    change: dict[str, int] | None = None  # clips added, gone and changed; None if the same
-
-
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
     """The clips that the filelists name. All processes call this together.
 
@@ -202,8 +192,7 @@ def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_cl
 
 
 def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
-    """How many clips were added, are gone or have another text or length; UserError if that is not
-    allowed."""
+    """How many clips were added, are gone or have another text or length."""
     if found is None or found.state["corpus"] == clips.fingerprint:
         return None
     path = found.path.with_name(CLIPS_FILE)
@@ -249,9 +238,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     """The training and the validation clips; UserError names all that is wrong with either.
 
     With a table beside a list no clip is opened but those whose files have changed since, by their
-    times. Without a table every clip is looked at, of a new run to its end, and the table is made.
-    On each machine one process does this and the others wait for it; they look themselves only
-    where no table could be written.
+    times. Without a table every clip is looked at, of a new run to its end, and the table is made:
+    by one process of each machine, or by all where no table could be written.
     """
     lists = processes.all_or_none_however_long(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
@@ -307,22 +295,13 @@ def make_sampler(
         raise UserError(str(error)) from None
 
 
-def plan_stats(sampler: LengthBatchSampler, hparams: HParams) -> PaddingStats:
-    """What the batches of the sampler's epoch cost in padding."""
-    return padding_stats(sampler.lengths, sampler.plan, frames_per_step=hparams.n_frames_per_step)
-
-
 def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
-    """An epoch's padding, and its cost against random batches of the same corpus.
-
-    The epoch is the sampler's, or the first that is not meant to be of random batches.
-    """
+    """The padding of the sampler's epoch, or of the first that is not meant to be of random
+    batches, and its cost against random batches of the same corpus."""
     random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
     plan = sampler.plan_of(max(sampler.epoch, hparams.random_epochs))
-    ours, rand = (
-        padding_stats(sampler.lengths, some, frames_per_step=hparams.n_frames_per_step)
-        for some in (plan, random_plan)
-    )
+    frames_per_step = hparams.n_frames_per_step
+    ours, rand = (padding_stats(sampler.lengths, x, frames_per_step) for x in (plan, random_plan))
     name = hparams.batching_strategy
     name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
     name += ", batches shuffled" if hparams.batch_randomization else ""
@@ -345,29 +324,28 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
 # ---------------------------------------------------------------------------- the run
 
 
-def start_from(run: Run, start: Start, clips: Clips) -> None:
+def start_from(run: Run, start: Start) -> None:
     """Put a checkpoint's state, or the weights of another model, into a run that was just built."""
-    hparams = run.hparams
     if start.resumed is not None:
-        has_new_clips = clips.change is not None
-        state = checkpoint.restore(start.resumed, run.trainer, run.sampler, new_clips=has_new_clips)
-        run.state = state
+        change = run.clips.change
+        run.state = state = checkpoint.restore(
+            start.resumed, run.trainer, run.sampler, new_clips=change is not None
+        )
         print(f"resuming from {start.resumed.path}: epoch {state.epoch}, step {state.iteration}")
         if not HAS_PYDANTIC:
             print("pydantic is not installed: the numbers in checkpoints are not checked here")
-        if clips.change is not None:
-            print(f"new clips: {in_words(clips.change)}; epoch {state.epoch} is replanned")
+        if change is not None:
+            print(f"new clips: {in_words(change)}; epoch {state.epoch} is replanned")
     if start.weights is not None:
         path, saved = start.weights
-        checkpoint.load_weights(run.trainer.model, saved, path, hparams.ignore_layers)
-        kept = ", ".join(hparams.ignore_layers) or "none"
+        checkpoint.load_weights(run.trainer.model, saved, path, run.hparams.ignore_layers)
+        kept = ", ".join(run.hparams.ignore_layers) or "none"
         print(f"weights from {path}; ignore_layers keep theirs: {kept}")
 
 
-def open_logs(run: Run, start: Start, clips: Clips) -> None:
-    """Bring the output folder to the state of the checkpoint, if there is one.
-
-    The logs of a run that is resumed in its own folder are cut back to the checkpoint.
+def open_logs(run: Run, start: Start) -> None:
+    """Bring the output folder to the state of the checkpoint, if there is one; the logs of a run
+    that is resumed in its own folder are cut back to it.
 
     Raises:
         UserError: if the folder cannot be written to, or another process trains in it.
@@ -387,16 +365,16 @@ def open_logs(run: Run, start: Start, clips: Clips) -> None:
         if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
             state.best_validation_loss = float("inf")  # of a checkpoint that is not here any more
         run.logger = RunLogger(directory, directory / run.output.logs, own and own.state)
-        if own is None or clips.change:
-            write_clips(directory, clips)
-    if own is None or clips.change or run.logger.has_lost_metrics:
+        if own is None or run.clips.change:
+            write_clips(directory, run.clips)
+    if own is None or run.clips.change or run.logger.has_lost_metrics:
         run.save()  # the next --resume then needs no other flag, and a full disk shows now
-    run.logger.log_run(run_record(run, start, clips))
+    run.logger.log_run(run_record(run, start))
 
 
-def run_record(run: Run, start: Start, clips: Clips) -> dict[str, Any]:
+def run_record(run: Run, start: Start) -> dict[str, Any]:
     """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
-    started_from = start.resumed or start.weights
+    started_from, clips = start.resumed or start.weights, run.clips
     return {
         "version": __version__,
         "iteration": run.state.iteration,
@@ -405,10 +383,10 @@ def run_record(run: Run, start: Start, clips: Clips) -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "hparams": asdict(run.hparams),
         "corpus": {
-            "fingerprint": run.corpus,
-            "training_clips": len(run.training_clips),
-            "validation_clips": len(run.validation_clips),
-            "training_frames": int(run.training_clips.num_frames.sum()),
+            "fingerprint": clips.fingerprint,
+            "training_clips": len(clips.training),
+            "validation_clips": len(clips.validation),
+            "training_frames": int(clips.training.num_frames.sum()),
         },
         "changed_clips": clips.change,
         "decoder": run.trainer.decoder_description,

@@ -28,8 +28,7 @@ DECODERS = ("reference", "fast")
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the same sums in every run
     # On a CPU oneDNN, and what torch puts around it, each keep the programs for the last 1,024
-    # shapes, half a gigabyte of them; most shapes of ours do not come back. Read at the first
-    # product.
+    # shapes: half a gigabyte, and most shapes of ours do not come back.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
 }
@@ -86,8 +85,8 @@ class Trainer:
         }
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
-        if hparams.sync_batch_norm:
-            processes.share_batch_norm(self.model)
+        if hparams.sync_batch_norm and processes.world_size > 1:
+            SyncBatchNorm.convert_sync_batchnorm(self.model)  # inside it, norms being children
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
@@ -115,11 +114,8 @@ class Trainer:
         self, model: Callable[..., Any], batch: Batch, weights: LossWeights
     ) -> tuple[torch.Tensor, ...]:
         """The batch's part of its update's losses: what is trained, then the padded loss, the
-        unpadded one and that of guided attention, not a number where its weight is 0.
-
-        The update's losses are the sums over its batches, which are those of all its clips in one
-        batch: sums over frames and steps, real or padded, divided by their number in the update.
-        """
+        unpadded one and that of guided attention, not a number where its weight is 0. Their sums
+        over the update's batches are the losses of all its clips in one batch."""
         with self.autocast():
             outputs = model(batch)
         losses = self.loss(outputs, batch)
@@ -203,6 +199,8 @@ class Trainer:
         statistics = RunningStatistics(self.model) if several else None
         total = torch.zeros(5, device=self.device)
         total[3] = float(stop)
+        # In one go with the last micro-batch gradients are added up over processes.
+        without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
         left = self._all_of(micro_batches, num_batches)
         following: MicroBatch | None = next(left)
         while (micro_batch := following) is not None:
@@ -210,7 +208,7 @@ class Trainer:
             last = following is None
             if micro_batch.seed is not None:
                 torch.manual_seed(micro_batch.seed)
-            with contextlib.nullcontext() if last else processes.alone(self.parallel):
+            with contextlib.nullcontext() if last else without_sum():
                 batch = micro_batch.batch.to(self.device)
                 trained, *losses = self.losses_of(self.parallel, batch, micro_batch.weights)
                 total[:3] += torch.stack(losses)
@@ -253,8 +251,8 @@ class Trainer:
 
 class RunningStatistics:
     """Batch norm's running statistics in an update of several batches: each batch moves those from
-    before the update, and the mean of the results is kept. So they follow neither from the order
-    of the batches nor from how they are shared out."""
+    before the update, and the mean of the results is kept, whatever the order of the batches and
+    however they are shared out."""
 
     def __init__(self, model: torch.nn.Module):
         norms = [m for m in model.modules() if isinstance(m, (BatchNorm1d, SyncBatchNorm))]
@@ -286,9 +284,7 @@ class RunningStatistics:
 
 def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """The training decoder that the hyper-parameter `decoder` names, and how it runs, in a phrase.
-
-    The recipe works without the folder `fast_decoder`: the reference decoder then does its work.
-    """
+    The recipe works without the folder fast_decoder/."""
     if name == "reference":
         return teacher_forced, "reference, step by step"
     found = importlib.util.find_spec("fast_decoder")
@@ -302,24 +298,21 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any],
 def checked_decoder(
     name: str, hparams: HParams, device: torch.device, processes: Processes
 ) -> tuple[Callable[..., Any], str]:
-    """`choose_decoder`, and plain operations where its kernels are found wrong on a GPU.
-
-    The first process of each machine looks, and what the worst of them finds holds for all.
-    """
+    """`choose_decoder`, and plain operations where its kernels are found wrong on a GPU: by the
+    first process of each machine, and the worst answer holds for all."""
     decoder, description = choose_decoder(name, device)
-    if name == "reference" or decoder is teacher_forced:
+    if decoder is teacher_forced:
         return decoder, description
     from fast_decoder import graphs, self_check
 
     if graphs.problem(device, torch.float32) is not None:
         return decoder, description
 
-    def look() -> self_check.Answer | None:
-        if processes.local_rank == 0:
-            return self_check.check(hparams, device, AUTOCAST_DTYPES[hparams.precision])
-        return None
-
-    mine = processes.all_or_none_however_long(look, "check the decoder's kernels")
+    autocast, looks = AUTOCAST_DTYPES[hparams.precision], processes.local_rank == 0
+    mine = processes.all_or_none_however_long(
+        lambda: self_check.check(hparams, device, autocast) if looks else None,
+        "check the decoder's kernels",
+    )
     answers = [found for found in processes.gather(mine) if found is not None]
     worst = max(answers, key=lambda found: self_check.MODES.index(found.mode))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
@@ -347,8 +340,6 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """The weight of the guided attention loss in the step that follows `iteration` finished ones.
-
-    It falls to 0 in a line: kept up, the loss would hold back texts that are not read evenly.
-    """
+    It falls to 0 in a line: kept up, the loss would hold back texts that are not read evenly."""
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

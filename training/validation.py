@@ -42,10 +42,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
     """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
     first process has. None if a process was asked to stop: all then stop here.
 
-    Processes share the batches out. Prenet masks follow from the batch's number alone. The padded
-    loss weights batches by clips, the unpadded one by real frames. Of the alignments, sharpness is
-    the mean over real steps of the largest weight, diagonality the mean over real steps of the
-    share near the diagonal, and coverage the share of symbols that get attention: see alignment.py.
+    Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
+    unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
 
     Raises:
         UserError: naming the clips of a batch whose loss is not finite.
@@ -70,7 +68,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
                     failure = stopped
             if processes.any(failure is not None):
                 raise NoNextBatch from failure and failure.__cause__
-            run.must_stop = stop.anywhere(processes)
+            run.must_stop = processes.any(stop.signal is not None)
             if run.must_stop:
                 return None
             if batch is None:
@@ -106,7 +104,7 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
     for _, _, indices, values in found:
         if not np.isfinite(values).all():
-            names = clip_names(run.validation_clips, indices)
+            names = clip_names(run.clips.validation, indices)
             raise UserError(f"the validation loss became {values[0]} on these clips:\n{names}")
     values = np.array([values for *_, values in found])
     clips, frames, steps, symbols = np.array([sizes for _, sizes, *_ in found]).T
@@ -122,11 +120,7 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
 
 
 def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, Any]:
-    """The first clip of a batch: alignment, mels, gate and sound.
-
-    The sound takes librosa and far more memory than the rest, of the machine and not of the GPU.
-    Where either is missing it is None, for nothing that is trained depends on it.
-    """
+    """The first clip of a batch: alignment, mels, gate and sound."""
     frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
     steps = -(-frames // hparams.n_frames_per_step)
     predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
@@ -143,7 +137,7 @@ def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, An
 
 def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
     """Samples [N] of a log-mel [n_mels, frames], or None and a warning without the package or the
-    memory for it."""
+    memory for it, for nothing that is trained depends on them."""
     try:
         return griffin_lim(mel, hparams, iterations=30)
     except ModuleNotFoundError as error:  # on a GPU machine with cached mels, say
@@ -158,7 +152,8 @@ def sound_of(mel: torch.Tensor, hparams: HParams) -> np.ndarray | None:
 
 def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
     """Log and print a validation, and remember the best."""
-    run.logger.log_validation(record, example)
+    if run.logger is not None:
+        run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
@@ -173,20 +168,18 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
         and record["alignment_sharpness"] < FORMED
     ):
         run.state.alignment_warned = 1
-        print(advice_on_alignment(record), flush=True)
+        # Training longer seldom mends it.
+        print(
+            f"warning: the alignment has not formed after {record['iteration']:,} updates: "
+            f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
+            f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually "
+            "helps:\n"
+            "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
+            "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
+            "  3. start a new run with guided_attention_weight=5\n"
+            "  4. keep training, if sharpness has been rising; smaller batches give more updates",
+            flush=True,
+        )
     if record["validation_loss_unpadded"] < run.state.best_validation_loss:
         run.state.best_validation_loss = record["validation_loss_unpadded"]
         run.state.best_iteration = run.state.iteration
-
-
-def advice_on_alignment(record: dict[str, Any]) -> str:
-    """What to do about an alignment that has not formed, which training longer seldom mends."""
-    return (
-        f"warning: the alignment has not formed after {record['iteration']:,} updates: "
-        f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
-        f"step and 64 clips a batch, others report some {STEPS_TO_ALIGN:,}. What usually helps:\n"
-        "  1. trim silence at the clips' ends (prepare_ljspeech.py --trim-silence)\n"
-        "  2. start a new run with n_frames_per_step=2 (or 3): alignments are shorter\n"
-        "  3. start a new run with guided_attention_weight=5\n"
-        "  4. keep training, if sharpness has been rising; smaller batches give more updates"
-    )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
-from clip_table import SUFFIX, read_table_file
+from clip_table import SUFFIX, clip_id, read_table_file
 from data_utils import MEL_SETTINGS_FILE, lines_refused, numbered_lines, split_filelist_line
 from errors import UserError
 from files import write_json
@@ -35,10 +35,10 @@ SYMBOLS_PER_SECOND, SYMBOLS_SPREAD = 15.2, 1.6
 class CorpusLengths:
     """The clips of a corpus, column by column."""
 
-    ids: list[str]
+    ids: Sequence[str]
     frames: np.ndarray  # [clips] int64
     symbols: Any = None  # [clips] int64 array, or None where they are not known
-    texts: list[str] | None = None  # of a filelist
+    texts: Sequence[str] | None = None  # of a filelist
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -53,15 +53,10 @@ class CorpusLengths:
         )
 
 
-def ljspeech_seconds(fractions: np.ndarray) -> np.ndarray:
-    """The length in seconds that each of `fractions` (0 to 1) of LJSpeech's clips do not exceed."""
-    return np.interp(fractions, LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
-
-
 def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLengths:
     """Frames and symbols distributed as LJSpeech's."""
     rng = np.random.default_rng(seed)
-    seconds = ljspeech_seconds(rng.random(count))
+    seconds = np.interp(rng.random(count), LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
     samples = (seconds * hparams.sampling_rate).astype(int)
     frames = np.array([frame_count(n, hparams) for n in samples.tolist()])
     names = [f"{i:05d}" for i in range(count)]
@@ -71,9 +66,6 @@ def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLeng
 def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     rate = rng.normal(SYMBOLS_PER_SECOND, SYMBOLS_SPREAD, len(seconds))
     return np.maximum(seconds * np.maximum(rate, 1), 1).astype(int)
-
-
-# ---------------------------------------------------------------------------- reading
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
@@ -91,18 +83,36 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         return CorpusLengths(list(table.ids()), table.num_frames, np.maximum(table.num_symbols, 1))
     lines = numbered_lines(path, f"no such file; expected lines of {EXPECTED}")
     header = lines[0][1].replace(" ", "").replace('"', "").lower() if lines else ""
+
+    def filelist_clip(line: str) -> tuple[str, int, str]:
+        name, text, seconds = split_filelist_line(line)
+        if seconds is None:
+            raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
+        samples = seconds * hparams.sampling_rate
+        if not 0 < samples <= MOST_COUNTED:
+            most = MOST_COUNTED / hparams.sampling_rate
+            raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
+        return clip_id(name), frame_count(round(samples), hparams), text
+
+    def csv_clip(line: str) -> tuple:
+        try:
+            name, *counts = (field.strip() for field in next(csv.reader([line])))
+        except csv.Error as error:
+            raise ValueError(f"{error}; expected {header}") from None
+        in_range = (re.fullmatch(r"0*[1-9]\d{0,9}", count, re.ASCII) for count in counts)
+        if len(counts) != header.count(",") or not all(in_range):
+            raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
+        first, *symbols = map(int, counts)
+        return name, frame_count(first, hparams) if "samples" in header else first, *symbols
+
     if "|" in header:
-        clips = _parsed(path, lines, lambda line: _filelist_clip(line, hparams))
-        names, frames, texts = zip(*clips, strict=True)
-        return CorpusLengths(list(names), np.array(frames), texts=list(texts))
+        names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
+        return CorpusLengths(names, np.array(frames), texts=texts)
     if header not in HEADERS or len(lines) == 1:
         shown = "" if not lines else f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
         raise UserError(f"{path}{shown}; expected {EXPECTED}")
-    rows = _parsed(path, lines[1:], lambda line: _csv_clip(line, header))
-    names, counts, *symbols = zip(*rows, strict=True)
-    if "samples" in header:
-        counts = tuple(frame_count(n, hparams) for n in counts)
-    return CorpusLengths(list(names), np.array(counts), np.array(symbols[0]) if symbols else None)
+    names, frames, *symbols = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
+    return CorpusLengths(names, np.array(frames), np.array(symbols[0]) if symbols else None)
 
 
 def with_symbols(
@@ -114,9 +124,16 @@ def with_symbols(
     in those of the filelist. Where there is no text they are drawn, distributed as LJSpeech's.
     """
     texts, source = clips.texts, "their symbols"
+
+    def id_and_text(line: str) -> tuple[str, str]:
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) not in (2, 3):
+            raise ValueError(f"{len(fields)} fields, expected id|text or id|text|normalised text")
+        return fields[0], fields[-1]
+
     if metadata is not None:
         lines = numbered_lines(metadata, "no such file; expected lines of id|text")
-        known = dict(_parsed(metadata, lines, _metadata_line))
+        known = dict(_parsed(metadata, lines, id_and_text))
         missing = [name for name in clips.ids if not known.get(name)]
         if missing:
             raise UserError(
@@ -146,40 +163,6 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
     if problems:
         raise lines_refused(path, problems, len(lines))
     return rows
-
-
-def _csv_clip(line: str, header: str) -> tuple:
-    """(id, number, ...) of a line."""
-    try:
-        name, *counts = (field.strip() for field in next(csv.reader([line])))
-    except csv.Error as error:
-        raise ValueError(f"{error}; expected {header}") from None
-    in_range = (re.fullmatch(r"0*[1-9]\d{0,9}", count, re.ASCII) for count in counts)
-    if len(counts) != header.count(",") or not all(in_range):
-        raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
-    return name, *map(int, counts)
-
-
-def _filelist_clip(line: str, hparams: HParams) -> tuple[str, int, str]:
-    """(id, frames, text) of a line."""
-    path, text, seconds = split_filelist_line(line)
-    if seconds is None:
-        raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
-    if not 0 < seconds * hparams.sampling_rate <= MOST_COUNTED:
-        most = MOST_COUNTED / hparams.sampling_rate
-        raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
-    return Path(path).stem, frame_count(round(seconds * hparams.sampling_rate), hparams), text
-
-
-def _metadata_line(line: str) -> tuple[str, str]:
-    """(id, text) of a line."""
-    fields = [field.strip() for field in line.split("|")]
-    if len(fields) not in (2, 3):
-        raise ValueError(f"{len(fields)} fields, expected id|text or id|text|normalised text")
-    return fields[0], fields[-1]
-
-
-# ---------------------------------------------------------------------------- writing
 
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:

@@ -1,0 +1,159 @@
+"""From a corpus in LJSpeech's layout to filelists: every clip is checked, then all is written."""
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from clip_table import Clip, ClipTable
+from corpus.faults import fault_warnings
+from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
+from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
+from corpus.pictures import draw_faults, draw_lengths
+from corpus.recordings import check_recordings, seconds_of
+from data_utils import keep_table, warn_of_long_clips
+from errors import UserError
+from files import refuse_no_folder
+from hparams import HParams, create_hparams, override_lines
+from tables import markdown_table
+from text import text_to_sequence
+
+
+def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
+    """A table of the sets' clips and their lengths in three units."""
+    rows = []
+    for name, clips in sets.items():
+        units = {
+            "seconds": seconds_of(clips, hparams),
+            "frames": np.array([clip.num_frames for clip in clips]),
+            "symbols": np.array([len(clip.symbols) for clip in clips]),
+        }
+        for unit, lengths in units.items():
+            numbers = (f(lengths) for f in (np.min, np.mean, np.median, np.max, np.sum))
+            rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
+    titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
+    return markdown_table(titles, rows)
+
+
+def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
+    """List every problem; UserError unless the bad clips are to be left out."""
+    count = f"{len(problems):,} of {total:,} clips"
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
+    if problems and not skip_bad:
+        raise UserError(f"{count} are bad:\n{listed}\n{count} are bad; {advice}")
+    if problems:
+        print(f"--skip-bad leaves out {count}:\n{listed}")
+
+
+def settings(overrides: str, out: Path, suffix: str) -> str:
+    """The settings file for train.py: `overrides`, and the filelists in `out`, a line each."""
+    ours = {
+        "load_mel_from_disk": bool(suffix),
+        "training_files": out / f"train{suffix}.txt",
+        "validation_files": out / f"val{suffix}.txt",
+    }
+    lines = ["# By scripts/prepare_ljspeech.py, for: train.py --hparams @this_file,name=value,..."]
+    lines += [s for s in override_lines(overrides) if s.partition("=")[0].strip() not in ours]
+    lines += [f"{name}={value}" for name, value in ours.items()]
+    return "\n".join(lines) + "\n"
+
+
+def prepare(
+    corpus: Path,
+    out: Path,
+    overrides: str = "",
+    val_fraction: float = VAL_FRACTION,
+    seed: int = SEED,
+    mels: Path | None = None,
+    skip_bad: bool = False,
+    max_seconds: float = math.inf,
+    trim: Path | None = None,
+) -> list[Path]:
+    """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
+
+    UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
+    written then.
+    """
+    hparams = create_hparams(overrides)
+    text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
+    corpus = Path(os.path.abspath(corpus))
+    mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
+    refuse_no_folder(out, "--out")
+    mel_files = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
+    copies = trim_folder(trim, corpus) if trim else None
+    for folder in filter(None, (mel_files, copies)):
+        refuse_no_folder(folder.path, folder.option)
+        folder.refuse_others()
+    if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
+        raise UserError(f"{corpus}, {mels}, {trim}: paths in a filelist cannot hold '|'; rename it")
+    entries, problems = read_metadata(corpus)
+    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
+    total = len(entries) + len(problems)
+    if unnamed:
+        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+    refuse_or_skip(problems + bad, total, skip_bad)
+    if copies and clips:
+        clips, faulty = trim_clips(clips, copies, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+    long = {c.where for c in clips if c.sound.num_samples > max_seconds * hparams.sampling_rate}
+    if long:
+        print(f"--max-seconds {max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips")
+    clips = [clip for clip in clips if clip.where not in long]
+    if mel_files and clips:
+        faulty = cache_mels(clips, mel_files, hparams)
+        refuse_or_skip(list(faulty.values()), total, skip_bad)
+        clips = [clip for clip in clips if clip.where not in faulty]
+
+    # By all lines, those of bad clips too: leaving one out must not move others between the sets.
+    validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
+    held_out = {entry.where for entry in entries if entry.id in validation}
+    sets = {
+        "train": [clip for clip in clips if clip.where not in held_out],
+        "val": [clip for clip in clips if clip.where in held_out],
+    }
+    if not all(sets.values()):
+        raise UserError(
+            f"{len(sets['train'])} clips for training and {len(sets['val'])} for validation "
+            f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
+            "--max-seconds. No filelist was written"
+        )
+    print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
+    warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
+    warnings += fault_warnings(clips, hparams)
+    for warning in filter(None, warnings):
+        print(warning)
+    return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))
+
+
+def write_lists(
+    sets: dict[str, list[Clip]], overrides: str, out: Path, mels: Path | None, chart: bytes
+) -> list[Path]:
+    """Write everything in `out`, each file after all of them could be written; returns them."""
+    hparams = create_hparams(overrides)
+    contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
+    contents["settings.txt"] = settings(overrides, out, "_mel" if mels else "").encode()
+    lists = {f"{name}.txt": clips for name, clips in sets.items()}
+    if mels:
+        for name, clips in sets.items():
+            lists[f"{name}_mel.txt"] = [replace(c, path=f"{mels / c.id}.npy") for c in clips]
+    for name, clips in lists.items():
+        lengths = zip(clips, seconds_of(clips, hparams), strict=True)
+        lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
+        contents[name] = "".join(lines).encode()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
+        for name, content in contents.items():
+            Path(written, name).write_bytes(content)
+        for name in contents:
+            os.replace(Path(written, name), out / name)
+    for name, clips in lists.items():
+        table = ClipTable.of(out / name, enumerate(clips, 1), complete=True)
+        keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
+    return sorted(path for name in contents for path in out.glob(f"{name}*"))

@@ -1,0 +1,118 @@
+"""A corpus of synthesised speech in LJSpeech's layout: numbers, spoken by eSpeak NG."""
+
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audio import write_sound
+from corpus.spoken_numbers import draw_numbers, sentence_of
+from errors import UserError
+from files import folder_made_whole
+from progress import progress_bar
+
+RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
+MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
+VERSION = 3  # raise it with every change that changes the corpus
+SAMPLE_RATE = 22050
+WORDS_PER_MINUTE = 175  # eSpeak's own count
+SILENCE_AFTER = 0.05  # seconds, which show a model that the number has ended
+VOLUME = 80  # of eSpeak's 100: at 100 the loudest vowels clip
+NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as recordings have it
+
+stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
+
+
+class Voice:
+    """eSpeak NG's American English voice; UserError where it does not start."""
+
+    def __init__(self) -> None:
+        import espeakng_loader
+
+        self._chunks: list[np.ndarray] = []
+        samples = ctypes.POINTER(ctypes.c_int16)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
+        self._callback = kind(self._receive)  # kept here: eSpeak holds only a pointer
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            # eSpeak carries state from one utterance to the next, even past its termination. A
+            # library loaded from a file of its own starts afresh: a corpus is always the same.
+            copy = shutil.copy(espeakng_loader.get_library_path(), folder)
+            self._library = library = ctypes.CDLL(str(copy))
+            data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
+            data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
+            synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
+            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
+            library.espeak_SetSynthCallback(self._callback)
+            if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
+                raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")
+
+    def _receive(self, samples: Any, count: int, _events: Any) -> int:
+        if samples and count > 0:
+            self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        return 0  # continue
+
+    def speak(self, text: str, words_per_minute: int) -> np.ndarray:
+        """Speak `text`: int16 samples [N] at 22,050 Hz, without the silence at either end."""
+        self._chunks.clear()
+        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
+        size = ctypes.c_size_t(len(data) + 1)
+        self._library.espeak_SetParameter(rate, words_per_minute, 0)
+        self._library.espeak_SetParameter(volume, VOLUME, 0)
+        status = self._library.espeak_Synth(data, size, 0, 0, 0, utf8, None, None)
+        self._library.espeak_Synchronize()
+        samples = np.concatenate([np.zeros(0, np.int16), *self._chunks])
+        audible = np.flatnonzero(np.abs(samples.astype(int)) > 50)
+        if status != 0 or len(audible) == 0:
+            raise RuntimeError(f"eSpeak NG made no sound (status {status}) of the text: {text}")
+        return samples[audible[0] : audible[-1] + 1]
+
+
+def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
+    """Make the corpus in the folder `out` and say so; do nothing where it exists already.
+
+    UserError where `out` holds anything else. Whatever fails, `out` is then as it was before.
+    """
+    out = Path(out).absolute()
+    made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
+    record = json.dumps(made_from | ({"skip": skip} if skip else {}))
+    if out.is_file() or (out.exists() and any(out.iterdir())):
+        file = out / RECORD_FILE
+        found = file.read_text("utf-8").strip() if file.is_file() else "no demo corpus"
+        if found != record:
+            raise UserError(
+                f"{out} holds something else; nothing was changed. Name another folder, or delete "
+                f"this one first.\nfound:  {found}\nwanted: {record}"
+            )
+        print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
+        return
+    voice, lines, seconds = Voice(), [], 0.0
+    noise_rng = np.random.default_rng([seed, 1])
+    numbers = draw_numbers(skip + clips, seed)[skip:]
+    with folder_made_whole(out) as folder:
+        (folder / "wavs").mkdir()
+        bar = progress_bar("Speaking", clips, " clips", iterable=numbers)
+        for i, number in enumerate(bar, start=skip + 1):
+            if stop_requested.is_set():
+                raise KeyboardInterrupt
+            sentence = sentence_of(str(number))
+            samples = voice.speak(sentence, WORDS_PER_MINUTE)
+            samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
+            samples = np.rint(samples + noise_rng.normal(0, NOISE, len(samples)))
+            samples = np.clip(samples, -32768, 32767).astype("<i2")
+            path = folder / "wavs" / f"DEMO-{i:04d}.wav"
+            write_sound(path, samples, SAMPLE_RATE, "WAV", "PCM_16")
+            lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
+            seconds += len(samples) / SAMPLE_RATE
+        (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")
+        (folder / RECORD_FILE).write_text(f"{record}\n", encoding="utf-8")
+    print(
+        f"Wrote {clips} clips of synthesised speech to {out}: {seconds / 60:.1f} minutes\n"
+        f"Next: python scripts/prepare_ljspeech.py {shlex.quote(str(out))} --out filelists/demo"
+    )
