@@ -1,8 +1,14 @@
-"""Files opened without waiting, read line by line or several at a time, and written as a whole."""
+"""The one way to files that others may have put there: lists, tables, caches, logs, run folders.
+
+What is read is a regular file, opened without waiting, and no larger than what it should hold may
+be. What is written is written whole or not at all, and never through a link.
+"""
 
 import contextlib
+import errno
 import fcntl
 import json
+import math
 import os
 import shlex
 import stat
@@ -12,11 +18,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 from errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
+LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
+LARGEST_JSON = 2**20
+MOST_DIGITS = 30  # of a number in JSON; repr of a float has at most 24
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -27,28 +36,86 @@ OTHER_KINDS = {
 }
 
 
+class Identity(NamedTuple):
+    """Of a file: it changes with the content, also when an older file takes its place."""
+
+    size: int = 0
+    modified: int = 0  # ns
+    changed: int = 0  # ns; also by a new name, owner or mode
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Identity":
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+UNKNOWN = Identity()
+
+
 def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
-    """A file, opened to read bytes. It never waits, as opening a named pipe would. UserError,
-    without the path: `if_missing`, or why it cannot be opened."""
+    """A regular file, or one that a link leads to, opened to read bytes. It never waits.
+
+    Raises:
+        UserError: without the path: `if_missing`, or why the file cannot be opened.
+    """
+    return os.fdopen(_open(path, os.O_RDONLY, if_missing), "rb")
+
+
+def _open(path: str | Path, flags: int, if_missing: str = "no such file") -> int:
+    """The descriptor of a regular file; errors as `open_file`."""
     try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind == stat.S_IFREG:
-            return open(path, "rb")
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except PermissionError:
-        raise UserError("permission denied; let your user read it (chmod, chown)") from None
+        raise UserError("permission denied; let your user use it (chmod, chown)") from None
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
         raise UserError(if_missing) from None
-    except OSError as error:  # such as a name that is too long
-        raise UserError(f"{error.strerror}; check its path") from None
+    except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
+        reason = "a link" if error.errno == errno.ELOOP else error.strerror
+        raise UserError(f"{reason}, expected a file; check its path") from None
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
     raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
+
+
+def read_bytes(
+    path: str | Path, at_most: int, if_missing: str = "no such file; check its path"
+) -> bytes:
+    """All of a file of at most so many bytes; UserError, without the path, as `open_file`."""
+    with open_file(path, if_missing) as file:
+        if (size := os.fstat(file.fileno()).st_size) > at_most:
+            raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
+        return file.read(at_most)
+
+
+def read_json(path: str | Path, at_most: int = LARGEST_JSON) -> Any:
+    """The value in a JSON file; UserError, without the path, as `read_bytes` and if it is none."""
+    try:
+        return parse_json(read_bytes(path, at_most))
+    except ValueError as error:
+        raise UserError(f"not JSON ({error}); restore it or delete it") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError also where nesting or a number is absurd."""
+
+    def number(digits: str) -> Any:
+        value = float(digits)
+        if len(digits) > MOST_DIGITS or not math.isfinite(value):
+            raise ValueError(f"{digits[:MOST_DIGITS]}... is no number that is written here")
+        return value if set(digits) & set(".eE") else int(digits)
+
+    try:
+        return json.loads(text, parse_int=number, parse_float=number)
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
 
 
 def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
     """(number, text) of every line of a file that is not empty, without the blanks around it.
     UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it."""
     try:
-        with open_file(path, if_missing) as file:
-            content = file.read()
+        content = read_bytes(path, LARGEST_TEXT, if_missing)
         encoding, note = "LATIN1", " (if it is Latin-1)"
         if b"\0" in content[:4]:  # the other half of an ASCII character
             encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
@@ -145,10 +212,16 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def lock(directory: Path) -> TextIO:
-    """Keep other processes from `lock`ing `directory` while the returned file is open; forked
-    workers do not inherit the lock. BlockingIOError if another process holds it."""
-    file = open(directory / ".lock", "w")  # noqa: SIM115
+def lock(directory: Path) -> BinaryIO:
+    """Keep other processes from `lock`ing `directory` while the returned file is open.
+
+    The lock ends with the process, and forked workers do not inherit it.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+        UserError: if `.lock` is no regular file.
+    """
+    file = _open_own(directory / ".lock", os.O_RDWR)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -156,3 +229,36 @@ def lock(directory: Path) -> TextIO:
     except OSError:
         pass  # a file system without locks
     return file
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """A file, made if it is missing. One that has other names too becomes a copy of its own first.
+
+    Raises:
+        UserError: if it is a link, or no regular file.
+    """
+    file = _open_own(path, os.O_RDWR | os.O_APPEND)
+    if os.fstat(file.fileno()).st_nlink == 1:
+        return file
+    file.close()
+    cut(path, path.stat().st_size)
+    return open_to_append(path)
+
+
+def _open_own(path: Path, flags: int) -> BinaryIO:
+    """A file to write to, made if it is missing; UserError if it is a link, or no regular file."""
+    try:
+        return os.fdopen(_open(path, flags | os.O_CREAT | os.O_NOFOLLOW), "rb+")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def cut(path: Path, size: int) -> None:
+    """Keep the first `size` bytes of a file, in one step; a file that it is a link to stays."""
+
+    def write(temporary: Path) -> None:
+        with open_file(path) as source, open(temporary, "wb") as target:
+            while block := source.read(min(size - target.tell(), 2**20)):
+                target.write(block)
+
+    write_atomically(path, write)
