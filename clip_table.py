@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from errors import UserError
-from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
+from files import LARGEST_JSON, Identity, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 3
@@ -58,7 +58,7 @@ class Clip:
     num_frames: int = 0  # length in training
     where: str = ""  # "file:line", for messages
     sound: Sound = Sound()  # of clips that prepare has checked
-    identity: Identity = UNKNOWN  # of its file, from before it was checked
+    identity: Identity = Identity()  # of its file, from before it was checked
 
     @property
     def id(self) -> str:
@@ -77,7 +77,7 @@ class ClipTable:
         num_frames, num_symbols: int64 [clips].
         complete: whether the clips' contents were checked too, not only their headers.
         fingerprint: hash of file names, texts and lengths, independent of the files' folders.
-        made_from: what the table in a file was made from, plain values; None if it is in no file.
+        made_from: what decides whether the table still holds, plain values.
 
     Raises:
         UserError: whatever is asked for, if the table's file changed after it was opened.
@@ -90,7 +90,7 @@ class ClipTable:
         num_clips: int,
         complete: bool = False,
         fingerprint: str = "",
-        made_from: dict[str, Any] | None = None,
+        made_from: Mapping[str, Any] | None = None,
     ):
         self.filelist, self.complete, self.made_from = filelist, complete, made_from
         self._body, self._rows_at = body, body.size - ROW * num_clips
@@ -100,7 +100,11 @@ class ClipTable:
 
     @classmethod
     def of(
-        cls, filelist: str | Path, numbered: Iterable[tuple[int, Clip]], complete: bool = False
+        cls,
+        filelist: str | Path,
+        numbered: Iterable[tuple[int, Clip]],
+        complete: bool = False,
+        made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
         """The table of these clips, each with its line number."""
         rows, content = array("q"), bytearray()
@@ -109,7 +113,7 @@ class ClipTable:
             lengths = (clip.num_frames, len(clip.symbols), len(content))
             rows.extend((line, *lengths, *clip.identity))
         body = Body(bytes(content + rows.tobytes()))
-        return cls(str(filelist), body, len(rows) // len(COLUMNS), complete)
+        return cls(str(filelist), body, len(rows) // len(COLUMNS), complete, "", made_from)
 
     def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
         """The table, in no file yet, with the clips of these indices checked again: they may have
@@ -118,7 +122,12 @@ class ClipTable:
         for index, clip in clips.items():
             rows[["num_frames", *Identity._fields]][index] = (clip.num_frames, *clip.identity)
         body = Body(self._body.read(0, self._rows_at) + rows.tobytes())
-        return ClipTable(self.filelist, body, len(self), self.complete)
+        return ClipTable(self.filelist, body, len(self), self.complete, "", self.made_from)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is read from its file, which other processes can read too."""
+        return self._body.file is not None
 
     def rows(self, first: int, stop: int) -> np.ndarray:
         """The rows of COLUMNS from `first` to before `stop`."""
@@ -170,55 +179,48 @@ class ClipTable:
 
     def __reduce__(self) -> tuple:
         # A process that is not forked opens the table's file, where there is one.
-        if self.made_from is not None:
+        if self.is_kept:
             return read_table_file, (table_path(self.filelist), self.made_from)
-        return ClipTable, (self.filelist, self._body, len(self), self.complete, self.fingerprint)
+        known = self.complete, self.fingerprint, self.made_from
+        return ClipTable, (self.filelist, self._body, len(self), *known)
 
-    def write(self, made_from: dict[str, Any]) -> None:
-        """Keep the table beside its filelist. `made_from` are plain values."""
-        header = {
-            "version": VERSION,
-            "made_from": made_from,
-            "clips": len(self),
-            "complete": self.complete,
-            "fingerprint": self.fingerprint,
-        }
-        first, body = json.dumps(header).encode() + b"\n", self._body.read(0, self._body.size)
-
-        def write(temporary: Path) -> None:
-            with open(temporary, "wb") as file:
-                file.write(b"%08x\n" % zlib.crc32(body, zlib.crc32(first)))
-                file.writelines((first, body))
-
-        write_atomically(table_path(self.filelist), write)
+    def write(self) -> None:
+        """Keep the table beside its filelist."""
+        header = {"version": VERSION, "clips": len(self), "made_from": self.made_from}
+        header |= {"complete": self.complete, "fingerprint": self.fingerprint}
+        content = json.dumps(header).encode() + b"\n" + self._body.read(0, self._body.size)
+        first = b"%08x\n" % zlib.crc32(content)
+        write_atomically(table_path(self.filelist), lambda path: path.write_bytes(first + content))
 
 
 class Body:
-    """The bytes of a table's clips and rows: in memory, or from `start` on in a file.
+    """The bytes of a table's clips and rows: in memory, or those of a file from here on.
 
     A file is read where it is needed, not mapped: cut short under a run, it would end a process
     that mapped it by a signal.
     """
 
-    def __init__(self, content: bytes | BufferedReader, start: int = 0):
-        self._content, self._start, self._identity = content, start, UNKNOWN
-        if isinstance(content, bytes):
-            self.size = len(content)
-        else:
-            self._identity = Identity.of(os.fstat(content.fileno()))
-            self.size = self._identity.size - start
+    def __init__(self, content: bytes = b"", file: BufferedReader | None = None):
+        self.file, self._content, self.size = file, content, len(content)
+        if file:
+            self._start, self._identity = file.tell(), Identity.of(file.fileno())
+            self.size = self._identity.size - self._start
 
     def read(self, start: int, stop: int) -> bytes:
         """UserError if the file is no longer what it was."""
-        if isinstance(self._content, bytes):
+        if not self.file:
             return self._content[start:stop]
-        descriptor, found = self._content.fileno(), b""
-        while start < stop and (block := os.pread(descriptor, stop - start, self._start + start)):
-            found, start = found + block, start + len(block)  # a call reads 2 GB at most
-        if start < stop or Identity.of(os.fstat(descriptor))[:2] != self._identity[:2]:
+        descriptor, found = self.file.fileno(), b""
+        while 0 <= start < stop <= self.size:
+            # At most 2 GB in one call.
+            block = os.pread(descriptor, stop - start, self._start + start)
+            if not block:
+                break
+            found, start = found + block, start + len(block)
+        if start != stop or Identity.of(descriptor)[:2] != self._identity[:2]:
             raise UserError(
-                f"{self._content.name}: changed while it was in use; leave a list's table alone "
-                "while a run uses it. A start makes it again"
+                f"{self.file.name}: changed while it was in use, which no table may; it is made "
+                "again when training starts, or resumes"
             )
         return found
 
@@ -239,7 +241,7 @@ def table_path(filelist: str | Path) -> Path:
     return Path(f"{filelist}{SUFFIX}")
 
 
-def read_table_file(path: str | Path, made_from: dict[str, Any] | None = None) -> ClipTable:
+def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None) -> ClipTable:
     """The table in a file, which stays open.
 
     Raises:
@@ -256,9 +258,8 @@ def read_table_file(path: str | Path, made_from: dict[str, Any] | None = None) -
         header = parse_json(file.readline(LARGEST_JSON))
         if header["version"] != VERSION or made_from not in (None, header["made_from"]):
             raise ValueError("another table")
-        body, filelist = Body(file, file.tell()), str(path).removesuffix(SUFFIX)
         known = header["clips"], header["complete"], header["fingerprint"], header["made_from"]
-        return ClipTable(filelist, body, *known)
+        return ClipTable(str(path).removesuffix(SUFFIX), Body(file=file), *known)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -24,7 +24,7 @@ from errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
-LARGEST_JSON = 2**20
+LARGEST_JSON = 2**26
 MOST_DIGITS = 30  # of a number in JSON; repr of a float has at most 24
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
@@ -44,11 +44,13 @@ class Identity(NamedTuple):
     changed: int = 0  # ns; also by a new name, owner or mode
 
     @classmethod
-    def of(cls, found: os.stat_result) -> "Identity":
+    def of(cls, file: str | Path | int) -> "Identity":
+        """Of a file by its path or descriptor; zeros if there is none."""
+        try:
+            found = os.stat(file)
+        except (OSError, ValueError):  # ValueError: a zero byte in the path
+            return cls()
         return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-UNKNOWN = Identity()
 
 
 def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
@@ -79,21 +81,29 @@ def _open(path: str | Path, flags: int, if_missing: str = "no such file") -> int
 
 
 def read_bytes(
-    path: str | Path, at_most: int, if_missing: str = "no such file; check its path"
+    path: str | Path,
+    at_most: int = LARGEST_TEXT,
+    if_missing: str = "no such file; check its path",
 ) -> bytes:
-    """All of a file of at most so many bytes; UserError, without the path, as `open_file`."""
-    with open_file(path, if_missing) as file:
-        if (size := os.fstat(file.fileno()).st_size) > at_most:
-            raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
-        return file.read(at_most)
-
-
-def read_json(path: str | Path, at_most: int = LARGEST_JSON) -> Any:
-    """The value in a JSON file; UserError, without the path, as `read_bytes` and if it is none."""
+    """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
-        return parse_json(read_bytes(path, at_most))
+        with open_file(path, if_missing) as file:
+            if (size := os.fstat(file.fileno()).st_size) > at_most:
+                raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
+            return file.read(size)  # whatever it has become
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: not readable ({error.strerror})") from None
+
+
+def read_json(path: str | Path, if_missing: str = "no such file; check its path") -> Any:
+    """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
+    content = read_bytes(path, LARGEST_JSON, if_missing)
+    try:
+        return parse_json(content)
     except ValueError as error:
-        raise UserError(f"not JSON ({error}); restore it or delete it") from None
+        raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -111,11 +121,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("brackets are nested too deeply") from None
 
 
-def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
-    """(number, text) of every line of a file that is not empty, without the blanks around it.
-    UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it."""
+def numbered_lines(
+    path: str | Path, if_missing: str = "", content: bytes | None = None
+) -> list[tuple[int, str]]:
+    """(number, text) of every line of a file that is not empty, without the blanks around it, or
+    of its `content` where that was read already. Errors as `read_bytes`; of another encoding, with
+    how to convert it."""
+    content = read_bytes(path, if_missing=if_missing) if content is None else content
     try:
-        content = read_bytes(path, LARGEST_TEXT, if_missing)
         encoding, note = "LATIN1", " (if it is Latin-1)"
         if b"\0" in content[:4]:  # the other half of an ASCII character
             encoding, note = "UTF-32" if b"\0\0" in content[:4] else "UTF-16", ""
@@ -128,10 +141,6 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
             f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it: "
             f"iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
         ) from None
-    except OSError as error:
-        raise UserError(f"{path}: not readable ({error.strerror})") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]

@@ -262,7 +262,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     # A loader's process sends its traceback before the message, and the class's name with it.
     message = str(failure).strip().splitlines()[-1].removeprefix("errors.UserError: ")
     # The frames of the traceback would keep the loader's processes alive.
-    return UserError(f"no next batch: {message}\n{setup.HOW_TO_CHANGE_CLIPS}")
+    return UserError(f"no next batch: {message}")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -17,6 +17,7 @@ import torch
 from batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from clip_table import ClipTable, clip_id
 from data_utils import (
+    HOW_TO_CHANGE_CLIPS,
     LENGTHS_FILE,
     checked_clips,
     corpus_fingerprint,
@@ -44,9 +45,6 @@ from version import __version__
 
 CODE = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")  # all that trains
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
-HOW_TO_CHANGE_CLIPS = (
-    "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
-)
 
 
 # ---------------------------------------------------------------------------- checkpoint, settings
@@ -221,7 +219,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists",
     )
     # A table that could not be written may be there as it was before clips changed.
-    kept = all(processes.gather(lists is None or all(table.time for table in lists)))
+    kept = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
     lists = processes.all_or_none_however_long(
         lambda: lists or _read_lists(hparams, new_run, looked_at=kept),
         "check their filelists themselves",
