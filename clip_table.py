@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from errors import UserError
-from files import LARGEST_JSON, Identity, open_file, parse_json, write_atomically
+from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 3
@@ -58,7 +58,7 @@ class Clip:
     num_frames: int = 0  # length in training
     where: str = ""  # "file:line", for messages
     sound: Sound = Sound()  # of clips that prepare has checked
-    identity: Identity = Identity()  # of its file, from before it was checked
+    identity: Identity = UNKNOWN  # of its file, from before it was checked
 
     @property
     def id(self) -> str:
@@ -186,7 +186,11 @@ class ClipTable:
 
     def write(self) -> None:
         """Keep the table beside its filelist."""
-        header = {"version": VERSION, "clips": len(self), "made_from": self.made_from}
+        header: dict[str, Any] = {
+            "version": VERSION,
+            "clips": len(self),
+            "made_from": self.made_from,
+        }
         header |= {"complete": self.complete, "fingerprint": self.fingerprint}
         content = json.dumps(header).encode() + b"\n" + self._body.read(0, self._body.size)
         first = b"%08x\n" % zlib.crc32(content)
@@ -200,8 +204,10 @@ class Body:
     that mapped it by a signal.
     """
 
-    def __init__(self, content: bytes = b"", file: BufferedReader | None = None):
-        self.file, self._content, self.size = file, content, len(content)
+    def __init__(
+        self, content: bytes = b"", path: str | Path = "", file: BufferedReader | None = None
+    ):
+        self.path, self.file, self._content, self.size = path, file, content, len(content)
         if file:
             self._start, self._identity = file.tell(), Identity.of(file.fileno())
             self.size = self._identity.size - self._start
@@ -219,8 +225,8 @@ class Body:
             found, start = found + block, start + len(block)
         if start != stop or Identity.of(descriptor)[:2] != self._identity[:2]:
             raise UserError(
-                f"{self.file.name}: changed while it was in use, which no table may; it is made "
-                "again when training starts, or resumes"
+                f"{self.path}: changed while it was in use; let no other program write to it. "
+                "When training starts or resumes, it is made again"
             )
         return found
 
@@ -259,7 +265,7 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         if header["version"] != VERSION or made_from not in (None, header["made_from"]):
             raise ValueError("another table")
         known = header["clips"], header["complete"], header["fingerprint"], header["made_from"]
-        return ClipTable(str(path).removesuffix(SUFFIX), Body(file=file), *known)
+        return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -53,6 +53,9 @@ class Identity(NamedTuple):
         return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
+UNKNOWN = Identity()
+
+
 def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
     """A regular file, or one that a link leads to, opened to read bytes. It never waits.
 

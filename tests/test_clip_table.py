@@ -12,7 +12,7 @@ from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_table import Body, Clip, ClipTable, clip_id, read_table_file, table_path
+from clip_table import COLUMNS, Body, Clip, ClipTable, clip_id, read_table_file, table_path
 from errors import UserError
 from files import Identity
 
@@ -42,7 +42,8 @@ def filelist(tmp_path):
 
 def listed(filelist, some, **options):
     """The table of these clips, in every other line."""
-    return ClipTable.of(filelist, zip(range(2, 2 * len(some) + 2, 2), some, strict=True), **options)
+    numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
+    return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
 
 def read(filelist, key=KEY):
@@ -58,7 +59,7 @@ def read(filelist, key=KEY):
 def test_table_is_read_as_it_was_written(tmp_path_factory, some):
     filelist = str(tmp_path_factory.getbasetemp() / "table.txt")
     table = listed(filelist, some, complete=True)
-    table.write(KEY)
+    table.write()
     found = read(filelist)
     for either in (table, found):
         expected = [replace(clip, where=f"{filelist}:{2 * i}") for i, clip in enumerate(some, 1)]
@@ -72,7 +73,7 @@ def test_table_is_read_as_it_was_written(tmp_path_factory, some):
         with pytest.raises(IndexError):
             either[len(some)]
     assert (found.fingerprint, found.complete) == (table.fingerprint, True)
-    assert (found.made_from, table.made_from) == (KEY, None)
+    assert (found.is_kept, table.is_kept) == (True, False)
 
 
 MILLION = """
@@ -95,11 +96,11 @@ def test_million_clips_load_fast_and_shared(tmp_path):
     """Of 110 MB little is a process's own; the rest is the file, read by all."""
     count, content = 1_000_000, b"corpus/clip.wav|" + b"x" * 20 + b"\n" + b"s" * 20
     rows = np.full((count, len(COLUMNS)), 5)
-    rows[:, 2:4] = 20, 0
+    rows[:, 2] = 20
     rows[:, 3] = np.arange(1, count + 1) * len(content)
     filelist = str(tmp_path / "list.txt")
     body = Body(content * count + rows.tobytes())
-    ClipTable(filelist, body, count, True, "known").write(KEY)
+    ClipTable(filelist, body, count, True, "known", KEY).write()
     command = [sys.executable, "-c", MILLION, table_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
@@ -110,7 +111,7 @@ def test_million_clips_load_fast_and_shared(tmp_path):
 @pytest.mark.parametrize("change", [{"filelist": "abd"}, {"more": 1}])
 def test_table_of_other_key_or_version_is_ignored(filelist, change, monkeypatch):
     assert read(filelist) is None
-    listed(filelist, SMALL).write(KEY)
+    listed(filelist, SMALL).write()
     assert read(filelist, KEY | change) is None
     monkeypatch.setattr("clip_table.VERSION", 4)
     assert read(filelist) is None
@@ -119,7 +120,7 @@ def test_table_of_other_key_or_version_is_ignored(filelist, change, monkeypatch)
 def test_damaged_table_is_ignored(filelist):
     """Wherever the damage is, unless it changes nothing that is read."""
     table = listed(filelist, SMALL)
-    table.write(KEY)
+    table.write()
     path = table_path(filelist)
     content = path.read_bytes()
     for place in {*range(0, len(content), 7), len(content) - 1}:
@@ -136,7 +137,7 @@ def test_damaged_table_is_ignored(filelist):
 def test_workers_map_the_same_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, b"x" * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
-    table.write(KEY)
+    table.write()
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
@@ -167,7 +168,7 @@ def test_clip_id_is_the_stem_of_a_path(path):
 @pytest.mark.parametrize("change", ["cut", "overwritten"])
 def test_table_changed_under_a_run_is_named(filelist, change):
     """Cut short, it must not end the process by a signal, as a mapped file would."""
-    listed(filelist, SMALL).write(KEY)
+    listed(filelist, SMALL).write()
     table, path = read(filelist), table_path(filelist)
     content = path.read_bytes()
     path.write_bytes(b"" if change == "cut" else content.replace(b"Gr", b"gr"))
@@ -176,7 +177,7 @@ def test_table_changed_under_a_run_is_named(filelist, change):
 
 
 def test_table_replaced_under_a_run_changes_nothing(filelist):
-    listed(filelist, SMALL).write(KEY)
+    listed(filelist, SMALL).write()
     table = read(filelist)
-    listed(filelist, SMALL[::-1]).write(KEY)
+    listed(filelist, SMALL[::-1]).write()
     assert [clip.path for clip in table] == [clip.path for clip in SMALL]
