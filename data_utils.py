@@ -132,7 +132,9 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
     """(path, text, seconds or None) of a filelist's line; UserError if it is none."""
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
-        raise UserError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
+        raise UserError(
+            f"{len(parts)} fields, expected path|text|seconds or path|text: {line[:60]!r}"
+        )
     try:
         return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
     except ValueError:

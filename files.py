@@ -25,7 +25,7 @@ from errors import UserError
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
-MOST_DIGITS = 30  # of a number in JSON; repr of a float has at most 24
+MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",

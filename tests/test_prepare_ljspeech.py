@@ -104,6 +104,18 @@ def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
     assert contents(tmp_path / "lists") == before
 
 
+@pytest.mark.parametrize("changed", ["metadata.csv", "wavs/c03.wav"])
+def test_changes_during_prepare_are_refused(corpus, tmp_path, monkeypatch, changed):
+    def replace_by_older(*_):
+        shutil.copy2(corpus / changed, tmp_path / "old")
+        os.replace(tmp_path / "old", corpus / changed)
+
+    monkeypatch.setattr(preparation, "fault_warnings", lambda *_: replace_by_older() or [])
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert f"{corpus / changed}: changed while it was checked; start again" in message
+    assert not (tmp_path / "lists").exists()
+
+
 def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "lists")
     lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]

@@ -40,6 +40,13 @@ def write_sound(path, last=0.0, length=5000):
     soundfile.write(path, samples, 22050, subtype="FLOAT")
 
 
+def put_older_sound(path):
+    """As cp -p, rsync -t or mv would."""
+    write_sound(path.with_name("old.wav"), 0.1)
+    os.utime(path.with_name("old.wav"), (1, 1))
+    os.replace(path.with_name("old.wav"), path)
+
+
 @pytest.fixture
 def opened(monkeypatch):
     """Names of the clips that were opened, and True for those read to their end."""
@@ -98,14 +105,40 @@ def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsy
     assert opened == [("val-b", True)]
     assert validation[1].num_frames == 1 + 6000 // 256
     assert "val.txt: 1 clips changed since they were checked" in capsys.readouterr().out
+    put_older_sound(tmp_path / "val-b.wav")
     read_clips(lists, new_run=new_run)
-    assert len(opened) == 1
+    read_clips(lists, new_run=new_run)
+    assert len(opened) == 2
     for name in ("train-a", "val-b"):
         (tmp_path / f"{name}.wav").unlink()
     with pytest.raises(UserError) as found:
         read_clips(lists, new_run=new_run)
     assert f"{lists.training_files}:1: " in str(found.value)
     assert f"{lists.validation_files}:2: " in str(found.value)
+
+
+@pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
+@pytest.mark.parametrize("has_table", [True, False])
+def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, changed, has_table):
+    if has_table:
+        read_clips(lists, new_run=True)
+        write_sound(tmp_path / "train-b.wav", length=6000)
+    before, check = (tmp_path / "train.txt").read_text(), data_utils.read_checked
+
+    def check_and_change(path, hparams):
+        found = check(path, hparams)
+        if path.endswith("train-b.wav") and changed == "train.txt":
+            (tmp_path / changed).write_text(before.splitlines()[0])
+        elif path.endswith("train-b.wav"):
+            put_older_sound(tmp_path / changed)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data_utils, "read_checked", check_and_change)
+        with pytest.raises(UserError, match=rf"{changed}: changed while it was checked; start"):
+            read_clips(lists, new_run=True)
+    training, _ = read_clips(lists, new_run=True)
+    assert len(training) == (1 if changed == "train.txt" else 2)
 
 
 # ---------------------------------------------------------------------------- several processes

@@ -25,7 +25,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import remove_leftovers, write_bytes
+from files import read_bytes, remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -174,7 +174,7 @@ def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[
     if found is None or found.state["corpus"] == clips.fingerprint:
         return None
     path = found.path.with_name(CLIPS_FILE)
-    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
+    text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
     before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
     gone, added = list((before - now).elements()), list((now - before).elements())
     ids = [Counter(tuple(row.split(",", 3)[::3]) for row in rows) for rows in (gone, added)]
