@@ -186,13 +186,8 @@ class ClipTable:
 
     def write(self) -> None:
         """Keep the table beside its filelist."""
-        header: dict[str, Any] = {
-            "version": VERSION,
-            "clips": len(self),
-            "made_from": self.made_from,
-        }
-        header |= {"complete": self.complete, "fingerprint": self.fingerprint}
-        content = json.dumps(header).encode() + b"\n" + self._body.read(0, self._body.size)
+        known = [VERSION, len(self), self.complete, self.fingerprint, self.made_from]
+        content = json.dumps(known).encode() + b"\n" + self._body.read(0, self._body.size)
         first = b"%08x\n" % zlib.crc32(content)
         write_atomically(table_path(self.filelist), lambda path: path.write_bytes(first + content))
 
@@ -261,14 +256,13 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         if found != checksum:
             raise ValueError("damaged")
         file.seek(9)
-        header = parse_json(file.readline(LARGEST_JSON))
-        if header["version"] != VERSION or made_from not in (None, header["made_from"]):
+        version, *known = parse_json(file.readline(LARGEST_JSON))
+        if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        known = header["clips"], header["complete"], header["fingerprint"], header["made_from"]
         return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "
             "it starts with the filelist beside it"

@@ -77,37 +77,33 @@ def read_filelist(
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
-    def length_or_problem(numbered_line: tuple[int, str]) -> tuple[int, Identity] | UserError:
-        path = ""
+    def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
+        path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
         try:
-            path, _, seconds = split_filelist_line(numbered_line[1])
+            path, text, seconds = split_filelist_line(numbered_line[1])
             identity = Identity.of(path)  # before it is opened
-            if not hparams.load_mel_from_disk:
-                return sound_length(path, seconds, hparams, new_run), identity
-            if problem := problem_of(Path(path).parent):
+            if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
                 raise UserError(f"mels {problem}; {fix}")
-            return mel_length(path, seconds, hparams, new_run), identity
+            num_frames = length(path, seconds, hparams, new_run)
+            return Clip(path, text, num_frames=num_frames, identity=identity)
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-        found = map_in_threads(length_or_problem, numbered)
-        for (number, line), measured in zip(progress, found, strict=True):
-            where = f"{filelist}:{number}"
+        found = map_in_threads(clip_or_problem, numbered)
+        for (number, _), clip in zip(progress, found, strict=True):
             try:
-                path, text, _ = split_filelist_line(line)
+                if isinstance(clip, UserError):
+                    raise clip
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
-                symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+                symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
                 if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
-                if isinstance(measured, UserError):
-                    raise measured
-                frames, identity = measured
-                yield number, Clip(path, text, symbols, frames, where, identity=identity)
+                    raise UserError(f"text {clip.text!r} {NOTHING_TO_SPEAK}")
+                yield number, replace(clip, symbols=symbols)
             except UserError as error:
-                problems.append(f"{where}: {error}")
+                problems.append(f"{filelist}:{number}: {error}")
 
     # One by one: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))

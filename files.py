@@ -26,6 +26,7 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoc
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+NO_FILE = "no such file; check its path"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -56,7 +57,7 @@ class Identity(NamedTuple):
 UNKNOWN = Identity()
 
 
-def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
+def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
     """A regular file, or one that a link leads to, opened to read bytes. It never waits.
 
     Raises:
@@ -65,7 +66,7 @@ def open_file(path: str | Path, if_missing: str = "no such file; check its path"
     return os.fdopen(_open(path, os.O_RDONLY, if_missing), "rb")
 
 
-def _open(path: str | Path, flags: int, if_missing: str = "no such file") -> int:
+def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     """The descriptor of a regular file; errors as `open_file`."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -83,11 +84,7 @@ def _open(path: str | Path, flags: int, if_missing: str = "no such file") -> int
     raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
 
 
-def read_bytes(
-    path: str | Path,
-    at_most: int = LARGEST_TEXT,
-    if_missing: str = "no such file; check its path",
-) -> bytes:
+def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
         with open_file(path, if_missing) as file:
@@ -100,7 +97,7 @@ def read_bytes(
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
 
-def read_json(path: str | Path, if_missing: str = "no such file; check its path") -> Any:
+def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
     """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
     content = read_bytes(path, LARGEST_JSON, if_missing)
     try:
@@ -233,7 +230,7 @@ def lock(directory: Path) -> BinaryIO:
         BlockingIOError: if another process holds it.
         UserError: if `.lock` is no regular file.
     """
-    file = _open_own(directory / ".lock", os.O_RDWR)
+    file = open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -244,29 +241,17 @@ def lock(directory: Path) -> BinaryIO:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing. One that has other names too becomes a copy of its own first.
-
-    Raises:
-        UserError: if it is a link, or no regular file.
-    """
-    file = _open_own(path, os.O_RDWR | os.O_APPEND)
-    if os.fstat(file.fileno()).st_nlink == 1:
-        return file
-    file.close()
-    cut(path, path.stat().st_size)
-    return open_to_append(path)
-
-
-def _open_own(path: Path, flags: int) -> BinaryIO:
-    """A file to write to, made if it is missing; UserError if it is a link, or no regular file."""
+    """A file, made if it is missing; UserError if it is a link, or no regular file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
-        return os.fdopen(_open(path, flags | os.O_CREAT | os.O_NOFOLLOW), "rb+")
+        return os.fdopen(_open(path, flags), "rb+")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
 def cut(path: Path, size: int) -> None:
-    """Keep the first `size` bytes of a file, in one step; a file that it is a link to stays."""
+    """Keep the first `size` bytes of a file, in one step and in a new file: another that it is a
+    link to, or that has the same content by a hard link, stays as it is."""
 
     def write(temporary: Path) -> None:
         with open_file(path) as source, open(temporary, "wb") as target:

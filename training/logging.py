@@ -120,7 +120,7 @@ class RunLogger:
             size = sizes.get(self._name(path), 0)
             if size == 0:
                 path.unlink()
-            elif size < path.stat().st_size:
+            else:
                 cut(path, size)
 
     def log_run(self, record: dict[str, Any]) -> None:
