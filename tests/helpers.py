@@ -94,6 +94,7 @@ class Corpus:
 # The run that the tests on stopping and resuming share: 4 epochs of 4 or 5 batches, checkpoints
 # inside epochs and between them, validation after the second and the fourth.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
+LONG |= {"learning_rate_warmup_steps": 30}  # each step has its own rate
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 

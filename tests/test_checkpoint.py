@@ -147,6 +147,12 @@ def test_damage_anywhere_is_noticed_or_harmless(damage, written, tmp_path):
     assert noticed > len(places) / 2
 
 
+def test_finite_weights_of_infinite_sum_are_loaded(tmp_path):
+    weights = {"w": torch.full([2], 6e4, dtype=torch.float16)}
+    torch.save({"state_dict": weights}, tmp_path / "a.pt")
+    assert_same(checkpoint.load_checkpoint(tmp_path / "a.pt")["state_dict"], weights)
+
+
 def test_oldest_format_without_checksum_is_loaded(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))

@@ -147,13 +147,16 @@ def test_workers_map_the_same_table(filelist):
         pickle.loads(pickled)
 
 
-def test_fingerprint_covers_lengths_not_folders(filelist):
+def test_fingerprint_covers_names_texts_lengths_not_folders(filelist):
     table = listed(filelist, SMALL)
     other = table.with_clips({1: replace(SMALL[1], num_frames=10)})
     assert (other.num_frames.tolist(), table.num_frames.tolist()) == ([7, 10], [7, 9])
     assert other.fingerprint != table.fingerprint == other.with_clips({1: SMALL[1]}).fingerprint
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
+    for change in ({"path": "x/other.wav"}, {"text": "Grosse."}):
+        changed = [replace(SMALL[0], **change), SMALL[1]]
+        assert listed(filelist, changed).fingerprint != table.fingerprint
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 

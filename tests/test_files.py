@@ -39,6 +39,17 @@ def test_failed_write_leaves_the_old_file(tmp_path, error):
     assert target.read_text() == "old"
 
 
+def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
+    target, synced = tmp_path / "a.txt", []
+
+    def sync(file):
+        synced.append((os.fstat(file).st_ino, target.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_atomically(target, lambda path: path.write_text("new"))
+    assert synced == [(target.stat().st_ino, False)]
+
+
 def test_killed_writer_leaves_the_old_file(tmp_path):
     kept = {"a file.txt", "b.tmp", ".hidden"}
     for name in kept:

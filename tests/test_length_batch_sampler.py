@@ -4,7 +4,7 @@ import json
 import re
 import textwrap
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ import batching
 from batching import (
     BatchingError,
     LengthBatchSampler,
+    cut_evenly,
     plan_epoch,
 )
 
@@ -151,6 +152,12 @@ def test_resume_refuses_another_plan(changed):
     assert len(list(other)) == len(other.plan)
 
 
+def test_resume_refuses_one_order_cut_otherwise():
+    state = LengthBatchSampler(TWENTY, 4, "sorted").state_dict(2)
+    with pytest.raises(BatchingError, match="other batches"):
+        LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
+
+
 # --- several batches an update, and several ranks
 
 
@@ -237,6 +244,17 @@ def test_leftover_batches_are_cut_evenly():
     assert sorted(map(sorted, update)) == [[0], [1, 2, 3, 4]]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_cut_of_leftovers_is_smaller(seed):
+    lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
+    plan = plan_epoch(lengths, 3, "random")
+    cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
+    cuts = [pieces for pieces in cuts if max(map(len, pieces)) <= 3]
+    cut = [lengths[batch] for batch in cut_evenly(plan, 4, lengths)]
+    largest, *others = [max(len(x) * x.max() for x in pieces) for pieces in (cut, *cuts)]
+    assert largest == min(others)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 def test_resume_with_another_number_of_ranks(world_size):
     options = {"strategy": "semi_sorted", "batches_per_update": 6} | RECIPE
@@ -293,6 +311,8 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
     padded = [[len(batch) * lengths[batch].max() for batch in update] for update in updates]
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
+    slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
+    assert slowest.min() > 0.7 * slowest.mean()  # every rank in its turn
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

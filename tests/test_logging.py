@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import threading
 import time
 
@@ -123,6 +124,16 @@ def test_state_counts_what_is_still_in_buffers(tmp_path, monkeypatch):
     state = logger.state()
     RunLogger(tmp_path, tmp_path / "logs", state).close()  # the first was killed, never closed
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
+
+
+def test_metrics_are_on_disk_before_their_size(tmp_path, monkeypatch):
+    logger, synced = RunLogger(tmp_path, tmp_path / "logs"), []
+    logger.log_run(RUN)
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
+    size = logger.state()["logs"]["metrics.jsonl"]
+    logger.close()
+    path = tmp_path / "metrics.jsonl"
+    assert [(found.st_ino, found.st_size) for found in synced] == [(path.stat().st_ino, size)]
 
 
 def test_full_disk_in_tensorboards_thread_is_reported(tmp_path, monkeypatch, capfd):

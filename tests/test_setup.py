@@ -6,19 +6,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 import data_utils
 from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
+from training.checkpoint import Checkpoint
 from training.distributed import Processes, SaidElsewhere
-from training.setup import batching_costs, make_sampler, read_clips
+from training.setup import Start, batching_costs, make_sampler, read_clips, refuse_differences
 
 
 @pytest.fixture
@@ -82,6 +85,14 @@ def test_new_run_reads_every_clip_without_table(lists, tmp_path, capsys):
         assert f"{filelist}: no {name}.clips for this list: reading every clip once" in printed
     assert str(found.value).count("is nan, expected finite numbers") == 2
     assert not list(tmp_path.glob("*.clips"))
+
+
+def test_new_run_reads_clips_of_incomplete_tables(lists, opened):
+    read_clips(lists, new_run=False)
+    assert sorted(opened) == [(name, False) for name in ALL]
+    opened.clear()
+    read_clips(lists, new_run=True)
+    assert sorted(opened) == [(name, True) for name in ALL]
 
 
 @pytest.mark.parametrize("new_run", [True, False])
@@ -199,6 +210,18 @@ def test_outdated_table_is_used_by_no_process(lists, tmp_path, opened, monkeypat
     for _, validation in read_in_two(lists):
         assert validation[1].num_frames == 1 + 6000 // 256
     assert opened == [("val-b", True)] * 2
+
+
+def test_processes_compare_contents_of_checkpoints(tmp_path):
+    path, facts = tmp_path / "checkpoint_1.pt", []
+    clips = SimpleNamespace(fingerprint="")
+    processes = SimpleNamespace(refuse_differences=facts.append)
+    for content in (b"one", b"other"):
+        path.write_bytes(content)
+        start = Start(resumed=Checkpoint(path, {}))
+        refuse_differences(HParams(), clips, start, torch.device("cpu"), processes)
+    one, other = facts
+    assert [name for name in one if one[name] != other[name]] == ["the checkpoint"]
 
 
 def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):

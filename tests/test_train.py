@@ -189,25 +189,32 @@ def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
     assert len({tuple(mask) for mask in masks[-len(first) * 3 :]}) == len(first) * 3
 
 
-def test_update_weighs_batches_by_their_frames(corpus, tmp_path, monkeypatch):
-    """Updates of 2, 2 and 1 batches; the padded loss weighs them by padded frames."""
+@pytest.mark.parametrize("r", [1, 3])
+def test_update_weighs_batches_by_their_frames(r, corpus, tmp_path, monkeypatch):
+    """Updates of 2, 2 and 1 batches; the padded loss weighs them by padded frames, the unpadded one
+    of mels by real frames and of the gate by real steps."""
     forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
 
     def record(self, outputs, batch):
         losses = forward(self, outputs, batch)
         padded = batch.mel.shape[0] * batch.mel.shape[2]
-        frames = int(batch.mel_lengths.sum())
-        seen.append((losses.total.item(), padded, losses.total_unpadded.item(), frames))
+        mel = (losses.mel_unpadded + losses.mel_postnet_unpadded).item()
+        weights = (padded, int(batch.mel_lengths.sum()), int(batch.num_steps(r).sum()))
+        seen.append(((losses.total.item(), mel, losses.gate_unpadded.item()), weights))
         return losses
 
     monkeypatch.setattr(Tacotron2Loss, "forward", record)
     settings = {"batches_per_update": 2, "dynamic_batch_size": False, "log_interval": 1}
-    run(out, corpus, epochs=1, epochs_per_validation=9, **settings)
-    updates = [np.array(seen[i : i + 2]).T for i in (0, 2, 4)]
-    for name, at in (("loss", 0), ("loss_unpadded", 2)):
-        expected = [np.average(rows[at], weights=rows[at + 1]) for rows in updates]
+    run(out, corpus, epochs=1, epochs_per_validation=9, n_frames_per_step=r, **settings)
+    updates = [zip(*seen[i : i + 2], strict=True) for i in (0, 2, 4)]
+    means = [np.average(losses, axis=0, weights=weights) for losses, weights in updates]
+    expected = {
+        "loss": [padded for padded, _, _ in means],
+        "loss_unpadded": [mel + gate for _, mel, gate in means],
+    }
+    for name, values in expected.items():
         drawn = [value for _, value in curves(out)[f"training/{name}"]]
-        assert drawn == pytest.approx(expected, rel=1e-5)
+        assert drawn == pytest.approx(values, rel=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -446,3 +453,5 @@ def test_fp16_overflow_lowers_the_scale_and_skips(corpus, tmp_path, monkeypatch)
     assert scales == [256.0, 128.0, 128.0]
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
+    run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
+    assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0  # not begun anew

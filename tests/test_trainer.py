@@ -13,6 +13,7 @@ from hparams import create_hparams
 from model import teacher_forced
 from training.trainer import (
     PRECISIONS,
+    LossWeights,
     MicroBatch,
     Trainer,
     choose_decoder,
@@ -101,6 +102,17 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
+def test_each_loss_has_its_own_weight():
+    trainer = Trainer(small(n_mel_channels=MELS, guided_attention_weight=2), CPU)
+    found = []
+    for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
+        torch.manual_seed(0)
+        trained, padded, _, guided = trainer.losses_of(trainer.model, tiny_batch(), weights)
+        assert trained.item() == pytest.approx(float(padded + 2 * guided))
+        found.append(torch.stack([padded, guided]))
+    torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
+
+
 def test_unpadded_loss_gives_its_own_gradient():
     """Against autograd on the loss written out."""
     trainer, batch = Trainer(small(loss="unpadded", n_mel_channels=MELS), CPU), tiny_batch()
@@ -143,6 +155,35 @@ def test_gradients_are_clipped_by_hand(threshold, precision):
         moment = trainer.optimizer.state[parameter]["exp_avg"]
         least = 1e-5 * float(expected.abs().max())
         torch.testing.assert_close(10 * moment.double(), expected, rtol=1e-4, atol=least)
+
+
+def test_loss_not_finite_changes_no_weight(monkeypatch):
+    """A square may overflow where its gradient does not."""
+    trainer = Trainer(small(n_mel_channels=MELS), CPU)
+    losses_of = trainer.losses_of
+
+    def overflowing(*args):
+        trained, padded, *others = losses_of(*args)
+        return trained, padded + math.inf, *others
+
+    monkeypatch.setattr(trainer, "losses_of", overflowing)
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    loss, _, norm, skipped, *_ = trainer.step([MicroBatch(tiny_batch())], 0.25).values.tolist()
+    assert (loss, math.isfinite(norm), skipped) == (math.inf, True, 1)
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+def test_running_statistics_are_means_over_batches():
+    """Of what each batch of an update alone would make of those from before it."""
+    batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
+    made = []
+    for numbers in ([0], [1], [0, 1]):
+        trainer = Trainer(small(n_mel_channels=MELS), CPU)
+        given = [MicroBatch(batches[number], seed=number) for number in numbers]
+        trainer.step(given, num_batches=len(given))
+        made.append(dict(trainer.model.named_buffers()))
+    for name, found in made[2].items():
+        torch.testing.assert_close(found.double(), (made[0][name].double() + made[1][name]) / 2)
 
 
 def test_guided_attention_weight_falls_to_0():
