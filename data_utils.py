@@ -336,21 +336,19 @@ class TextMelDataset(Dataset):
         return len(self.clips)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        clip, problem = self.clips[index], ""
+        clip = self.clips[index]
+        name = f"{clip.where}: {clip.path}"
         try:
             mel = self._mel(clip.path)
         except UserError as error:
-            problem = f"{error}. {HOW_TO_CHANGE_CLIPS}"
-        # Not its third part, which a backup or another mode changes too.
-        if Identity.of(clip.path)[:2] != clip.identity[:2]:
-            if not problem and mel.shape[1] == clip.num_frames:
-                problem = "of the same length; --resume trains on it"
-            elif not problem:
-                lengths = f"{mel.shape[1]} frames, but {clip.num_frames} when the run began"
-                problem = f"{lengths}; make the list again and add --resume --new-clips"
-            problem = f"changed; put the old file back and add --resume. The new one: {problem}"
-        if problem:
-            raise UserError(f"{clip.where}: {clip.path}: {problem}")
+            raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
+        num_frames, remedy = mel.shape[1], "add --resume to train on this one of the same length"
+        if num_frames != clip.num_frames:
+            lengths = f"{num_frames} frames, but {clip.num_frames} when the run began"
+            remedy = f"({lengths}) make the list again and add --resume --new-clips"
+        # Not the third part, which a backup or another mode changes too.
+        if num_frames != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            raise UserError(f"{name}: changed; put the old file back and add --resume, or {remedy}")
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:

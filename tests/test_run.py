@@ -120,7 +120,7 @@ def full_disk(which: str) -> None:
 
     def fill() -> None:
         if which == "metrics.jsonl":
-            opened[0].metrics = open("/dev/full", "a")  # noqa: SIM115
+            opened[0].metrics = open("/dev/full", "ab")  # noqa: SIM115
         else:
             from tensorboard.summary.writer.record_writer import RecordWriter
 

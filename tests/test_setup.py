@@ -45,9 +45,10 @@ def write_sound(path, last=0.0, length=5000):
 
 def put_older_sound(path):
     """As cp -p, rsync -t or mv would."""
-    write_sound(path.with_name("old.wav"), 0.1)
-    os.utime(path.with_name("old.wav"), (1, 1))
-    os.replace(path.with_name("old.wav"), path)
+    old = path.with_name("old.wav")
+    write_sound(old, 0.1)
+    os.utime(old, (1, 1))
+    os.replace(old, path)
 
 
 @pytest.fixture
