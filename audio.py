@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -22,7 +22,11 @@ from hparams import HParams
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
-FORMATS = ("WAV", "WAVEX", "FLAC")  # as soundfile names them; WAVEX is a WAV of a newer kind
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
+BLOCK = 2**20  # samples read at once
+MOST_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could fill the memory
+UNKNOWN_SAMPLES = 2**36 - 1  # or more, in a FLAC's header; soundfile's number for its 0 is more
+UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}  # or more, in a WAV written to a pipe
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -44,8 +48,9 @@ def minimum_samples(hparams: HParams) -> int:
 
 
 @contextlib.contextmanager
-def _open_sound(path: str | Path, hparams: HParams) -> Iterator[Any]:
-    """An open soundfile.SoundFile whose header suits `hparams`; errors as `read_header`."""
+def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, BinaryIO]]:
+    """An open soundfile.SoundFile whose header suits `hparams`, and the file, which stands at its
+    first sample; errors as `read_header`."""
     with open_file(path, "no such file; check the corpus folder and the paths in the list") as file:
         import soundfile
 
@@ -57,11 +62,11 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[Any]:
         with sound:
             if problem := _header_problem(sound, hparams):
                 raise UserError(problem)
-            yield sound
+            yield sound, file
 
 
 def _header_problem(sound: Any, hparams: HParams) -> str | None:
-    rate, minimum = hparams.sampling_rate, minimum_samples(hparams)
+    rate = hparams.sampling_rate
     if sound.format not in FORMATS:
         fix = f"ffmpeg -i in -ac 1 -ar {rate} out.wav"
         return f"{sound.format_info}, expected WAV or FLAC; convert it: {fix}"
@@ -70,48 +75,76 @@ def _header_problem(sound: Any, hparams: HParams) -> str | None:
     if sound.samplerate != rate:
         fix = f"resample it (sox in -r {rate} out) or set sampling_rate={sound.samplerate}"
         return f"{sound.samplerate} Hz, expected {rate}; {fix}"
-    if sound.frames < minimum:
-        empty = "empty" if sound.frames == 0 else f"{sound.frames} samples"
+    return None if sound.frames >= UNKNOWN_SAMPLES else _length_problem(sound.frames, hparams)
+
+
+def _length_problem(num_samples: int, hparams: HParams) -> str | None:
+    minimum = minimum_samples(hparams)
+    if num_samples < minimum:
+        empty = "empty" if num_samples == 0 else f"{num_samples} samples"
         return f"{empty}, expected at least {minimum} samples; leave the clip out"
+    if num_samples > MOST_SAMPLES:
+        most = f"expected at most {MOST_SAMPLES:,}"
+        return f"{num_samples:,} samples or more, {most}; split the clip or convert it again"
     return None
 
 
-def _read_samples(sound: Any, dtype: str) -> np.ndarray:
-    """All samples [N] of an open sound file; UserError if it is damaged inside."""
+def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> np.ndarray:
+    """All samples [N] of an open sound file, by blocks until its end. UserError if it is damaged
+    inside, or if they are not as many as its header says."""
     import soundfile
 
+    said, blocks = sound.frames, list[np.ndarray]()
+    size = min(BLOCK, said + 1)  # a sample more than there should be
     try:
-        return sound.read(dtype=dtype)
+        if sound.format == "FLAC":  # soundfile would stop at the number in the header: 36 bits
+            file.seek(0)
+            size_on_disk = os.fstat(file.fileno()).st_size
+            content = bytearray(file.read(min(size_on_disk, 4 * MOST_SAMPLES)))
+            if content.startswith(b"fLaC"):
+                content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
+            sound = soundfile.SoundFile(io.BytesIO(content))
+        sound.seekable = lambda: False  # else it seeks after each block, beyond the end too
+        while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MOST_SAMPLES):
+            blocks.append(sound.read(size, dtype=dtype))
     except soundfile.SoundFileError as error:
         found = f"not readable as sound to its end ({error}), so truncated or damaged inside"
         raise UserError(f"{found}; copy or convert it again") from None
+    samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
+    if problem := _length_problem(len(samples), hparams):
+        raise UserError(problem)
+    if said != len(samples) and said < UNKNOWN_SAMPLES:
+        counts = f"{len(samples):,} samples, but its header says {said:,}"
+        raise UserError(f"truncated or damaged: {counts}; copy or convert it again")
+    return samples
 
 
 def read_header(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a mono WAV or FLAC file, read from its header. UserError, without the
-    path: what is wrong with the file and how to fix it."""
-    with _open_sound(path, hparams) as sound:
-        return sound.frames
+    """Number of samples of a mono WAV or FLAC file by its header, or by reading all of them where
+    that does not tell. UserError, without the path: what is wrong with the file and how to fix it.
+    """
+    with _open_sound(path, hparams) as (sound, file):
+        is_known = sound.frames < UNKNOWN_SAMPLES
+        return sound.frames if is_known else len(_read_samples(sound, file, hparams, "int16"))
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
     """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; UserError as `read_header`, and
-    for a FLAC that is cut off or damaged inside."""
-    with _open_sound(path, hparams) as sound:
-        return torch.from_numpy(_read_samples(sound, "float32"))
+    for a FLAC that is cut off or damaged inside, or whose header lies."""
+    with _open_sound(path, hparams) as (sound, file):
+        return torch.from_numpy(_read_samples(sound, file, hparams, "float32"))
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
     """Samples [N] of a clip that is fit for training, all of them read: int16 where the file has 16
     bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a file that is cut off,
     samples that are not finite or outside [-1, 1], and silence throughout."""
-    with _open_sound(path, hparams) as sound:
-        num_samples = sound.frames
+    with _open_sound(path, hparams) as (sound, file):
+        if _is_cut_off_wav(file):
+            raise UserError("truncated, shorter than its header says; copy it again")
         # 16-bit samples as they are: a third of the time, and a corpus has hours of them.
         dtype = "int16" if sound.subtype == "PCM_16" else "float32"
-        samples = _read_samples(sound, dtype)
-    if len(samples) < num_samples or _is_cut_off_wav(path):
-        raise UserError("truncated, shorter than its header says; copy it again")
+        samples = _read_samples(sound, file, hparams, dtype)
     full_scale = 1 if dtype == "float32" else 32768
     low, high = float(samples.min()) / full_scale, float(samples.max()) / full_scale
     if not (math.isfinite(low) and math.isfinite(high)):  # the least of nan and others is nan
@@ -128,14 +161,17 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
     return samples
 
 
-def _is_cut_off_wav(path: str | Path) -> bool:
-    """Whether the end of a WAV file is missing, of which soundfile does not complain."""
-    with open_file(path) as file:
-        kind, size = file.read(4), 8 + int.from_bytes(file.read(4), "little")
-        length = file.seek(0, os.SEEK_END)
-    # Sizes from 2 GB up stand for "unknown" in a WAV written to a pipe; some programs leave the
-    # last byte's padding out.
-    return kind == b"RIFF" and size < 0x7FFFF000 and length < size - 1
+def _is_cut_off_wav(file: BinaryIO) -> bool:
+    """Whether the end of a WAV file, which stands at its first sample, is missing: soundfile does
+    not complain of that. Some programs leave the last byte's padding out."""
+    descriptor, start = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    head, length = os.pread(descriptor, 36, 0), os.fstat(descriptor).st_size
+    sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
+    if head.startswith(b"RF64"):
+        sizes = {7: head[20:28], start: head[28:36]}
+    most = UNKNOWN_BYTES.get(head[:4], 0)
+    ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
+    return any(size < most and length < begin + size for begin, size in ends)
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
@@ -160,10 +196,11 @@ def write_sound(
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
     """Write the samples from `start` to before `stop` of a sound file as `path`, in one step. They
     and the format stay bitwise the same; what a WAV holds compressed becomes 16-bit samples."""
-    with _open_sound(source, hparams) as sound:
+    with _open_sound(source, hparams) as (sound, file):
         subtype = sound.subtype if sound.subtype in EXACT_SUBTYPES else "PCM_16"
         # Whole numbers of 32 bits hold any of fewer bits; float64 any float.
-        samples = _read_samples(sound, "float64" if subtype in ("FLOAT", "DOUBLE") else "int32")
+        dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
+        samples = _read_samples(sound, file, hparams, dtype)
     if len(samples) < stop:
         raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
     write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)

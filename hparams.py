@@ -32,7 +32,7 @@ limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 # The upper bounds are far above what anyone uses, and below what breaks arrays or the machine.
 Count = Annotated[int, limits(ge=1, le=10**12)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
-Samples = Annotated[int, limits(ge=1, le=2**24)]
+Samples = Annotated[int, limits(ge=1, le=2**14)]
 Width = Annotated[int, limits(ge=1, le=2**13)]
 EvenWidth = Annotated[int, limits(ge=2, le=2**13, multiple_of=2)]
 Kernel = Annotated[int, limits(ge=1, le=999)]
@@ -66,7 +66,7 @@ class HParams:
 
     # --- audio
     sampling_rate: Annotated[int, limits(ge=1, le=10**7)] = 22050  # Hz; other clips are refused
-    filter_length: Samples = 1024  # samples of one Fourier transform
+    filter_length: Annotated[int, limits(ge=2, le=2**14)] = 1024  # samples of one Fourier transform
     hop_length: Samples = 256  # samples between frames; larger: fewer frames, faster training
     win_length: Samples = 1024  # samples under the Hann window
     win_time: Milliseconds | None = None  # window in ms; sets win_length and filter_length
@@ -118,7 +118,7 @@ class HParams:
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, on in synthesis too
-    max_decoder_steps: Count = 1000  # synthesis stops here at the latest
+    max_decoder_steps: Annotated[int, limits(ge=1, le=10**5)] = 1000  # synthesis stops here
     gate_threshold: Positive = 0.5  # synthesis stops when the gate's probability passes this
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width in which query and memory are compared

@@ -23,10 +23,12 @@ from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
+from progress import progress_bar
 from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
+LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
 PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
@@ -67,6 +69,10 @@ def load_speaker(
 
 def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
     """The ids of a text's symbols; UserError if they leave nothing to speak."""
+    if len(text) > LONGEST_TEXT:
+        shown = textwrap.shorten(text[:99], 30, placeholder="...")
+        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
+        raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
     sequence = text_to_sequence(text, hparams.text_cleaners)
     if not can_be_spoken(sequence):
         raise UserError(f"{text!r} leaves nothing to synthesize after cleaning")
@@ -88,7 +94,8 @@ def speak_text(
     parts = split_sequence(sequence, limit)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
     mels, alignments, warnings = [], [], []
-    for number, part in enumerate(parts, 1):
+    progress = progress_bar("Speaking", len(parts), " parts", iterable=parts)
+    for number, part in enumerate(progress, 1):
         words = sequence[part.start : part.end]
         speech = speak(speaker.model, words, seed)
         mels.append(speech.mel)

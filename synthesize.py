@@ -15,7 +15,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from analysis.arguments import at_least_one, make_parser
+from analysis.arguments import at_least_one, checked, make_parser
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
@@ -52,7 +52,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     source.add_argument("--text", help="one text")
     source.add_argument("--text-file", type=Path, help="one text per line, UTF-8")
     parser.add_argument("-o", "--output_directory", type=Path, default=Path("out"))
-    parser.add_argument("--seed", type=int, default=0, help="of the prenet's dropout")
+    seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
+    parser.add_argument("--seed", type=seed, default=0, help="of the prenet's dropout")
     limit = "split longer texts into parts; default: the longest training text"
     parser.add_argument("--max-symbols", type=at_least_one, metavar="N", help=limit)
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"

@@ -107,7 +107,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
             output, processes, args.checkpoint_path, resume=args.resume, warm_start=args.warm_start
         )
         hparams = setup.settle_hparams(args.hparams, start, processes)
-        if setup.is_finished(start, hparams, output):
+        if setup.is_finished(start, hparams, output, processes):
             print(f"finished already: {hparams.epochs} epochs; raise epochs to train on")
             return None
         clips = setup.settle_clips(hparams, start, processes, new_clips=args.new_clips)
@@ -133,12 +133,13 @@ def build_run(
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
+    bounded = setup.limit_workers(hparams, processes)
     run = Run(
         output=output,
         clips=clips,
         sampler=sampler,
-        loader=make_loader(clips.training, hparams, pin_memory, sampler, persistent_workers=keep),
-        validation_loader=make_validation_loader(clips.validation, hparams, pin_memory, processes),
+        loader=make_loader(clips.training, bounded, pin_memory, sampler, persistent_workers=keep),
+        validation_loader=make_validation_loader(clips.validation, bounded, pin_memory, processes),
         trainer=trainer,
     )
     processes.all_or_none(lambda: setup.start_from(run, start))
@@ -153,6 +154,7 @@ def build_run(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
         )
         print(f"the worst-case batches of any epoch fit into memory: {max(peaks) / 1e9:.2f} GB")
+    setup.refuse_other_folders(output, processes)
     processes.all_or_none(lambda: setup.open_logs(run, start))
     return run
 

@@ -84,6 +84,8 @@ def prepare(
     text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
     corpus = Path(os.path.abspath(corpus))
     mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
+    if re.search(r"[,\n\r]|\s#", str(out)) or str(out) != str(out).strip():
+        raise UserError(f"--out {str(out)!r}: its settings.txt could not name it; rename it")
     refuse_no_folder(out, "--out")
     mel_files = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
     copies = trim_folder(trim, corpus) if trim else None

@@ -6,13 +6,15 @@
     make page                                                    the demo's model
 
 It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
-machine can open the page, unless --host says otherwise.
+machine can open the page, unless --host says otherwise. Then give the names, or addresses, that
+browsers open it by: --host 0.0.0.0 --allow-host studio.lan 192.168.1.5
 """
 
 from project_root import ROOT
 
 import asyncio
 import html
+import logging
 import re
 import shutil
 import signal
@@ -21,20 +23,20 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+import h11
 import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from analysis.arguments import at_least_one, make_parser
+from analysis.arguments import at_least_one, checked, make_parser
 from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
@@ -133,9 +135,14 @@ def is_local(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def make_app(reader: Reader, host: str) -> Starlette:
-    """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results). At a
-    local address other host names are refused: pages of other sites may resolve theirs to it."""
+def in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def make_app(reader: Reader, hosts: list[str]) -> Starlette:
+    """The page (/), what a checkpoint makes of a text (POST /speak), and the files (/results).
+    Requests by other names than `hosts` are refused: pages of other sites may resolve theirs to
+    this machine."""
     turn, waiting = asyncio.Lock(), 0
     options = "".join(f"<option>{html.escape(name)}</option>" for name in reader.speakers)
     page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- options -->", options)
@@ -146,13 +153,17 @@ def make_app(reader: Reader, host: str) -> Starlette:
     async def speak(request: Request) -> Response:
         nonlocal waiting
         own = request.headers.get("host", "")
-        if urlsplit(request.headers.get("origin", f"//{own}")).netloc != own:
+        if request.headers.get("origin", f"//{own}").partition("//")[2] != own:
             return JSONResponse({"problem": "requested by a page of another site"}, 403)
+        try:
+            content = await request.body()  # first: a slow client keeps no others waiting
+        except ClientDisconnect:
+            return Response(status_code=400)
         if waiting >= MOST_WAITING:
             return JSONResponse({"problem": "Too many texts are waiting: try again later."}, 503)
         waiting += 1
         try:
-            inputs = Inputs.model_validate_json(await request.body())
+            inputs = Inputs.model_validate_json(content)
             async with turn:
                 return JSONResponse(await run_in_threadpool(reader.read, inputs))
         except ValidationError:
@@ -162,12 +173,19 @@ def make_app(reader: Reader, host: str) -> Starlette:
         finally:
             waiting -= 1
 
-    hosts = ["localhost", "127.0.0.1", "[::1]", host] if is_local(host) else ["*"]
     routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
     app = Starlette(routes=[*routes, Mount("/results", StaticFiles(directory=reader.folder))])
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    names = [in_address(host).lower() for host in ("localhost", "127.0.0.1", "::1", *hosts)]
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=names)
     return app
+
+
+def shorten(record: logging.LogRecord) -> bool:
+    """Let a client that breaks the protocol, or off, fill no log with tracebacks."""
+    if record.exc_info and isinstance(record.exc_info[1], h11.ProtocolError):
+        record.msg, record.exc_info = f"a client's fault: {record.exc_info[1]}", None
+    return True
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -176,6 +194,9 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "a checkpoint, a run's folder, or a folder of runs"
     add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
     add("--host", default="127.0.0.1", help="default: %(default)s")
+    name = checked(str, "a host name or address, without *", lambda name: "*" not in name)
+    shown = "other names of this machine, by which browsers may open the page"
+    add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=shown)
     add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
     add("--hparams", default="", help="for example max_decoder_steps=2000")
     shown = "synthesize longer texts in parts; default: the longest training text"
@@ -184,7 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
     if not is_local(args.host):
-        print(f"--host {args.host}: anyone who can reach this machine can use the page", flush=True)
+        names = ", ".join(["localhost", args.host, *args.allow_host])
+        print(f"--host {args.host}: anyone who can reach this machine can use the page, by {names}")
     paths = find_checkpoints(args.checkpoint)
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     with (
@@ -192,10 +214,13 @@ def main(arguments: list[str] | None = None) -> None:
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
         speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
-        app = make_app(Reader(speakers, Path(folder), args.numbers, args.max_symbols), args.host)
+        reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
+        app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
-        host = f"[{args.host}]" if ":" in args.host else args.host
-        print(f"open http://{host}:{opened.getsockname()[1]} in a browser", flush=True)
+        for logger in ("uvicorn.error", "asyncio"):
+            logging.getLogger(logger).addFilter(shorten)
+        host, port = in_address(args.host), opened.getsockname()[1]
+        print(f"open http://{host}:{port} in a browser", flush=True)
         uvicorn.Server(config).run([opened])
 
 

@@ -24,12 +24,7 @@ from test_batching import (
 from torch.utils.data import DataLoader
 
 import batching
-from batching import (
-    BatchingError,
-    LengthBatchSampler,
-    cut_evenly,
-    plan_epoch,
-)
+from batching import BatchingError, LengthBatchSampler, cut_evenly, plan_epoch
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]

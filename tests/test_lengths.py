@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from clip_table import Clip, ClipTable, table_path
 from corpus import lengths as module
-from corpus.lengths import (
-    HEADERS,
-    make_corpus,
-    read_lengths,
-    synthetic_lengths,
-    with_symbols,
-)
+from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
 from data_utils import read_filelist
 from errors import UserError
 from hparams import HParams, create_hparams

@@ -295,6 +295,8 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
     assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
     assert "cannot hold '|'" in refusal(prepare, barred, lists)
+    for name in ("a\nb", "a,b", "a #b", "a "):
+        assert "could not name it" in refusal(prepare, corpus, tmp_path / name)
     assert "cannot hold '|'" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
     assert not lists.exists()
 

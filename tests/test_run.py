@@ -11,18 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    HOP,
-    LONG,
-    SECONDS,
-    Child,
-    act_at,
-    assert_same_run,
-    flags,
-    load,
-    metrics,
-    newest,
-)
+from helpers import HOP, LONG, SECONDS, Child, act_at, assert_same_run, flags, load, metrics, newest
 from runs import copied_corpus, refused, run
 
 import train

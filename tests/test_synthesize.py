@@ -71,6 +71,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
     ("arguments", "message"),
     [
         (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
+        *(([f"--seed={x}"], "--seed: ") for x in ("-1", "18446744073709551616", "x")),
         (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
@@ -151,6 +152,13 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text", "..."], ["'...' leaves nothing to synthesize"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (["--text-file", "texts.txt"], ["texts.txt:2: '[]' leaves nothing", "texts.txt:4"]),
+        (
+            ["--text", "long " * 200_000],
+            ["'long long", "999,999 characters, expected at most 20"],
+        ),
+        (["--text", "a", "--hparams", "max_decoder_steps=1e9"], ["max_decoder_steps=1000000000: "]),
+        (["--text", "a", "--hparams", "filter_length=1,win_length=1"], ["filter_length=1: "]),
+        (["--text", "a", "--hparams", "filter_length=16777216"], ["filter_length=16777216: "]),
         (["--text", "a", "--hparams", "gate_treshold=0.1"], ["gate_threshold"]),
         (["--text", "a", "--hparams", "prenet_dim=9"], ["does not fit"]),
         (["--text", "a", "--checkpoint", "damaged.pt"], ["damaged.pt"]),

@@ -27,6 +27,7 @@ from errors import UserError, explained
 from progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
+MOST = 10**6  # processes, and seconds to wait for them: 11 days
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
@@ -237,13 +238,46 @@ def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
             )
 
 
+def read_environment(seconds: float) -> tuple[int, int, int, int]:
+    """(number of processes, and of machines; of this process, and among those of its machine), as
+    torchrun sets them; UserError with a line for each that is missing or out of range, and for
+    the `seconds` to wait."""
+    problems = []
+
+    def number(name: str, low: int, high: int, default: str | None = None) -> int:
+        text = os.environ.get(name, default)
+        if text and text.isdecimal() and len(text) < 10 and low <= int(text) <= high:
+            return int(text)
+        found = "is not set" if text is None else f"is {text[:60]!r}"
+        problems.append(f"{name} {found}: expected a whole number from {low} to {high}")
+        return high
+
+    world_size = number("WORLD_SIZE", 1, MOST, None if "RANK" in os.environ else "1")
+    machines = rank = local_rank = 0
+    if world_size > 1 and not problems:
+        rank = number("RANK", 0, world_size - 1)
+        local_size = number("LOCAL_WORLD_SIZE", 1, world_size, str(world_size))
+        local_rank = number("LOCAL_RANK", 0, local_size - 1)
+        machines = number("GROUP_WORLD_SIZE", 1, world_size, "1")
+        number("MASTER_PORT", 1, 65535)
+        if not os.environ.get("MASTER_ADDR"):
+            problems.append("MASTER_ADDR is not set: expected the first process's address")
+    if problems:
+        problems.append("start several processes by torchrun, which sets these, or one without any")
+    if not 1 <= seconds <= MOST:  # nan too
+        problems.append(f"--process-timeout {seconds:g}: expected seconds from 1 to {MOST}")
+    if problems:
+        raise UserError("\n  ".join(problems))
+    return world_size, machines, rank, local_rank
+
+
 def join(seconds: float) -> Processes:
     """This process among those that torchrun started; `ALONE` without torchrun. One waits for the
-    others so many `seconds`. UserError if this machine has GPUs, and fewer than processes."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    others so many `seconds`. UserError as `read_environment`, or if this machine has GPUs, and
+    fewer than processes."""
+    world_size, machines, rank, local_rank = read_environment(seconds)
     if world_size == 1:
         return ALONE
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
@@ -254,7 +288,6 @@ def join(seconds: float) -> Processes:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = meet(rank, world_size, seconds)
     limit = timedelta(seconds=seconds)

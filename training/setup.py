@@ -3,7 +3,9 @@ their batches. Each process looks at the files itself, for on several machines t
 all continue or none does. Nothing is written before all is checked.
 """
 
+import os
 import time
+import uuid
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +46,7 @@ from training.trainer import choose_decoder
 from version import __version__
 
 CODE = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")  # all that trains
+WORKERS_PER_CPU = 4  # at most: reading waits for the disk too
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -122,11 +125,14 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
     return processes.all_or_none(settle)
 
 
-def is_finished(start: Start, hparams: HParams, output: OutputFolder) -> bool:
-    """Whether the checkpoint is the last of its run; its best one is then marked."""
+def is_finished(start: Start, hparams: HParams, output: OutputFolder, processes: Processes) -> bool:
+    """Whether the checkpoint is the last of its run; its best one is then marked. UserError if
+    that is so by the settings of some processes, and others have other settings."""
     found = start.resumed
-    if found is None or found.state["loop"]["epoch"] <= hparams.epochs:
+    finished = found is not None and found.state["loop"]["epoch"] > hparams.epochs
+    if found is None or not processes.any(finished):
         return False
+    processes.refuse_differences(asdict(hparams) | {"finished already": finished})
     if lies_in(found.path, output.path) and output.is_used:
         checkpoint.mark_if_best(found)
     return True
@@ -149,6 +155,37 @@ def refuse_differences(
             "this recipe's code": fingerprint_of_code(*CODE),
         }
     )
+
+
+def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
+    """Make the output folder; UserError in all processes if one sees another than the first. The
+    first leaves a file there, of a name that only these processes know."""
+    mark = output.path / processes.gather(f".{uuid.uuid4().hex}.tmp")[0]
+
+    def look() -> None:
+        if not mark.exists():
+            where = f"{output.path.absolute()} is another folder than in the first process"
+            raise UserError(f"{where}; give all the same -o, on a disk that all machines share")
+
+    def make() -> None:
+        if processes.is_first:
+            output.make()
+            mark.touch()
+
+    processes.all_or_none(make)
+    try:
+        processes.all_or_none(look)
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def limit_workers(hparams: HParams, processes: Processes) -> HParams:
+    """Settings for data loaders: `num_workers` bounded by what the machine has."""
+    cpus = len(os.sched_getaffinity(0)) * processes.machines
+    most = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
+    if hparams.num_workers > most:
+        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow for {most}")
+    return replace(hparams, num_workers=min(hparams.num_workers, most))
 
 
 # ---------------------------------------------------------------------------- clips
