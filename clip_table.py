@@ -1,27 +1,36 @@
 """One clip, from metadata.csv to training, and the table of all clips of a filelist.
 
-Checking a filelist opens every clip, so the results are kept beside it in `NAME.clips`. Processes
-map that file into their memory: a million clips load within a second, and all share them.
+Checking a filelist opens every clip. The results are kept beside it in `NAME.clips`. What every
+step needs lies in memory, 16 bytes a clip; the rest is read from the file as it is needed, so that
+all processes of a machine share it, and a file that is cut short under a run ends in a message.
+
+The file: a line with the CRC-32 of all that follows, a line of JSON, the bytes "path|text\\n" and
+symbols of clip after clip, and a row of 64-bit integers for each clip (`COLUMNS`).
 """
 
 import hashlib
+import itertools
+import json
 import os
-import zipfile
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
-import torch
 
 from errors import UserError
-from files import open_file, write_atomically
+from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
-VERSION = 2
+VERSION = 3
 CHUNK = 10_000  # clips that are decoded at a time
+# Of each clip: its line in the list, its lengths, where its content ends, its file's identity.
+COLUMNS = ("line", "num_frames", "num_symbols", "end", *Identity._fields)
+ROW = 8 * len(COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Clip:
     num_frames: int = 0  # length in training
     where: str = ""  # "file:line", for messages
     sound: Sound = Sound()  # of clips that prepare has checked
+    identity: Identity = UNKNOWN  # of its file, from before it was checked
 
     @property
     def id(self) -> str:
@@ -60,46 +70,69 @@ def clip_id(path: str) -> str:
     return PurePath(path).stem
 
 
-@dataclass(eq=False, repr=False)
 class ClipTable:
-    """The clips of a filelist as arrays; a `Clip` is made when it is asked for.
+    """The clips of a filelist; a `Clip` is made when it is asked for.
 
-    `arrays` holds int64 [clips] "lines" (ascending), "num_frames", "num_symbols", "ends"; and uint8
-    "content": the bytes "path|text\\n" and symbols of clip after clip, up to its end.
+    Attributes:
+        num_frames, num_symbols: int64 [clips].
+        complete: whether the clips' contents were checked too, not only their headers.
+        fingerprint: hash of file names, texts and lengths, independent of the files' folders.
+        made_from: what decides whether the table still holds, plain values.
+
+    Raises:
+        UserError: whatever is asked for, if the table's file changed after it was opened.
     """
 
-    filelist: str
-    arrays: Mapping[str, np.ndarray]
-    complete: bool = False  # whether the clips' contents were checked too, not only their headers
-    fingerprint: str = ""  # hash of file names, texts and lengths, whatever the files' folders
-    time: int | None = None  # when the table was written, in ns; None if it is in no file
-
-    def __post_init__(self) -> None:
-        self.lines: np.ndarray = self.arrays["lines"]
-        self.num_frames: np.ndarray = self.arrays["num_frames"]
-        self.num_symbols: np.ndarray = self.arrays["num_symbols"]
-        self.fingerprint = self.fingerprint or self._fingerprint()
+    def __init__(
+        self,
+        filelist: str,
+        body: "Body",
+        num_clips: int,
+        complete: bool = False,
+        fingerprint: str = "",
+        made_from: Mapping[str, Any] | None = None,
+    ):
+        self.filelist, self.complete, self.made_from = filelist, complete, made_from
+        self._body, self._rows_at = body, body.size - ROW * num_clips
+        rows = self.rows(0, num_clips)
+        self.num_frames, self.num_symbols = rows["num_frames"].copy(), rows["num_symbols"].copy()
+        self.fingerprint = fingerprint or self._fingerprint()
 
     @classmethod
     def of(
-        cls, filelist: str | Path, numbered: Iterable[tuple[int, Clip]], complete: bool = False
+        cls,
+        filelist: str | Path,
+        numbered: Iterable[tuple[int, Clip]],
+        complete: bool = False,
+        made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
         """The table of these clips, each with its line number."""
-        numbers, content = array("q"), bytearray()
+        rows, content = array("q"), bytearray()
         for line, clip in numbered:
             content += _encoded(f"{clip.path}|{clip.text}\n") + clip.symbols
-            numbers.extend((line, clip.num_frames, len(clip.symbols), len(content)))
-        names = ("lines", "num_frames", "num_symbols", "ends")
-        columns = np.array(numbers, np.int64).reshape(-1, len(names)).T
-        arrays = {name: column.copy() for name, column in zip(names, columns, strict=True)}
-        arrays["content"] = np.frombuffer(content, np.uint8)
-        return cls(str(filelist), arrays, complete)
+            lengths = (clip.num_frames, len(clip.symbols), len(content))
+            rows.extend((line, *lengths, *clip.identity))
+        body = Body(bytes(content + rows.tobytes()))
+        return cls(str(filelist), body, len(rows) // len(COLUMNS), complete, "", made_from)
 
-    def with_frames(self, frames: Mapping[int, int]) -> "ClipTable":
-        """The table, in no file yet, with other lengths of the clips with these indices."""
-        num_frames = self.num_frames.copy()
-        num_frames[list(frames)] = list(frames.values())
-        return ClipTable(self.filelist, {**self.arrays, "num_frames": num_frames}, self.complete)
+    def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
+        """The table, in no file yet, with the clips of these indices checked again: they may have
+        other lengths and identities."""
+        rows = self.rows(0, len(self)).copy()
+        for index, clip in clips.items():
+            rows[["num_frames", *Identity._fields]][index] = (clip.num_frames, *clip.identity)
+        body = Body(self._body.read(0, self._rows_at) + rows.tobytes())
+        return ClipTable(self.filelist, body, len(self), self.complete, "", self.made_from)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is read from its file, which other processes can read too."""
+        return self._body.file is not None
+
+    def rows(self, first: int, stop: int) -> np.ndarray:
+        """The rows of COLUMNS from `first` to before `stop`."""
+        found = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
+        return np.frombuffer(found, [(name, np.int64) for name in COLUMNS])
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -114,25 +147,26 @@ class ClipTable:
     def __getitem__(self, index: int) -> Clip:
         i = range(len(self))[index]  # negative ones too; IndexError beyond the end
         [content] = self._contents(i, i + 1)
-        symbols_at = len(content) - int(self.num_symbols[i])
+        line, num_frames, num_symbols, _, *identity = self.rows(i, i + 1)[0].item()
+        symbols_at = len(content) - num_symbols
         path, text = _path_and_text(content[: symbols_at - 1])
-        where = f"{self.filelist}:{self.lines[i]}"
-        return Clip(path, text, content[symbols_at:], int(self.num_frames[i]), where)
+        where, symbols = f"{self.filelist}:{line}", content[symbols_at:]
+        return Clip(path, text, symbols, num_frames, where, identity=Identity(*identity))
 
     def __iter__(self) -> Iterator[Clip]:
         return (self[i] for i in range(len(self)))
 
     def _contents(self, first: int, stop: int) -> list[bytes]:
         """ "path|text\\n" and symbols of each clip, much faster than one by one."""
-        start = int(self.arrays["ends"][first - 1]) if first else 0
-        ends = (self.arrays["ends"][first:stop] - start).tolist()
-        content = self.arrays["content"][start : start + ends[-1]].tobytes()
-        return [content[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        ends = self.rows(max(first - 1, 0), stop)["end"].tolist()
+        ends = ends if first else [0, *ends]
+        content = self._body.read(ends[0], ends[-1])
+        return [content[a - ends[0] : b - ends[0]] for a, b in itertools.pairwise(ends)]
 
     def paths_and_texts(self, first: int = 0, stop: int | None = None) -> Iterator[tuple[str, str]]:
         """Those from `first` to before `stop`, faster than through clips."""
         for start in range(len(self))[first:stop:CHUNK]:
-            end = min(start + CHUNK, stop or len(self))
+            end = min(start + CHUNK, stop or len(self), len(self))
             counts = self.num_symbols[start:end].tolist()
             for content, count in zip(self._contents(start, end), counts, strict=True):
                 yield _path_and_text(content[: -count - 1])
@@ -144,10 +178,52 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def __reduce__(self) -> tuple:
-        # A process that is not forked maps the table's file, where there is one.
-        if self.time is not None:
-            return read_table_file, (table_path(self.filelist),)
-        return ClipTable, (self.filelist, self.arrays, self.complete, self.fingerprint)
+        # A process that is not forked opens the table's file, where there is one.
+        if self.is_kept:
+            return read_table_file, (table_path(self.filelist), self.made_from)
+        known = self.complete, self.fingerprint, self.made_from
+        return ClipTable, (self.filelist, self._body, len(self), *known)
+
+    def write(self) -> None:
+        """Keep the table beside its filelist."""
+        known = [VERSION, len(self), self.complete, self.fingerprint, self.made_from]
+        content = json.dumps(known).encode() + b"\n" + self._body.read(0, self._body.size)
+        first = b"%08x\n" % zlib.crc32(content)
+        write_atomically(table_path(self.filelist), lambda path: path.write_bytes(first + content))
+
+
+class Body:
+    """The bytes of a table's clips and rows: in memory, or those of a file from here on.
+
+    A file is read where it is needed, not mapped: cut short under a run, it would end a process
+    that mapped it by a signal.
+    """
+
+    def __init__(
+        self, content: bytes = b"", path: str | Path = "", file: BufferedReader | None = None
+    ):
+        self.path, self.file, self._content, self.size = path, file, content, len(content)
+        if file:
+            self._start, self._identity = file.tell(), Identity.of(file.fileno())
+            self.size = self._identity.size - self._start
+
+    def read(self, start: int, stop: int) -> bytes:
+        """UserError if the file is no longer what it was."""
+        if not self.file:
+            return self._content[start:stop]
+        descriptor, found = self.file.fileno(), b""
+        while 0 <= start < stop <= self.size:
+            # At most 2 GB in one call.
+            block = os.pread(descriptor, stop - start, self._start + start)
+            if not block:
+                break
+            found, start = found + block, start + len(block)
+        if start != stop or Identity.of(descriptor)[:2] != self._identity[:2]:
+            raise UserError(
+                f"{self.path}: changed while it was in use; let no other program write to it. "
+                "When training starts or resumes, it is made again"
+            )
+        return found
 
 
 def _path_and_text(content: bytes) -> tuple[str, str]:
@@ -159,40 +235,34 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")  # a path need not be UTF-8
 
 
+# ---------------------------------------------------------------------------- the file
+
+
 def table_path(filelist: str | Path) -> Path:
     return Path(f"{filelist}{SUFFIX}")
 
 
-def write_table(table: ClipTable, key: dict[str, Any]) -> None:
-    """Keep the table beside its filelist. `key` says what it was made from, in plain values."""
-    content = {
-        "version": VERSION,
-        "made_from": key,
-        "arrays": {name: torch.from_numpy(array) for name, array in table.arrays.items()},
-        "complete": table.complete,
-        "fingerprint": table.fingerprint,
-    }
-    write_atomically(table_path(table.filelist), lambda path: torch.save(content, path))
+def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None) -> ClipTable:
+    """The table in a file, which stays open.
 
-
-def read_table_file(path: str | Path, key: dict[str, Any] | None = None) -> ClipTable:
-    """The table in a file, mapped into memory; UserError if the file holds none, or one made from
-    something other than `key`."""
+    Raises:
+        UserError: if the file holds none, or one that was made from something else.
+    """
     try:
-        # By reading, not mapping: pages that were mapped count as this process's memory.
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            time = os.fstat(file.fileno()).st_mtime_ns
-            if archive.testzip() is not None:  # compares the checksum of every array
-                raise ValueError("damaged")
-        found = torch.load(path, mmap=True, weights_only=True)
-        if found["version"] != VERSION or key not in (None, found["made_from"]):
+        file = open_file(path)
+        checksum, found = int(file.readline(9), 16), 0
+        while block := file.read(2**20):
+            found = zlib.crc32(block, found)
+        if found != checksum:
+            raise ValueError("damaged")
+        file.seek(9)
+        version, *known = parse_json(file.readline(LARGEST_JSON))
+        if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        arrays = {name: tensor.numpy() for name, tensor in found["arrays"].items()}
-        filelist = str(path).removesuffix(SUFFIX)
-        return ClipTable(filelist, arrays, found["complete"], found["fingerprint"], time)
+        return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except Exception:  # zipfile and unpickling raise many kinds, depending on the damage
+    except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "
             "it starts with the filelist beside it"

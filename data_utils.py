@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import io
-import json
 import multiprocessing
 import os
 import re
@@ -27,9 +26,17 @@ from audio import (
     read_checked,
     read_header,
 )
-from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path, write_table
+from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
 from errors import UserError
-from files import map_in_threads, numbered_lines, open_file, write_bytes
+from files import (
+    Identity,
+    map_in_threads,
+    numbered_lines,
+    open_file,
+    read_bytes,
+    read_json,
+    write_bytes,
+)
 from hparams import HParams
 from progress import progress_bar
 from text import can_be_spoken, text_to_sequence
@@ -37,6 +44,14 @@ from text import can_be_spoken, text_to_sequence
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
 LONG = 5  # times the median: clips longer than this are warned of
+NO_FILELIST = (
+    "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+    "--hparams training_files=...,validation_files=..."
+)
+CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
+HOW_TO_CHANGE_CLIPS = (
+    "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
+)
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -55,48 +70,43 @@ def read_filelist(
 
     UserError: one message with every bad line, its number, the problem and how to fix it.
     """
-    numbered = numbered_lines(
-        filelist,
-        "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
-        "--hparams training_files=...,validation_files=...",
-    )
+    content = read_bytes(filelist, if_missing=NO_FILELIST)
+    numbered = numbered_lines(filelist, content=content)
     if only is not None:
         numbered = [line for line in numbered if line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
-    def length_or_problem(numbered_line: tuple[int, str]) -> int | UserError:
-        path = ""
+    def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
+        path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
         try:
-            path, _, seconds = split_filelist_line(numbered_line[1])
-            if not hparams.load_mel_from_disk:
-                return sound_length(path, seconds, hparams, new_run)
-            if problem := problem_of(Path(path).parent):
+            path, text, seconds = split_filelist_line(numbered_line[1])
+            identity = Identity.of(path)  # before it is opened
+            if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
                 fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
                 raise UserError(f"mels {problem}; {fix}")
-            return mel_length(path, seconds, hparams, new_run)
+            num_frames = length(path, seconds, hparams, new_run)
+            return Clip(path, text, num_frames=num_frames, identity=identity)
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-        lengths = map_in_threads(length_or_problem, numbered)
-        for (number, line), frames in zip(progress, lengths, strict=True):
-            where = f"{filelist}:{number}"
+        found = map_in_threads(clip_or_problem, numbered)
+        for (number, _), clip in zip(progress, found, strict=True):
             try:
-                path, text, _ = split_filelist_line(line)
+                if isinstance(clip, UserError):
+                    raise clip
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
-                symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+                symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
                 if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
-                if isinstance(frames, UserError):
-                    raise frames
-                yield number, Clip(path, text, symbols, frames, where)
+                    raise UserError(f"text {clip.text!r} {NOTHING_TO_SPEAK}")
+                yield number, replace(clip, symbols=symbols)
             except UserError as error:
-                problems.append(f"{where}: {error}")
+                problems.append(f"{filelist}:{number}: {error}")
 
     # One by one: a list of ten million clips takes many times the memory of their table.
-    table = ClipTable.of(filelist, checked(), complete=new_run)
+    table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_refused(filelist, problems, len(numbered))
     if not len(table):
@@ -118,7 +128,9 @@ def split_filelist_line(line: str) -> tuple[str, str, float | None]:
     """(path, text, seconds or None) of a filelist's line; UserError if it is none."""
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
-        raise UserError(f"{len(parts)} fields, expected path|text|seconds or path|text: {line!r}")
+        raise UserError(
+            f"{len(parts)} fields, expected path|text|seconds or path|text: {line[:60]!r}"
+        )
     try:
         return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
     except ValueError:
@@ -169,8 +181,8 @@ def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
     """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
-        made = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        made = dict(read_json(path))
+    except (ValueError, TypeError):
         return f"made with unknown settings, no readable {path.name} beside them"
     differing = [
         f"{name}={made.get(name)}, this run has {value}"
@@ -213,18 +225,15 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 # ---------------------------------------------------------------------------- kept tables
 
 
-def table_key(filelist: str | Path, hparams: HParams) -> dict[str, Any]:
-    """What a table of this filelist is made from; UserError if the list cannot be read."""
-    digests = []
-    text_code = sorted((Path(__file__).parent / "text").glob("*.py"))  # which makes the symbols
-    for path in (filelist, *text_code):
-        with open_file(path) as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
+    """What a table of the clips in a filelist, given by its content, is made from."""
+    code = sorted((Path(__file__).parent / "text").glob("*.py"))  # which makes the symbols
     audio = mel_fingerprint(hparams)
     if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
-        "filelist_and_text_code": digests,
+        "filelist": hashlib.sha256(filelist).hexdigest(),
+        "text_code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in code],
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
         "text_cleaners": list(hparams.text_cleaners),
@@ -234,7 +243,8 @@ def table_key(filelist: str | Path, hparams: HParams) -> dict[str, Any]:
 def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     """The table beside a filelist, if it, and the mels in it, were made with these settings."""
     try:
-        table = read_table_file(table_path(filelist), table_key(filelist, hparams))
+        key = table_key(read_bytes(filelist), hparams)
+        table = read_table_file(table_path(filelist), key)
     except (UserError, OSError):  # reading the list will say what is wrong
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
@@ -243,29 +253,37 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the table beside its filelist. Returns it mapped, where that is possible."""
+    """Write the table beside its filelist. Returns it as it is read from there, where it can be.
+
+    UserError: if the list or a clip is not what it was before it was checked.
+    """
+    refuse_changed_list(table, hparams)
+    if len(changed := changed_clips(table)):
+        clip, more = table[changed[0]], f", and {len(changed) - 1:,} more" * (len(changed) > 1)
+        raise UserError(f"{clip.where}: {clip.path}{more}: {CHANGED_IN_CHECK}")
     try:
-        write_table(table, table_key(table.filelist, hparams))
-    except (OSError, RuntimeError, UserError) as error:  # RuntimeError: torch's, of a full disk
+        table.write()
+    except (OSError, UserError) as error:
         reason, path = str(error).splitlines()[0], table_path(table.filelist)
         print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
         return table
     return kept_table(table.filelist, hparams) or table
 
 
-def changed_clips(table: ClipTable) -> np.ndarray:
-    """Indices of the clips whose files changed since the table was written, or are missing."""
-    since = table.time or 0
+def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
+    """Raise UserError if the table is not of the list as it is now."""
+    if table_key(read_bytes(table.filelist), hparams) != table.made_from:
+        raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
 
-    def is_changed(path: str) -> bool:
-        try:
-            return os.stat(path).st_mtime_ns >= since
-        except (OSError, ValueError):  # reading it will say why
-            return True
+
+def changed_clips(table: ClipTable) -> np.ndarray:
+    """Indices of the clips whose files are not those that were checked, or are missing."""
 
     def changed_in(start: int) -> list[int]:
-        paths = enumerate(table.paths(start, start + CHUNK), start)
-        return [index for index, path in paths if is_changed(path)]
+        found = map(Identity.of, table.paths(start, start + CHUNK))
+        checked = table.rows(start, min(start + CHUNK, len(table)))[list(Identity._fields)]
+        pairs = enumerate(zip(found, checked.tolist(), strict=True), start)
+        return [index for index, (now, before) in pairs if now != before]
 
     starts = range(0, len(table), CHUNK)
     unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
@@ -276,9 +294,11 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
     """The table after checking these clips as a new run does; errors as `read_filelist`."""
-    lines = set(table.lines[changed].tolist())
+    lines = set(table.rows(0, len(table))["line"][changed].tolist())
     read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
-    return table.with_frames(dict(zip(changed.tolist(), read.num_frames.tolist(), strict=True)))
+    if read.made_from != table.made_from:
+        raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
+    return table.with_clips(dict(zip(changed.tolist(), read, strict=True)))
 
 
 def checked_clips(
@@ -286,13 +306,15 @@ def checked_clips(
 ) -> ClipTable:
     """The clips of a list, from its table where that is current; errors as `read_filelist`.
 
-    With a table no clip is opened but those whose files have changed since, by their times, unless
-    another process has just `looked_at` them. Without one every clip is, and the table is made.
+    With a table no clip is opened but those whose files have changed since they were checked,
+    unless another process has just `looked_at` them. Without one every clip is, and the table is
+    made. A list or clip that changes meanwhile is refused.
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):
         changed = np.array([]) if looked_at else changed_clips(table)
         if not len(changed):
+            refuse_changed_list(table, hparams)
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
         return keep_table(check_again(table, changed, hparams), hparams)
@@ -315,13 +337,18 @@ class TextMelDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         clip = self.clips[index]
+        name = f"{clip.where}: {clip.path}"
         try:
             mel = self._mel(clip.path)
-            if mel.shape[1] != clip.num_frames:
-                counts = f"{mel.shape[1]} frames, but {clip.num_frames} when the run began"
-                raise UserError(f"{counts}; the file changed during the run: start it again")
         except UserError as error:
-            raise UserError(f"{clip.where}: {clip.path}: {error}") from None
+            raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
+        num_frames, remedy = mel.shape[1], "add --resume to train on this one of the same length"
+        if num_frames != clip.num_frames:
+            lengths = f"{num_frames} frames, but {clip.num_frames} when the run began"
+            remedy = f"({lengths}) make the list again and add --resume --new-clips"
+        # Not the third part, which a backup or another mode changes too.
+        if num_frames != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            raise UserError(f"{name}: changed; put the old file back and add --resume, or {remedy}")
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:

@@ -1,9 +1,15 @@
-"""Files opened without waiting, read line by line or several at a time, and written as a whole."""
+"""The one way to files that others may have put there: lists, tables, caches, logs, run folders.
+
+What is read is a regular file, opened without waiting, and no larger than what it should hold may
+be. What is written is written whole or not at all, and never through a link.
+"""
 
 import codecs
 import contextlib
+import errno
 import fcntl
 import json
+import math
 import os
 import shlex
 import stat
@@ -13,11 +19,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 from errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
+LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
+LARGEST_JSON = 2**26
+MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+NO_FILE = "no such file; check its path"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -28,28 +38,98 @@ OTHER_KINDS = {
 }
 
 
-def open_file(path: str | Path, if_missing: str = "no such file; check its path") -> BufferedReader:
-    """A file, opened to read bytes. It never waits, as opening a named pipe would. UserError,
-    without the path: `if_missing`, or why it cannot be opened."""
+class Identity(NamedTuple):
+    """Of a file: it changes with the content, also when an older file takes its place."""
+
+    size: int = 0
+    modified: int = 0  # ns
+    changed: int = 0  # ns; also by a new name, owner or mode
+
+    @classmethod
+    def of(cls, file: str | Path | int) -> "Identity":
+        """Of a file by its path or descriptor; zeros if there is none."""
+        try:
+            found = os.stat(file)
+        except (OSError, ValueError):  # ValueError: a zero byte in the path
+            return cls()
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+UNKNOWN = Identity()
+
+
+def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
+    """A regular file, or one that a link leads to, opened to read bytes. It never waits.
+
+    Raises:
+        UserError: without the path: `if_missing`, or why the file cannot be opened.
+    """
+    return os.fdopen(_open(path, os.O_RDONLY, if_missing), "rb")
+
+
+def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
+    """The descriptor of a regular file; errors as `open_file`."""
     try:
-        kind = stat.S_IFMT(os.stat(path).st_mode)
-        if kind == stat.S_IFREG:
-            return open(path, "rb")
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except PermissionError:
-        raise UserError("permission denied; let your user read it (chmod, chown)") from None
+        raise UserError("permission denied; let your user use it (chmod, chown)") from None
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
         raise UserError(if_missing) from None
-    except OSError as error:  # such as a name that is too long
-        raise UserError(f"{error.strerror}; check its path") from None
+    except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
+        reason = "a link" if error.errno == errno.ELOOP else error.strerror
+        raise UserError(f"{reason}, expected a file; check its path") from None
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
     raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
 
 
-def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
-    """(number, text) of every line of a file that is not empty, without the blanks around it.
-    UserError: `if_missing`, or why it cannot be read; another encoding, and how to convert it."""
+def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
+    """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
         with open_file(path, if_missing) as file:
-            content = file.read()
+            if (size := os.fstat(file.fileno()).st_size) > at_most:
+                raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
+            return file.read(size)  # whatever it has become
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: not readable ({error.strerror})") from None
+
+
+def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
+    """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
+    content = read_bytes(path, LARGEST_JSON, if_missing)
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError also where nesting or a number is absurd."""
+
+    def number(digits: str) -> Any:
+        value = float(digits)
+        if len(digits) > MOST_DIGITS or not math.isfinite(value):
+            raise ValueError(f"{digits[:MOST_DIGITS]}... is no number that is written here")
+        return value if set(digits) & set(".eE") else int(digits)
+
+    try:
+        return json.loads(text, parse_int=number, parse_float=number)
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
+
+
+def numbered_lines(
+    path: str | Path, if_missing: str = "", content: bytes | None = None
+) -> list[tuple[int, str]]:
+    """(number, text) of every line of a file that is not empty, without the blanks around it, or
+    of its `content` where that was read already. Errors as `read_bytes`; of another encoding, with
+    how to convert it."""
+    content = read_bytes(path, if_missing=if_missing) if content is None else content
+    try:
         encoding, note = "LATIN1", " (if it is Latin-1)"
         marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         if marked or b"\0" in content[:4]:  # the other half of an ASCII character
@@ -65,10 +145,6 @@ def numbered_lines(path: str | Path, if_missing: str) -> list[tuple[int, str]]:
             f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it: "
             f"iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
         ) from None
-    except OSError as error:
-        raise UserError(f"{path}: not readable ({error.strerror})") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
@@ -149,10 +225,16 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def lock(directory: Path) -> TextIO:
-    """Keep other processes from `lock`ing `directory` while the returned file is open; forked
-    workers do not inherit the lock. BlockingIOError if another process holds it."""
-    file = open(directory / ".lock", "w")  # noqa: SIM115
+def lock(directory: Path) -> BinaryIO:
+    """Keep other processes from `lock`ing `directory` while the returned file is open.
+
+    The lock ends with the process, and forked workers do not inherit it.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+        UserError: if `.lock` is no regular file.
+    """
+    file = open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -160,3 +242,24 @@ def lock(directory: Path) -> TextIO:
     except OSError:
         pass  # a file system without locks
     return file
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """A file, made if it is missing; UserError if it is a link, or no regular file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        return os.fdopen(_open(path, flags), "rb+")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def cut(path: Path, size: int) -> None:
+    """Keep the first `size` bytes of a file, in one step and in a new file: another that it is a
+    link to, or that has the same content by a hard link, stays as it is."""
+
+    def write(temporary: Path) -> None:
+        with open_file(path) as source, open(temporary, "wb") as target:
+            while block := source.read(min(size - target.tell(), 2**20)):
+                target.write(block)
+
+    write_atomically(path, write)

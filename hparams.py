@@ -254,7 +254,7 @@ def _parse(override: str) -> tuple[str, Any]:
     """(name, value) of a `name=value`, converted to the setting's type."""
     name, equals, text = (part.strip() for part in override.partition("="))
     if not equals:
-        raise ValueError(f"{name!r}: expected name=value, such as batch_size=32")
+        raise ValueError(f"{name[:60]!r}: expected name=value, such as batch_size=32")
     if name in NVIDIA_ONLY:
         raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
     if name not in TYPES:

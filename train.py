@@ -272,7 +272,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     if not isinstance(failure, UserError):
         return failure
     # The frames of the traceback would keep the loader's processes alive.
-    return UserError(f"no next batch: {stopped}\n{setup.HOW_TO_CHANGE_CLIPS}")
+    return UserError(f"no next batch: {stopped}")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,7 +5,6 @@ unfinished run is left out, and `left_out` says why.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from batching import batching_name
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from errors import UserError
-from files import METRICS_FILE, numbered_lines
+from files import METRICS_FILE, numbered_lines, parse_json, read_json
 from hparams import HParams, create_hparams, hparams_from_dict
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
@@ -122,8 +121,8 @@ def _read_run(directory: Path) -> Run:
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for number, line in lines:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = parse_json(line)
+        except ValueError:
             if number == lines[-1][0]:  # incomplete, as a killed run may leave it
                 break
             problem = f"{METRICS_FILE}:{number}: not JSON: {line[:60]!r}; restore it"
@@ -155,7 +154,7 @@ def _read_run(directory: Path) -> Run:
             raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
         try:
-            timed = json.loads(file.read_text(encoding="utf-8"))
+            timed = read_json(file)
             relative_error = float(timed["relative_error"])
             epochs["minutes"] = np.array(timed["minutes"], dtype=float)
         except (ValueError, TypeError, KeyError) as error:

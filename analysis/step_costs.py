@@ -1,6 +1,5 @@
 """Seconds and memory of a training step, estimated from steps timed by benchmarks/epoch.py."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -10,6 +9,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from errors import UserError
+from files import read_json
 from hparams import HParams
 
 # What a training step costs depends on these settings, beside the shape of its batch.
@@ -72,8 +72,8 @@ def read_costs(path: Path, hparams: HParams) -> StepCosts:
     Raises:
         UserError: for a file that is anything else.
     """
+    found = read_json(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         if found["processes"] != 1:
             raise ValueError(f"measured in {found['processes']} processes, expected 1")
         measured = [row for row in found["rows"] if row["status"] == "measured"]

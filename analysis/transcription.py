@@ -20,7 +20,7 @@ from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import GRAMMAR
 from errors import UserError
-from files import write_atomically, write_json
+from files import LARGEST_JSON, read_bytes, write_atomically, write_json
 from hparams import HParams, hparams_from_dict
 from progress import progress_bar
 from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
@@ -150,10 +150,9 @@ def evaluate(checkpoint: Path, recordings: Path, speech: Path | None = None) -> 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:
     """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
+    content = read_bytes(path, LARGEST_JSON, "no such file; scripts/listen.py writes it")
     try:
-        return TypeAdapter(expected).validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        problem = "no such file; scripts/listen.py writes it"
+        return TypeAdapter(expected).validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

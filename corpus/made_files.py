@@ -14,7 +14,7 @@ from clip_table import Clip
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
 from data_utils import MEL_SETTINGS_FILE, mel_length, settings_problem
 from errors import UserError
-from files import READING_THREADS, map_in_threads, remove_leftovers, write_json
+from files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
 
@@ -74,7 +74,8 @@ class Folder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    return os.stat(path).st_mtime_ns > os.stat(clip.path).st_mtime_ns
+    """Also than the clip's latest renaming or copying, which keep an older time of its content."""
+    return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
 def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
@@ -148,7 +149,8 @@ def trim_clips(
         f"{folder.path}, by {sum(cuts) / hparams.sampling_rate:,.1f} s in all; {KEPT_SECONDS:g} s "
         "of silence is kept at either end"
     )
-    return [copies[clip.where] for clip in good], problems
+    made = [copies[clip.where] for clip in good]
+    return [replace(copy, identity=Identity.of(copy.path)) for copy in made], problems
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:

@@ -16,9 +16,9 @@ from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
-from data_utils import keep_table, warn_of_long_clips
+from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from errors import UserError
-from files import refuse_no_folder
+from files import Identity, refuse_no_folder
 from hparams import HParams, create_hparams, override_lines
 from tables import markdown_table
 from text import text_to_sequence
@@ -94,8 +94,10 @@ def prepare(
         folder.refuse_others()
     if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
         raise UserError(f"{corpus}, {mels}, {trim}: paths in a filelist cannot hold '|'; rename it")
+    metadata = Clip(str(corpus / "metadata.csv"), "", identity=Identity.of(corpus / "metadata.csv"))
     entries, problems = read_metadata(corpus)
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
+    sources = [metadata, *clips]
     total = len(entries) + len(problems)
     if unnamed:
         some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
@@ -131,7 +133,11 @@ def prepare(
     warnings += fault_warnings(clips, hparams)
     for warning in filter(None, warnings):
         print(warning)
-    return write_lists(sets, overrides, out, mels, draw_faults(clips, hparams))
+    chart = draw_faults(clips, hparams)
+    if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
+        others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
+        raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
+    return write_lists(sets, overrides, out, mels, chart)
 
 
 def write_lists(
@@ -144,7 +150,11 @@ def write_lists(
     lists = {f"{name}.txt": clips for name, clips in sets.items()}
     if mels:
         for name, clips in sets.items():
-            lists[f"{name}_mel.txt"] = [replace(c, path=f"{mels / c.id}.npy") for c in clips]
+            files = (str(mels / f"{clip.id}.npy") for clip in clips)
+            lists[f"{name}_mel.txt"] = [
+                replace(clip, path=path, identity=Identity.of(path))
+                for clip, path in zip(clips, files, strict=True)
+            ]
     for name, clips in lists.items():
         lengths = zip(clips, seconds_of(clips, hparams), strict=True)
         lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
@@ -156,6 +166,7 @@ def write_lists(
         for name in contents:
             os.replace(Path(written, name), out / name)
     for name, clips in lists.items():
-        table = ClipTable.of(out / name, enumerate(clips, 1), complete=True)
-        keep_table(table, replace(hparams, load_mel_from_disk=name.endswith("_mel.txt")))
+        settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
+        key = table_key(contents[name], settings_of_list)
+        keep_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
     return sorted(path for name in contents for path in out.glob(f"{name}*"))

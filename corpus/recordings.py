@@ -3,6 +3,7 @@
 import unicodedata
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from audio import frame_count, read_checked
 from clip_table import Clip, Sound
 from data_utils import NOTHING_TO_SPEAK
 from errors import UserError
-from files import map_in_threads
+from files import Identity, map_in_threads
 from hparams import HParams
 from progress import progress_bar
 from text import can_be_spoken, text_to_sequence
@@ -41,30 +42,31 @@ def check_recordings(
         found = [*map(sounds.get, names), *map(composed.get, normal)]
         return next(filter(None, found), None)
 
-    def sound_or_problem(clip: Clip) -> Sound | str:
+    def measured_or_problem(clip: Clip) -> Clip | str:
         path = paths[clip.where]
         if path is None:
             return f"{clip.path} (or .flac): no such file; copy it there, or delete {clip.where}"
+        clip = replace(clip, path=str(path), identity=Identity.of(path))  # before it is opened
         try:
-            return measure_sound(path, hparams)
+            sound = measure_sound(path, hparams)
         except UserError as error:
             return f"{path}: {error}"
+        return replace(clip, num_frames=frame_count(sound.num_samples, hparams), sound=sound)
 
     paths = {clip.where: sound_of(clip) for clip in clips}
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
-    for clip, sound in zip(progress, map_in_threads(sound_or_problem, clips), strict=True):
+    for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
         symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
         text = f"the normalised text {clip.text!r} of {clip.id} {NOTHING_TO_SPEAK}"
         silent = "" if can_be_spoken(symbols) else f"{clip.where}: {text}"
-        if isinstance(sound, str):
-            problems.append(f"{sound}; and {silent}" if silent else sound)
+        if isinstance(found, str):
+            problems.append(f"{found}; and {silent}" if silent else found)
         elif silent:
             problems.append(silent)
         else:
-            num_frames, path = frame_count(sound.num_samples, hparams), str(paths[clip.where])
-            good.append(Clip(path, clip.text, symbols, num_frames, clip.where, sound))
+            good.append(replace(found, symbols=symbols))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
 

@@ -15,7 +15,7 @@ import numpy as np
 from audio import write_sound
 from corpus.spoken_numbers import draw_numbers, sentence_of
 from errors import UserError
-from files import folder_made_whole
+from files import folder_made_whole, read_bytes
 from progress import progress_bar
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
@@ -84,11 +84,11 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
     record = json.dumps(made_from | ({"skip": skip} if skip else {}))
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
-        found = file.read_text("utf-8").strip() if file.is_file() else "no demo corpus"
+        found = read_bytes(file).decode(errors="replace").strip() if file.exists() else "no record"
         if found != record:
             raise UserError(
                 f"{out} holds something else; nothing was changed. Name another folder, or delete "
-                f"this one first.\nfound:  {found}\nwanted: {record}"
+                f"this one first.\nfound:  {found[:200]}\nwanted: {record}"
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return

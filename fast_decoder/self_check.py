@@ -27,7 +27,7 @@ import torch
 import fast_decoder
 from fast_decoder import graphs
 from fast_decoder.parity import Problem, relative_errors
-from files import write_json
+from files import read_json, write_json
 from hparams import HParams
 from machine import fingerprint_of_code
 from model import Decoder
@@ -68,10 +68,10 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
     try:
-        cached = Answer(**json.loads(file.read_text(encoding="utf-8")))
+        cached = Answer(**read_json(file))
         if cached.facts == facts and cached.mode in MODES:
             return cached
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         pass  # missing or damaged
     say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
     found, right = [], False

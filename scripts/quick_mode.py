@@ -14,7 +14,7 @@ from analysis.arguments import make_parser
 from analysis.published import BATCH_SIZE, BUCKET_SIZE, NUM_BINS, TRAINING_CLIPS
 from corpus.metadata import read_metadata
 from errors import UserError
-from files import folder_made_whole, numbered_lines
+from files import folder_made_whole, numbered_lines, read_bytes
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
@@ -27,7 +27,7 @@ def take_part(corpus: Path, out: Path) -> str:
     corpus, out = corpus.resolve(), out.absolute()
     if out.exists():
         source = out / SOURCE
-        name = source.read_text(encoding="utf-8") if source.exists() else "another corpus"
+        name = read_bytes(source).decode(errors="replace") if source.exists() else "another corpus"
         if name != str(corpus):
             raise UserError(f"{out} holds clips of {name}, and CORPUS is {corpus}: change OUT")
         return f"{out} holds clips of {corpus} already"

@@ -16,7 +16,6 @@ stops both with a checkpoint; the same command resumes.
 
 from project_root import ROOT
 
-import json
 import math
 import os
 import signal
@@ -34,7 +33,7 @@ from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from corpus.lengths import read_lengths
 from errors import UserError
-from files import lock, numbered_lines
+from files import lock, read_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
@@ -188,8 +187,7 @@ def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
     hparams = create_hparams(extra)
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
-    lines = numbered_lines(corpus / "demo_corpus.json", missing + "unset to have one made")
-    made_from = json.loads("".join(line for _, line in lines))
+    made_from = read_json(corpus / "demo_corpus.json", missing + "unset to have one made")
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:

@@ -79,7 +79,7 @@ def half_of_a_log_line(kind: str) -> None:
             write_line(self, line_kind, record)
             return
         line = json.dumps({"kind": line_kind} | record) + "\n"
-        self.metrics.write(line[: len(line) // 2])
+        self.metrics.write(line[: len(line) // 2].encode())
         self.metrics.flush()
         kill_self()
 

@@ -325,12 +325,19 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     filelist = write_list(corpus, f"{corpus}/a.wav|One.")
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(corpus / "a.wav", noise(12000), 22050)
-    with pytest.raises(UserError, match=rf"{filelist}:1: {corpus}/a.wav: 47 frames, but 87 when"):
+    with pytest.raises(
+        UserError, match=rf"{filelist}:1: {corpus}/a.wav: changed; .*47 frames, but 87 when"
+    ):
+        dataset[0]
+    soundfile.write(corpus / "a.wav", noise(22050, seed=1), 22050)
+    with pytest.raises(UserError, match=r"changed; .* add --resume to train on this one"):
         dataset[0]
     filelist = write_list(cache, f"{cache}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
     (cache / "x.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
-    with pytest.raises(UserError, match=rf"{filelist}:1: {cache}/x.npy: not a .npy array"):
+    with pytest.raises(
+        UserError, match=rf"{filelist}:1: {cache}/x.npy: not a .npy array .*Fix the clip"
+    ):
         dataset[0]
 
 

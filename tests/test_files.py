@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from helpers import OTHER_THAN_FILES, ROOT, make_other_than_file
+from helpers import ROOT
 
 from errors import UserError
 from files import (
@@ -155,16 +155,6 @@ def test_wide_encodings_get_the_command_to_convert(tmp_path, encoding, name, mar
         (1, f"{mark.strip(chr(0xFEFF))}id|Größe"),
         (2, "id2|b"),
     ]
-
-
-@pytest.mark.parametrize("kind", OTHER_THAN_FILES)
-def test_non_files_are_refused_without_waiting(tmp_path, kind):
-    path = tmp_path / "list.txt"
-    make_other_than_file(path, kind)
-    with pytest.raises(UserError, match=f"^{kind}, expected a file"):
-        open_file(path)
-    with pytest.raises(UserError, match=f"list.txt: {kind}, expected a file"):
-        numbered_lines(path, "no such file")
 
 
 def test_thread_results_are_ordered_and_bounded():

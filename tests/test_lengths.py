@@ -6,7 +6,7 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_table import Clip, ClipTable, table_path, write_table
+from clip_table import Clip, ClipTable, table_path
 from corpus import lengths as module
 from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
 from data_utils import read_filelist
@@ -76,7 +76,7 @@ def test_wrong_files_are_refused_by_line(tmp_path, content, expected):
 def test_clip_tables_give_lengths_and_symbols(tmp_path):
     made = [Clip("x/a.wav", "Ah!", b"abc", 80, ""), Clip("b.npy", "", b"", 2, "")]
     filelist = tmp_path / "list.txt"
-    write_table(ClipTable.of(filelist, enumerate(made, 1)), {})
+    ClipTable.of(filelist, enumerate(made, 1)).write()
     clips = read_lengths(table_path(filelist), HPARAMS)
     assert list(clips.ids) == ["a", "b"]
     assert (clips.frames.tolist(), clips.symbols.tolist()) == ([80, 2], [3, 1])

@@ -104,6 +104,18 @@ def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
     assert contents(tmp_path / "lists") == before
 
 
+@pytest.mark.parametrize("changed", ["metadata.csv", "wavs/c03.wav"])
+def test_changes_during_prepare_are_refused(corpus, tmp_path, monkeypatch, changed):
+    def replace_by_older(*_):
+        shutil.copy2(corpus / changed, tmp_path / "old")
+        os.replace(tmp_path / "old", corpus / changed)
+
+    monkeypatch.setattr(preparation, "fault_warnings", lambda *_: replace_by_older() or [])
+    message = refusal(prepare, corpus, tmp_path / "lists")
+    assert f"{corpus / changed}: changed while it was checked; start again" in message
+    assert not (tmp_path / "lists").exists()
+
+
 def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "lists")
     lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
@@ -372,10 +384,6 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(corpus, lists, mels=mels)
     before = contents(mels)
-    old = time.time() - 1000
-    for path in mels.glob("*.npy"):
-        os.utime(path, (old + 10, old + 10))
-        os.utime(corpus / "wavs" / f"{path.stem}.wav", (old, old))
     (mels / "c00.npy").unlink()
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))

@@ -43,6 +43,14 @@ def write_sound(path, last=0.0, length=5000):
     soundfile.write(path, samples, 22050, subtype="FLOAT")
 
 
+def put_older_sound(path):
+    """As cp -p, rsync -t or mv would."""
+    old = path.with_name("old.wav")
+    write_sound(old, 0.1)
+    os.utime(old, (1, 1))
+    os.replace(old, path)
+
+
 @pytest.fixture
 def opened(monkeypatch):
     """Names of the clips that were opened, and True for those read to their end."""
@@ -109,15 +117,40 @@ def test_with_a_table_only_changed_clips_are_read(lists, tmp_path, opened, capsy
     assert opened == [("val-b", True)]
     assert validation[1].num_frames == 1 + 6000 // 256
     assert "val.txt: 1 clips changed since they were checked" in capsys.readouterr().out
-    os.utime(tmp_path / "val-b.wav", (1, 1))
+    put_older_sound(tmp_path / "val-b.wav")
     read_clips(lists, new_run=new_run)
-    assert len(opened) == 1
+    read_clips(lists, new_run=new_run)
+    assert len(opened) == 2
     for name in ("train-a", "val-b"):
         (tmp_path / f"{name}.wav").unlink()
     with pytest.raises(UserError) as found:
         read_clips(lists, new_run=new_run)
     assert f"{lists.training_files}:1: " in str(found.value)
     assert f"{lists.validation_files}:2: " in str(found.value)
+
+
+@pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
+@pytest.mark.parametrize("has_table", [True, False])
+def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, changed, has_table):
+    if has_table:
+        read_clips(lists, new_run=True)
+        write_sound(tmp_path / "train-b.wav", length=6000)
+    before, check = (tmp_path / "train.txt").read_text(), data_utils.read_checked
+
+    def check_and_change(path, hparams):
+        found = check(path, hparams)
+        if path.endswith("train-b.wav") and changed == "train.txt":
+            (tmp_path / changed).write_text(before.splitlines()[0])
+        elif path.endswith("train-b.wav"):
+            put_older_sound(tmp_path / changed)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data_utils, "read_checked", check_and_change)
+        with pytest.raises(UserError, match=rf"{changed}: changed while it was checked; start"):
+            read_clips(lists, new_run=True)
+    training, _ = read_clips(lists, new_run=True)
+    assert len(training) == (1 if changed == "train.txt" else 2)
 
 
 # ---------------------------------------------------------------------------- several processes
@@ -174,7 +207,7 @@ def test_outdated_table_is_used_by_no_process(lists, tmp_path, opened, monkeypat
     read_clips(lists, new_run=True)
     opened.clear()
     write_sound(tmp_path / "val-b.wav", length=6000)
-    monkeypatch.setattr(data_utils, "write_table", refuse)
+    monkeypatch.setattr(ClipTable, "write", refuse)
     for _, validation in read_in_two(lists):
         assert validation[1].num_frames == 1 + 6000 // 256
     assert opened == [("val-b", True)] * 2

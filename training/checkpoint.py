@@ -440,7 +440,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     try:
         with open_file(path, "no such checkpoint") as file:
-            content = file.read()  # all of it: what fails after this is not the disk
+            # All of what may be a checkpoint: what fails after this is not the disk.
+            content = file.read() if file.peek()[:1] in (b"P", b"\x80") else b""
         state = _load(content)
     except UserError as error:
         raise type(error)(f"{path}: {error}") from None

@@ -15,7 +15,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import METRICS_FILE, lock, refuse_no_folder, unused_name
+from files import METRICS_FILE, cut, lock, open_file, open_to_append, refuse_no_folder, unused_name
 from pictures import draw_alignment, draw_gate, draw_mels
 from training.checkpoint import BEST, list_checkpoints
 
@@ -93,19 +93,23 @@ class RunLogger:
         self.directory, self.log_directory = directory, log_directory
         saved = saved or {"logs": {}, "metrics_checksum": 0}
         path, size = directory / METRICS_FILE, saved["logs"].get(METRICS_FILE, 0)
-        content = path.read_bytes()[:size] if path.is_file() else b""
+        content = b""
+        if path.is_file():
+            with open_file(path) as file:
+                content = file.read(size)
         is_as_saved = len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
             print(f"warning: {path} has changed since the checkpoint: starting a new one")
-            if path.exists():
+            if os.path.lexists(path):
                 aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old one is kept as {aside.name}")
         self._cut_back(saved["logs"])
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
-        self.metrics = open(path, "a", encoding="utf-8")  # noqa: SIM115
-        self.metrics_checksum = zlib.crc32(path.read_bytes())  # CRC-32 of all that was written
+        self.metrics = open_to_append(path)
+        # CRC-32 of all that was written
+        self.metrics_checksum = zlib.crc32(b"" if self.has_lost_metrics else content)
         self._waiting = b""  # lines that could not be written
         self._draws = True  # until TensorBoard fails
         self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
@@ -133,8 +137,8 @@ class RunLogger:
             size = sizes.get(self._name(path), 0)
             if size == 0:
                 path.unlink()
-            elif size < path.stat().st_size:
-                os.truncate(path, size)
+            else:
+                cut(path, size)
 
     def log_run(self, record: dict[str, Any]) -> None:
         """One `run` line, and the hyper-parameters as a TensorBoard text page."""

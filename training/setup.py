@@ -19,6 +19,7 @@ import torch
 from batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from clip_table import ClipTable, clip_id
 from data_utils import (
+    HOW_TO_CHANGE_CLIPS,
     LENGTHS_FILE,
     checked_clips,
     corpus_fingerprint,
@@ -26,7 +27,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import remove_leftovers, write_bytes
+from files import read_bytes, remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -47,9 +48,6 @@ from version import __version__
 CODE = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")  # all that trains
 WORKERS_PER_CPU = 4  # at most: reading waits for the disk too
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
-HOW_TO_CHANGE_CLIPS = (
-    "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
-)
 
 
 # ---------------------------------------------------------------------------- checkpoint, settings
@@ -213,7 +211,7 @@ def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[
     if found is None or found.state["corpus"] == clips.fingerprint:
         return None
     path = found.path.with_name(CLIPS_FILE)
-    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
+    text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
     before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
     gone, added = list((before - now).elements()), list((now - before).elements())
     ids = [Counter(tuple(row.split(",", 3)[::3]) for row in rows) for rows in (gone, added)]
@@ -258,7 +256,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists",
     )
     # A table that could not be written may be there as it was before clips changed.
-    kept = all(processes.gather(lists is None or all(table.time for table in lists)))
+    kept = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
     lists = processes.all_or_none_however_long(
         lambda: lists or _read_lists(hparams, new_run, looked_at=kept),
         "check their filelists themselves",
