@@ -356,13 +356,14 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        num_frames, remedy = mel.shape[1], "add --resume to train on this one of the same length"
-        if num_frames != clip.num_frames:
-            lengths = f"{num_frames} frames, but {clip.num_frames} when the run began"
-            remedy = f"({lengths}) make the list again and add --resume --new-clips"
+        changed, remedy = "", "add --resume to train on this one of the same length"
+        if mel.shape[1] != clip.num_frames:
+            changed = f" to {mel.shape[1]} frames, from {clip.num_frames} when the run began"
+            remedy = "make the list again and add --resume --new-clips"
         # Not the third part, which a backup or another mode changes too.
-        if num_frames != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
-            raise UserError(f"{name}: changed; put the old file back and add --resume, or {remedy}")
+        if changed or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            fix = f"put the old file back and add --resume, or {remedy}"
+            raise UserError(f"{name}: changed{changed}; {fix}")
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:

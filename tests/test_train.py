@@ -397,11 +397,17 @@ def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
     assert "in step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
     assert "--hparams learning_rate=3\n" in message
-    assert "--resume-from best" in message
+    assert "--resume-from best" not in message  # for none was validated yet
     saved = [path.name for path in out.glob("*.pt*")]
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
     train.main(flags(out, "learning_rate=1e-3", "--resume"))
     assert load(newest(out))["loop"]["epoch"] == 3
+
+
+def test_diverged_run_without_checkpoints_starts_anew(corpus, tmp_path, capsys):
+    settings = {"learning_rate": 30, "iters_per_checkpoint": 1, "keep_checkpoints": 1}
+    message = refused(flags(tmp_path / "out", corpus.hparams(**settings)), capsys)
+    assert "No good checkpoint is left: start again with another -o, do not resume" in message
 
 
 def state_of(trainer) -> dict:

@@ -6,6 +6,7 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
+import contextlib
 import filecmp
 import io
 import math
@@ -321,8 +322,11 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path} could not be written ({_first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
-    for _, old in list_checkpoints(directory)[:-keep]:
-        old.unlink()
+    # Not those of later steps, which others have put there: they may be no checkpoints.
+    own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
+    for old in own[:-keep]:
+        with contextlib.suppress(OSError):  # a folder of such a name
+            old.unlink()
     return path
 
 
