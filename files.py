@@ -275,11 +275,8 @@ def cut(path: Path, size: int) -> None:
     link to, or that has the same content by a hard link, stays as it is."""
 
     def write(temporary: Path) -> None:
-        with open_file(path) as source, open(temporary, "wb") as target:
+        with open(path, "rb") as source, open(temporary, "wb") as target:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 
-    try:
-        write_atomically(path, write)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    write_atomically(path, write)

@@ -167,14 +167,6 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
-def test_what_a_kill_left_among_events_is_removed(tmp_path):
-    """TensorBoard would read it. A folder of such a name stays."""
-    (tmp_path / "logs" / ".x.tmp").mkdir(parents=True)
-    (tmp_path / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
-    RunLogger(tmp_path, tmp_path / "logs").close()
-    assert [name for name in event_files(tmp_path) if name[0] == "."] == [".x.tmp"]
-
-
 def test_absurd_sizes_in_a_checkpoint_do_no_harm(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{}")
     saved = {"logs": {"metrics.jsonl": 2**52}, "metrics_checksum": 0}

@@ -16,16 +16,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import (
-    METRICS_FILE,
-    cut,
-    lock,
-    open_to_append,
-    read_bytes,
-    refuse_no_folder,
-    remove_leftovers,
-    unused_name,
-)
+from files import METRICS_FILE, cut, lock, open_to_append, read_bytes, refuse_no_folder, unused_name
 from pictures import draw_alignment, draw_gate, draw_mels
 from training.checkpoint import BEST, list_checkpoints
 
@@ -128,7 +119,6 @@ class RunLogger:
             if os.path.lexists(path):
                 aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old one is kept as {aside.name}")
-        remove_leftovers(log_directory)  # TensorBoard would read them
         self._cut_back(saved["logs"])
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed

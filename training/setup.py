@@ -367,6 +367,7 @@ def open_logs(run: Run, start: Start) -> None:
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     remove_leftovers(directory)
+    remove_leftovers(directory / run.output.logs)  # TensorBoard would read them
     own = None
     if found is not None and lies_in(found.path, directory):
         own = checkpoint.put_in_place(found, directory)
