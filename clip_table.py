@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from errors import UserError
-from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
+from files import LARGEST_JSON, UNKNOWN, Identity, naming, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 3
@@ -248,8 +248,9 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
     Raises:
         UserError: if the file holds none, or one that was made from something else.
     """
-    try:
+    with naming(path):
         file = open_file(path)
+    try:
         checksum, found = int(file.readline(9), 16), 0
         while block := file.read(2**20):
             found = zlib.crc32(block, found)
@@ -260,8 +261,6 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
         return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "

@@ -58,6 +58,15 @@ class Identity(NamedTuple):
 UNKNOWN = Identity()
 
 
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the path before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
     """A regular file, or one that a link leads to, opened to read bytes. It never waits.
 
@@ -88,12 +97,10 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
 def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
-        with open_file(path, if_missing) as file:
+        with naming(path), open_file(path, if_missing) as file:
             if (size := os.fstat(file.fileno()).st_size) > at_most:
                 raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
             return file.read(size)  # whatever it has become
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
@@ -234,7 +241,7 @@ def lock(directory: Path) -> BinaryIO:
         BlockingIOError: if another process holds it.
         UserError: if `.lock` is no regular file.
     """
-    file = open_to_append(directory / ".lock")
+    file = _open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -245,12 +252,19 @@ def lock(directory: Path) -> BinaryIO:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing; UserError if it is a link, or no regular file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        return os.fdopen(_open(path, flags), "rb+")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    """A file, made if it is missing, or a copy in its place if it has other names (hard links);
+    UserError if it is a link, or no regular file."""
+    file = _open_to_append(path)
+    if (found := os.fstat(file.fileno())).st_nlink == 1:
+        return file
+    file.close()
+    cut(path, found.st_size)
+    return _open_to_append(path)
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    with naming(path):
+        return os.fdopen(_open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "rb+")
 
 
 def cut(path: Path, size: int) -> None:

@@ -22,7 +22,7 @@ import torch
 
 from batching import BatchingError, LengthBatchSampler
 from errors import UserError
-from files import open_file, unused_name, write_atomically
+from files import naming, open_file, unused_name, write_atomically
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from machine import is_out_of_memory
 from training.trainer import Trainer
@@ -32,6 +32,7 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 BEST = "best.pt"
+LARGEST_CHECKPOINT = 2**32  # bytes; the full-size model's has 0.3 GB
 ZIP_BEGINS = b"PK\x03\x04"
 MOST_SHOWN = 10  # problems in a message
 DIVERGED = 100  # times the lowest loss of a step so far
@@ -439,12 +440,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             memory), is no checkpoint, or a part of it is not what it has to be.
     """
     try:
-        with open_file(path, "no such checkpoint") as file:
+        with naming(path), open_file(path, "no such checkpoint") as file:
+            size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
             # All of what may be a checkpoint: what fails after this is not the disk.
-            content = file.read() if file.peek()[:1] in (b"P", b"\x80") else b""
-        state = _load(content)
-    except UserError as error:
-        raise type(error)(f"{path}: {error}") from None
+            content = file.read(size) if begins_well and size <= LARGEST_CHECKPOINT else b""
+            state = _load(content)
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
         raise UserError(

@@ -147,7 +147,8 @@ def refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
+            "the checkpoint": found
+            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
