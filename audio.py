@@ -68,7 +68,7 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
             yield sound, file
 
 
-def _with_unknown_length(file: BinaryIO) -> bytes:
+def _with_unknown_length(file: BinaryIO) -> bytearray:
     """The content of a WAV that has no samples by its header, as a program leaves it that was
     killed or wrote to a pipe: with a header that does not tell, unless another chunk follows."""
     start = os.lseek(file.fileno(), 0, os.SEEK_CUR)

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import multiprocessing
 import os
 import re
@@ -151,7 +152,7 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
+    mel = _read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
     if seconds is not None and num_frames != frame_count(samples, hparams):
@@ -164,18 +165,26 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     return num_frames
 
 
-def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
-    open_file(path, "no such file; run prepare_ljspeech.py --cache-mels").close()
-    try:
-        mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"not a .npy array ({error}); cache the mels again") from None
-    found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "an archive of arrays"
-    bands = hparams.n_mel_channels
-    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-    return mel
+def _read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
+    the file holds anything else."""
+    with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
+        try:
+            np.lib.format.read_magic(file)
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # numpy raises many kinds for a damaged header
+            raise UserError(f"not a .npy array ({error}); cache the mels again") from None
+        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
+        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if there < size:
+            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        if not read_contents:
+            return np.broadcast_to(np.float32(0), shape)
+        content = bytearray(size)
+        file.readinto(content)
+    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
