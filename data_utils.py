@@ -173,7 +173,7 @@ def _read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.nda
             np.lib.format.read_magic(file)
             shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # numpy raises many kinds for a damaged header
-            raise UserError(f"not a .npy array ({error}); cache the mels again") from None
+            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
         found, bands = f"{dtype} {shape}", hparams.n_mel_channels
         if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
             raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
