@@ -157,6 +157,20 @@ def numbered_lines(
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
+def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
+    """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
+    may leave it; errors as `numbered_lines`."""
+    lines, found = numbered_lines(path, if_missing), []
+    for number, line in lines:
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            if number == lines[-1][0]:
+                break
+            raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
+    return found
+
+
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from data_utils import LENGTHS_FILE
-from files import METRICS_FILE, numbered_lines, parse_json, read_bytes
+from files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.
@@ -41,7 +41,7 @@ def without_times(records: Iterable[dict]) -> list[dict]:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    return without_times(parse_json(line) for _, line in numbered_lines(folder / METRICS_FILE))
+    return without_times(json_lines(folder / METRICS_FILE))
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
