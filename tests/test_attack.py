@@ -1,10 +1,8 @@
 """Whatever lies where the product reads or writes a file: nothing outside is touched, nothing
 waits, and a message names the file."""
 
-import io
 import os
 import signal
-import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -160,12 +158,8 @@ def resume_logs(folder):
 
 def receive(path):
     """What a download adds to its file."""
-
-    class Response(io.BytesIO):
-        status, headers = 206, {}
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urllib.request, "urlopen", lambda *_, **__: Response(b"half"))
+        patch.setattr(download, "URL", "data:,half")
         patch.setattr(download, "ARCHIVE_BYTES", 4)
         download._receive(path, SimpleNamespace(n=0, update=repr))
 

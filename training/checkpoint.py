@@ -311,7 +311,8 @@ def save(
 
 
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
-    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest. UserError if it
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest, or two as long as
+    none is the best: the next step's loss may show that the newest has diverged. UserError if it
     cannot be written: earlier checkpoints are then all still there."""
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -321,7 +322,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path} could not be written ({_first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
-    for _, old in list_checkpoints(directory)[:-keep]:
+    least = 1 if (directory / BEST).exists() else 2
+    for _, old in list_checkpoints(directory)[: -max(keep, least)]:
         old.unlink()
     return path
 
