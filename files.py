@@ -27,6 +27,7 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoc
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
@@ -86,12 +87,12 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
         raise UserError(if_missing) from None
     except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
         reason = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise UserError(f"{reason}, expected a file; check its path") from None
+        raise UserError(f"{reason}, {EXPECTED}") from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
-    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
+    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, {EXPECTED}")
 
 
 def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
@@ -259,7 +260,8 @@ def lock(directory: Path) -> BinaryIO:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        raise BlockingIOError(f"{directory}: another process is training in this folder") from None
+        busy = "another process is training in this folder; wait for it, or choose another -o"
+        raise BlockingIOError(f"{directory}: {busy}") from None
     except OSError:
         pass  # a file system without locks
     return file

@@ -47,6 +47,7 @@ class OutputFolder:
         self._lock: Any = None
         if is_used:
             refuse_no_folder(path, "-o")
+            refuse_no_folder(path / logs, "-l")
             if path.is_dir():
                 self._lock = lock(path)
 
