@@ -10,6 +10,7 @@ import filecmp
 import io
 import math
 import os
+import pickle
 import re
 import shutil
 import zipfile
@@ -473,6 +474,8 @@ def _load(content: bytes) -> object:
         if is_out_of_memory(error):
             raise MemoryError from None
         reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
+        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
+            reason = "it holds more than tensors and plain values"
         raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 
