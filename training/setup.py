@@ -95,7 +95,8 @@ def find_start(
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    return path.resolve().parent == directory.resolve()
+    """Whether a file is there, or a link to it."""
+    return directory.resolve() in (path.resolve().parent, path.parent.resolve())
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
