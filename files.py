@@ -205,6 +205,9 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         with open(temporary, "rb+") as file:  # on the disk before the name points at it
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a failing write does not know
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -97,7 +97,9 @@ def find_start(
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    return os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
+    """Whether a file is there, or a link to it."""
+    real = os.path.realpath
+    return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
