@@ -135,6 +135,15 @@ class ClipTable:
         found = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
         return np.frombuffer(found, [(name, np.int64) for name in COLUMNS])
 
+    def refuse_nonsense(self) -> None:
+        """Raise ValueError if the rows are those of no clips."""
+        rows = self.rows(0, len(self))
+        sizes = np.diff(rows["end"], prepend=0)
+        is_good = (rows["num_symbols"] > 0) & (rows["num_symbols"] < sizes)
+        is_good &= rows["num_frames"] > 0
+        if not len(rows) or rows["end"][-1] != self._rows_at or not is_good.all():
+            raise ValueError("damaged")
+
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         lengths = self.num_frames.tolist()
@@ -261,7 +270,11 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         version, *known = parse_json(file.readline(LARGEST_JSON))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
+        if [type(value) for value in known[:-1]] != [int, bool, str]:
+            raise ValueError("damaged")
+        table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
+        table.refuse_nonsense()
+        return table
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "

@@ -53,6 +53,7 @@ CHANGED_IN_CHECK = "changed while it was checked; start again when nothing write
 HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
 )
+MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -98,10 +99,7 @@ def read_filelist(
                 if isinstance(clip, UserError):
                     raise clip
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
-                symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-                if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(f"text {clip.text!r} {NOTHING_TO_SPEAK}")
-                yield number, replace(clip, symbols=symbols)
+                yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
@@ -112,6 +110,17 @@ def read_filelist(
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
+
+
+def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> bytes:
+    """The ids of a clip's text, one a byte; UserError if it is too long, or without a letter."""
+    if len(text) > MOST_CHARACTERS:
+        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+    symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+    if not symbols or (new_run and not can_be_spoken(symbols)):
+        raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
+    return symbols
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:

@@ -29,6 +29,7 @@ LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
+EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -53,7 +54,9 @@ class Identity(NamedTuple):
             found = os.stat(file)
         except (OSError, ValueError):  # ValueError: a zero byte in the path
             return cls()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        # As 63 bits: a file system may have times after 2262, or before 1970.
+        times = (ns & (2**63 - 1) for ns in (found.st_mtime_ns, found.st_ctime_ns))
+        return cls(found.st_size, *times)
 
 
 UNKNOWN = Identity()
@@ -84,7 +87,8 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     except PermissionError:
         raise UserError("permission denied; let your user use it (chmod, chown)") from None
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
-        raise UserError(if_missing) from None
+        broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
+        raise UserError(broken or if_missing) from None
     except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
         reason = "a link" if error.errno == errno.ELOOP else error.strerror
         raise UserError(f"{reason}, {EXPECTED}") from None
@@ -202,6 +206,9 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         with open(temporary, "rb+") as file:  # on the disk before the name points at it
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a failing write does not know
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -244,7 +251,8 @@ def unused_name(path: Path) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Delete the temporary files that a killed process left in `directory`."""
     for path in directory.glob(".*.tmp"):
-        path.unlink()
+        if path.is_file():
+            path.unlink()
 
 
 def lock(directory: Path) -> BinaryIO:

@@ -1,5 +1,6 @@
 """Files and folders are the old ones or the whole new ones, whatever happens; lines are read."""
 
+import errno
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ from files import (
 LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 def test_failed_write_leaves_the_old_file(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
@@ -35,6 +36,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, error):
 
     with pytest.raises(type(error)):
         write_atomically(target, write)
+    assert getattr(error, "filename", str(target)) == str(target)
     assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
     assert target.read_text() == "old"
 

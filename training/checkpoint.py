@@ -11,6 +11,7 @@ import filecmp
 import io
 import math
 import os
+import pickle
 import re
 import shutil
 import zipfile
@@ -338,7 +339,7 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 
     def link(temporary: Path) -> None:
         try:
-            os.link(path, temporary)  # no second copy on the disk
+            os.link(path.resolve(), temporary)  # no second copy on the disk, and no link to a link
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
@@ -357,7 +358,7 @@ def put_in_place(found: Checkpoint, directory: Path) -> Checkpoint:
     if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
         print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
     if not path.exists():
-        link_as(path.name, found.path.resolve(), directory)
+        link_as(path.name, found.path, directory)
     return found._replace(path=path)
 
 
@@ -474,6 +475,8 @@ def _load(content: bytes) -> object:
         if is_out_of_memory(error):
             raise MemoryError from None
         reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
+        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
+            reason = "it holds more than tensors and plain values"
         raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 
