@@ -17,13 +17,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from errors import UserError
-from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
+from files import LARGEST_JSON, UNKNOWN, Identity, naming, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 3
@@ -67,7 +67,8 @@ class Clip:
 
 def clip_id(path: str) -> str:
     """The name of a clip's file without folder and suffix."""
-    return PurePath(path).stem
+    name = path.rpartition("/")[2]  # a tenth of the time of PurePath, of which a start makes many
+    return name.rpartition(".")[0] or name
 
 
 class ClipTable:
@@ -257,8 +258,9 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
     Raises:
         UserError: if the file holds none, or one that was made from something else.
     """
-    try:
+    with naming(path):
         file = open_file(path)
+    try:
         checksum, found = int(file.readline(9), 16), 0
         while block := file.read(2**20):
             found = zlib.crc32(block, found)
@@ -273,8 +275,6 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
         table.refuse_nonsense()
         return table
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "

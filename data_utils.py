@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import multiprocessing
 import os
 import re
@@ -72,10 +73,8 @@ def read_filelist(
     UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
-    numbered = numbered_lines(filelist, content=content)
-    num_lines = len(numbered)
-    if only is not None:
-        numbered = [line for line in numbered if line[0] in only]
+    lines = numbered_lines(filelist, content=content)
+    numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
@@ -107,7 +106,7 @@ def read_filelist(
     # One by one: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
-        raise lines_refused(filelist, problems, num_lines)
+        raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
@@ -161,8 +160,7 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    # Mapped, it is no slower than reading a header; read, it may be cut short meanwhile.
-    mel = _read_mel(path, hparams, mmap_mode=None if read_contents else "r")
+    mel = _read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
     if seconds is not None and num_frames != frame_count(samples, hparams):
@@ -175,21 +173,26 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     return num_frames
 
 
-def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
+def _read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
+    the file holds anything else."""
     with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
-        if file.read(6) != b"\x93NUMPY":
-            raise UserError("not a .npy array; cache the mels again")
-    try:
-        mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except Exception as error:  # numpy raises many kinds on a damaged header
-        reason = f"{type(error).__name__}: {error}"[:120]
-        raise UserError(f"not a .npy array ({reason}); cache the mels again") from None
-    found = f"{mel.dtype} {mel.shape}"
-    bands = hparams.n_mel_channels
-    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-    return mel
+        try:
+            np.lib.format.read_magic(file)
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # numpy raises many kinds for a damaged header
+            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
+        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
+        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if there < size:
+            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        if not read_contents:
+            return np.broadcast_to(np.float32(0), shape)
+        content = bytearray(size)
+        file.readinto(content)
+    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
@@ -356,14 +359,13 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        changed, remedy = "", "add --resume to train on this one of the same length"
-        if mel.shape[1] != clip.num_frames:
-            changed = f" to {mel.shape[1]} frames, from {clip.num_frames} when the run began"
-            remedy = "make the list again and add --resume --new-clips"
+        lengths = f"{clip.num_frames} frames before, {mel.shape[1]} now"
         # Not the third part, which a backup or another mode changes too.
-        if changed or Identity.of(clip.path)[:2] != clip.identity[:2]:
-            fix = f"put the old file back and add --resume, or {remedy}"
-            raise UserError(f"{name}: changed{changed}; {fix}")
+        if mel.shape[1] != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            raise UserError(
+                f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
+                "list again and add --resume --new-clips"
+            )
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:

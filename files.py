@@ -27,6 +27,7 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoc
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
 EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
@@ -62,6 +63,15 @@ class Identity(NamedTuple):
 UNKNOWN = Identity()
 
 
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the path before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
     """A regular file, or one that a link leads to, opened to read bytes. It never waits.
 
@@ -94,12 +104,10 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
 def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
-        with open_file(path, if_missing) as file:
+        with naming(path), open_file(path, if_missing) as file:
             if (size := os.fstat(file.fileno()).st_size) > at_most:
                 raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
             return file.read(size)  # whatever it has become
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
@@ -156,6 +164,20 @@ def numbered_lines(
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
+def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
+    """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
+    may leave it; errors as `numbered_lines`."""
+    lines, found = numbered_lines(path, if_missing), []
+    for number, line in lines:
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            if number == lines[-1][0]:
+                break
+            raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
+    return found
+
+
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
@@ -175,15 +197,6 @@ def map_in_threads(
                 future.cancel()
 
 
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """An OSError in here names this path: a full disk's names none, others a temporary file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
     `path` is the old file or the whole new one, whatever happens."""
@@ -191,11 +204,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with naming(path):
-            write(temporary)
-            with open(temporary, "rb") as file:  # on the disk before the name points at it
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+        write(temporary)
+        with open(temporary, "rb") as file:  # on the disk before the name points at it
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a failing write does not know
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -251,23 +266,31 @@ def lock(directory: Path) -> BinaryIO:
         BlockingIOError: if another process holds it.
         UserError: if `.lock` is no regular file.
     """
-    file = open_to_append(directory / ".lock")
+    file = _open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        raise BlockingIOError(f"{directory}: another process is training in this folder") from None
+        busy = "another process is training in this folder; wait for it, or choose another -o"
+        raise BlockingIOError(f"{directory}: {busy}") from None
     except OSError:
         pass  # a file system without locks
     return file
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing; UserError if it is a link, or no regular file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        return os.fdopen(_open(path, flags), "rb+")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    """A file, made if it is missing, or a copy in its place if it has other names (hard links);
+    UserError if it is a link, or no regular file."""
+    file = _open_to_append(path)
+    if (found := os.fstat(file.fileno())).st_nlink == 1:
+        return file
+    file.close()
+    cut(path, found.st_size)
+    return _open_to_append(path)
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    with naming(path):
+        return os.fdopen(_open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "rb+")
 
 
 def cut(path: Path, size: int) -> None:

@@ -52,7 +52,7 @@ class HParams:
     epochs: Count = 500  # passes over the training set
     epochs_per_validation: Count = 2  # validate after every so many epochs, counted from 1
     iters_per_checkpoint: Count = 1000  # save after every so many training steps
-    keep_checkpoints: Count = 3  # newest checkpoints kept; the best one is kept as well
+    keep_checkpoints: Count = 3  # newest ones kept, 2 until there is a best one, and the best
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
     seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process

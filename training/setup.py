@@ -27,7 +27,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import naming, read_bytes, remove_leftovers, write_bytes
+from files import read_bytes, remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -97,7 +97,9 @@ def find_start(
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    return os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
+    """Whether a file is there, or a link to it."""
+    real = os.path.realpath
+    return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
@@ -149,7 +151,8 @@ def refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
+            "the checkpoint": found
+            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -172,8 +175,7 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
     def make() -> None:
         if processes.is_first:
             output.make()
-            with naming(output.path):
-                mark.touch()
+            mark.touch()
 
     processes.all_or_none(make)
     try:
