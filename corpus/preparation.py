@@ -93,7 +93,9 @@ def prepare(
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
     if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
-        raise UserError(f"{corpus}, {mels}, {trim}: paths in a filelist cannot hold '|'; rename it")
+        raise UserError(
+            f"{corpus}, {mels}, {trim}: paths in a filelist hold no '|' or line break; rename it"
+        )
     metadata = Clip(str(corpus / "metadata.csv"), "", identity=Identity.of(corpus / "metadata.csv"))
     entries, problems = read_metadata(corpus)
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)

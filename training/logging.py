@@ -46,7 +46,7 @@ class OutputFolder:
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
-        self._folder: Any = None  # what the system knows of it
+        self._folder = -1  # its descriptor, which keeps its number where file systems give others
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")
@@ -75,24 +75,26 @@ class OutputFolder:
             )
 
     def _hold(self) -> None:
-        self._lock, self._folder = lock(self.path), self.path.stat()
+        self._lock, self._folder = lock(self.path), os.open(self.path, os.O_RDONLY)
 
     def refuse_another(self) -> None:
         """Raise UserError if another folder has taken the place of the one that is locked, and lock
         it anew if its `.lock` was removed; OSError if another process has done that."""
         if self._lock is None:
             return
-        if not self.path.exists() or not os.path.samestat(self.path.stat(), self._folder):
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
             fix = "put it back to resume from its newest checkpoint"
             raise UserError(f"{self.path}: moved or replaced while the run trained; {fix}")
         kept, file = os.fstat(self._lock.fileno()), self.path / ".lock"
         if not os.path.lexists(file) or not os.path.samestat(file.lstat(), kept):
-            self._hold()
+            self._lock = lock(self.path)
 
     def close(self) -> None:
         """Let other processes use the folder."""
         if self._lock is not None:
             self._lock.close()
+            os.close(self._folder)
+            self._lock = None
 
 
 class RunLogger:
