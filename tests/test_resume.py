@@ -203,8 +203,8 @@ def test_copy_under_a_later_number_counts_by_content(copied, capsys):
     assert "set aside a later or damaged checkpoint" in capsys.readouterr().out
     assert (copied / "checkpoint_999.pt.superseded").exists()
     assert load(newest(copied))["loop"]["epoch"] == 6
-    for name in ("best", "best.pt", copied / "best.pt"):
-        train.main(flags(copied, "epochs=6", "--resume-from", name))
+    for epochs, name in ((6, "best"), (7, "best.pt")):
+        train.main(flags(copied, f"epochs={epochs}", "--resume-from", name))
         assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
