@@ -55,11 +55,12 @@ class OutputFolder:
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
+        self._folder: Any = None  # what the system knows of it
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")
             if path.is_dir():
-                self._lock = lock(path)
+                self._hold()
 
     def holds_run(self) -> bool:
         """Whether a run has begun in the folder."""
@@ -75,12 +76,27 @@ class OutputFolder:
         if self._lock is not None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.path)
+        self._hold()
         if self.holds_run():
             raise UserError(
                 f"{self.path}: another process has started a run in this folder meanwhile: add "
                 "--resume to resume it, or choose another -o"
             )
+
+    def _hold(self) -> None:
+        self._lock, self._folder = lock(self.path), self.path.stat()
+
+    def refuse_another(self) -> None:
+        """Raise UserError if another folder has taken the place of the one that is locked, and lock
+        it anew if its `.lock` was removed; OSError if another process has done that."""
+        if self._lock is None:
+            return
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), self._folder):
+            fix = "put it back to resume from its newest checkpoint"
+            raise UserError(f"{self.path}: moved or replaced while the run trained; {fix}")
+        kept, file = os.fstat(self._lock.fileno()), self.path / ".lock"
+        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), kept):
+            self._hold()
 
     def close(self) -> None:
         """Let other processes use the folder."""
@@ -121,6 +137,7 @@ class RunLogger:
         self.metrics_checksum = zlib.crc32(b"" if self.has_lost_metrics else content)
         self._waiting = b""  # lines that could not be written
         self._draws = True  # until TensorBoard fails
+        self._draw("flush")  # makes the file
 
     @functools.cached_property
     def writer(self) -> SummaryWriter:
