@@ -63,7 +63,7 @@ MUST_SAY = {  # what a start ends with
     STOPPED: "(does|did) not answer",
 }
 MAY_SAY = {  # what it may end with
-    FULL_DISK: "/.*make room",
+    FULL_DISK: "/.*make room|make room in /dev/shm",
     LINK: "no good checkpoint is left",
     EDITED: "changed while it was checked|trained on other clips",
 }
@@ -73,8 +73,8 @@ LOST = r"starting a new one|no validation of epoch|lines of metrics\.jsonl faile
 KINDS = (*(number.name for number in SIGNALS), PIPE, OLDER, PAUSED, *MUST_SAY, *MAY_SAY)
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
-MAX_SECONDS = 3.0  # of training, or of set-up, before a stop
-PROCESS_TIMEOUT = 10
+MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
+PROCESS_TIMEOUT = 15
 STUCK_SECONDS = 90
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --redirects 3 --log-dir"
 # Of KINDS, "set-up" (imports included) or "training", ..., what went wrong, what stood where.
@@ -181,7 +181,7 @@ class Start:
             if self.kind == STOPPED:
                 wait_until(lambda: any(is_gone(rank) for rank in self.ranks if rank != one))
             else:
-                time.sleep(self.draw.uniform(0, 0.7 * PROCESS_TIMEOUT))
+                time.sleep(self.draw.uniform(0, 0.5 * PROCESS_TIMEOUT))
             os.kill(one, signal.SIGCONT)
             wait_until(lambda: self.has_ended() or list_checkpoints(self.run)[-1] != newest)
 
@@ -235,15 +235,15 @@ class Start:
         if not by_itself:
             number = signal.Signals.__members__.get(self.kind, signal.SIGTERM)
             self.draw.choice((os.kill, os.killpg))(groups[-1], number)
-        if not wait_until(lambda: self.has_ended() and all(map(is_gone, groups))):
-            for group in groups:
-                is_gone(group, signal.SIGKILL)
-            raise UserError(f"{self.log}: {self.kind} did not end the run in {STUCK_SECONDS} s")
+        hangs = not wait_until(lambda: self.has_ended() and all(map(is_gone, groups)))
+        for group in groups if hangs else []:
+            is_gone(group, signal.SIGKILL)
         code, printed = self.process.wait(), self.printed()
         may_say = self.must_say or MAY_SAY.get(self.kind, "")
         fault = fault_of(by_itself, code, printed, may_say, bool(self.must_say))
         if contents(self.outside) != seen:
             fault = f"changed files in {self.outside}"
+        fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
         self.restored.close()
         phase = "training" if TRAINING in printed else "set-up"
         place = self.place and f"{self.thing}: {self.place}"
