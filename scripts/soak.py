@@ -74,7 +74,7 @@ KINDS = (*(number.name for number in SIGNALS), PIPE, OLDER, PAUSED, *MUST_SAY, *
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
-PROCESS_TIMEOUT = 15
+PROCESS_TIMEOUT = 20
 STUCK_SECONDS = 90
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --redirects 3 --log-dir"
 # Of KINDS, "set-up" (imports included) or "training", ..., what went wrong, what stood where.
