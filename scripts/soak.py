@@ -258,8 +258,8 @@ def fault_of(
     by_itself: bool, code: int, printed: str, may_say: str, must_end: bool = False
 ) -> str | None:
     """What is wrong with how a start ended; None if nothing is."""
-    if "Traceback" in printed:
-        return "a traceback:\n" + printed[printed.index("Traceback") :][-2000:]
+    if traceback := re.search("^(Traceback|At:$)", printed, re.MULTILINE):  # torch's begins so
+        return "a traceback:\n" + printed[traceback.start() :][-2000:]
     told = by_itself and code == 1 and may_say and re.search(may_say, printed)
     if told or not (by_itself or must_end):
         return None
