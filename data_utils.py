@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import multiprocessing
 import os
 import re
@@ -52,6 +53,7 @@ CHANGED_IN_CHECK = "changed while it was checked; start again when nothing write
 HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
 )
+MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -72,6 +74,7 @@ def read_filelist(
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     numbered = numbered_lines(filelist, content=content)
+    num_lines = len(numbered)
     if only is not None:
         numbered = [line for line in numbered if line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
@@ -98,20 +101,28 @@ def read_filelist(
                 if isinstance(clip, UserError):
                     raise clip
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
-                symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-                if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(f"text {clip.text!r} {NOTHING_TO_SPEAK}")
-                yield number, replace(clip, symbols=symbols)
+                yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
     # One by one: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
-        raise lines_refused(filelist, problems, len(numbered))
+        raise lines_refused(filelist, problems, num_lines)
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
+
+
+def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> bytes:
+    """The ids of a clip's text, one a byte; UserError if it is too long, or without a letter."""
+    if len(text) > MOST_CHARACTERS:
+        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+    symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+    if not symbols or (new_run and not can_be_spoken(symbols)):
+        raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
+    return symbols
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
@@ -151,7 +162,7 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
+    mel = _read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
     if seconds is not None and num_frames != frame_count(samples, hparams):
@@ -164,18 +175,26 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     return num_frames
 
 
-def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
-    open_file(path, "no such file; run prepare_ljspeech.py --cache-mels").close()
-    try:
-        mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"not a .npy array ({error}); cache the mels again") from None
-    found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "an archive of arrays"
-    bands = hparams.n_mel_channels
-    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-    return mel
+def _read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
+    the file holds anything else."""
+    with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
+        try:
+            np.lib.format.read_magic(file)
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # numpy raises many kinds for a damaged header
+            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
+        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
+        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if there < size:
+            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        if not read_contents:
+            return np.broadcast_to(np.float32(0), shape)
+        content = bytearray(size)
+        file.readinto(content)
+    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:

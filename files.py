@@ -28,6 +28,7 @@ LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clip
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 NO_FILE = "no such file; check its path"
+EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -52,10 +53,21 @@ class Identity(NamedTuple):
             found = os.stat(file)
         except (OSError, ValueError):  # ValueError: a zero byte in the path
             return cls()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        # As 63 bits: a file system may have times after 2262, or before 1970.
+        times = (ns & (2**63 - 1) for ns in (found.st_mtime_ns, found.st_ctime_ns))
+        return cls(found.st_size, *times)
 
 
 UNKNOWN = Identity()
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the path before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
@@ -74,26 +86,25 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     except PermissionError:
         raise UserError("permission denied; let your user use it (chmod, chown)") from None
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
-        raise UserError(if_missing) from None
+        broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
+        raise UserError(broken or if_missing) from None
     except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
         reason = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise UserError(f"{reason}, expected a file; check its path") from None
+        raise UserError(f"{reason}, {EXPECTED}") from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
-    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
+    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, {EXPECTED}")
 
 
 def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
-        with open_file(path, if_missing) as file:
+        with naming(path), open_file(path, if_missing) as file:
             if (size := os.fstat(file.fileno()).st_size) > at_most:
                 raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
             return file.read(size)  # whatever it has become
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
@@ -148,6 +159,20 @@ def numbered_lines(
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
+    """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
+    may leave it; errors as `numbered_lines`."""
+    lines, found = numbered_lines(path, if_missing), []
+    for number, line in lines:
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            if number == lines[-1][0]:
+                break
+            raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
+    return found
 
 
 def map_in_threads(
@@ -225,7 +250,8 @@ def unused_name(path: Path) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Delete the temporary files that a killed process left in `directory`."""
     for path in directory.glob(".*.tmp"):
-        path.unlink()
+        if path.is_file():
+            path.unlink()
 
 
 def lock(directory: Path) -> BinaryIO:
@@ -237,7 +263,7 @@ def lock(directory: Path) -> BinaryIO:
         BlockingIOError: if another process holds it.
         UserError: if `.lock` is no regular file.
     """
-    file = open_to_append(directory / ".lock")
+    file = _open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -248,12 +274,19 @@ def lock(directory: Path) -> BinaryIO:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing; UserError if it is a link, or no regular file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        return os.fdopen(_open(path, flags), "rb+")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    """A file, made if it is missing, or a copy in its place if it has other names (hard links);
+    UserError if it is a link, or no regular file."""
+    file = _open_to_append(path)
+    if (found := os.fstat(file.fileno())).st_nlink == 1:
+        return file
+    file.close()
+    cut(path, found.st_size)
+    return _open_to_append(path)
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    with naming(path):
+        return os.fdopen(_open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "rb+")
 
 
 def cut(path: Path, size: int) -> None:

@@ -1,13 +1,13 @@
 """Are two runs the same, bit by bit? Times and memory, which always differ, are left out, and what
 tells how many processes trained."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from files import METRICS_FILE
+from data_utils import LENGTHS_FILE
+from files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.
@@ -45,15 +45,14 @@ def without_times(records: Iterable[dict]) -> list[dict]:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-    return without_times(map(json.loads, lines))
+    return without_times(json_lines(folder / METRICS_FILE))
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
     """Where two output folders differ: metrics, lengths, the newest checkpoint and the best."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
-    if (one / "lengths.csv").read_bytes() != (other / "lengths.csv").read_bytes():
-        found.append("lengths.csv")
+    if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
+        found.append(LENGTHS_FILE)
     for name in (list_checkpoints(other)[-1][1].name, BEST):
         if not (one / name).exists():
             found.append(f"{name}: missing")

@@ -290,14 +290,18 @@ def test_bad_cached_mels_are_listed_together(cache):
         np.save(cache / f"{name}.npy", array)
     np.savez(cache / "archive", mel=mel)
     (cache / "archive.npz").rename(cache / "archive.npy")
-    (cache / "cut.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
+    content = (cache / "x.npy").read_bytes()
+    (cache / "cut.npy").write_bytes(content[:-1])
+    absurd = content.replace(b"40), }" + b" " * 12, b"40" + b"0" * 12 + b"), }")
+    (cache / "absurd.npy").write_bytes(absurd)
     make_other_than_file(cache / "pipe.npy", "a named pipe")
     expected = {
         "bands": "float32 (64, 40), expected float32 (80, frames)",
         "empty": "float32 (80, 0), expected",
         "half": "float16 (80, 40), expected",
-        "archive": "an archive of arrays, expected",
-        "cut": "not a .npy array",
+        "archive": "not a .npy array",
+        "cut": "truncated, 12799 of 12800 bytes",
+        "absurd": "truncated, 12800 of 12800000000000000 bytes",
         "pipe": "a named pipe, expected a file",
         "gone": "no such file; run prepare_ljspeech.py --cache-mels",
         "nan": "frame 17 holds nan or infinity",
@@ -337,7 +341,7 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
     (cache / "x.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
     with pytest.raises(
-        UserError, match=rf"{filelist}:1: {cache}/x.npy: not a .npy array .*Fix the clip"
+        UserError, match=rf"{filelist}:1: {cache}/x.npy: truncated, 12799 .*Fix the clip"
     ):
         dataset[0]
 

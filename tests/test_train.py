@@ -388,7 +388,10 @@ def test_loss_not_finite_stops_naming_the_clips(copied, corpus, monkeypatch, cap
 ONE_BATCH = {"batching_strategy": "random", "dynamic_batch_size": False, "batch_size": 14}
 
 
-@pytest.mark.parametrize("more", [{"iters_per_checkpoint": 1}, ONE_BATCH], ids=str)
+EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
+
+
+@pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
 def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
     """Though weights that diverged were saved, after a step or an epoch's end."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more

@@ -10,6 +10,7 @@ import filecmp
 import io
 import math
 import os
+import pickle
 import re
 import shutil
 import zipfile
@@ -22,7 +23,7 @@ import torch
 
 from batching import BatchingError, LengthBatchSampler
 from errors import UserError
-from files import open_file, unused_name, write_atomically
+from files import naming, open_file, unused_name, write_atomically
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from machine import is_out_of_memory
 from training.trainer import Trainer
@@ -32,6 +33,7 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 BEST = "best.pt"
+LARGEST_CHECKPOINT = 2**32  # bytes; the full-size model's has 0.3 GB
 ZIP_BEGINS = b"PK\x03\x04"
 MOST_SHOWN = 10  # problems in a message
 DIVERGED = 100  # times the lowest loss of a step so far
@@ -310,7 +312,8 @@ def save(
 
 
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
-    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest. UserError if it
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest, or two as long as
+    none is the best: the next step's loss may show that the newest has diverged. UserError if it
     cannot be written: earlier checkpoints are then all still there."""
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -320,7 +323,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path} could not be written ({_first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
-    for _, old in list_checkpoints(directory)[:-keep]:
+    least = 1 if (directory / BEST).exists() else 2
+    for _, old in list_checkpoints(directory)[: -max(keep, least)]:
         old.unlink()
     return path
 
@@ -439,12 +443,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             memory), is no checkpoint, or a part of it is not what it has to be.
     """
     try:
-        with open_file(path, "no such checkpoint") as file:
+        with naming(path), open_file(path, "no such checkpoint") as file:
+            size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
             # All of what may be a checkpoint: what fails after this is not the disk.
-            content = file.read() if file.peek()[:1] in (b"P", b"\x80") else b""
-        state = _load(content)
-    except UserError as error:
-        raise type(error)(f"{path}: {error}") from None
+            content = file.read(size) if begins_well and size <= LARGEST_CHECKPOINT else b""
+            state = _load(content)
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
         raise UserError(
@@ -471,6 +474,8 @@ def _load(content: bytes) -> object:
         if is_out_of_memory(error):
             raise MemoryError from None
         reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
+        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
+            reason = "it holds more than tensors and plain values"
         raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 

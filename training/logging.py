@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import threading
@@ -15,7 +16,16 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import METRICS_FILE, cut, lock, open_file, open_to_append, refuse_no_folder, unused_name
+from files import (
+    METRICS_FILE,
+    cut,
+    lock,
+    open_to_append,
+    read_bytes,
+    refuse_no_folder,
+    remove_leftovers,
+    unused_name,
+)
 from pictures import draw_alignment, draw_gate, draw_mels
 from training.checkpoint import BEST, list_checkpoints
 
@@ -47,6 +57,7 @@ class OutputFolder:
         self._lock: Any = None
         if is_used:
             refuse_no_folder(path, "-o")
+            refuse_no_folder(path / logs, "--log_directory")
             if path.is_dir():
                 self._lock = lock(path)
 
@@ -93,10 +104,7 @@ class RunLogger:
         self.directory, self.log_directory = directory, log_directory
         saved = saved or {"logs": {}, "metrics_checksum": 0}
         path, size = directory / METRICS_FILE, saved["logs"].get(METRICS_FILE, 0)
-        content = b""
-        if path.is_file():
-            with open_file(path) as file:
-                content = file.read(size)
+        content = read_bytes(path)[:size] if path.is_file() else b""
         is_as_saved = len(content) == size and zlib.crc32(content) == saved["metrics_checksum"]
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
@@ -104,6 +112,7 @@ class RunLogger:
             if os.path.lexists(path):
                 aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old one is kept as {aside.name}")
+        remove_leftovers(log_directory)  # TensorBoard would read them
         self._cut_back(saved["logs"])
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
@@ -112,7 +121,10 @@ class RunLogger:
         self.metrics_checksum = zlib.crc32(b"" if self.has_lost_metrics else content)
         self._waiting = b""  # lines that could not be written
         self._draws = True  # until TensorBoard fails
-        self.writer = SummaryWriter(str(log_directory), filename_suffix=SUFFIX)
+
+    @functools.cached_property
+    def writer(self) -> SummaryWriter:
+        return SummaryWriter(str(self.log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
         """The log files of this run that are there."""
@@ -200,7 +212,7 @@ class RunLogger:
         try:
             if self._draws:
                 getattr(self.writer, method)(*values, **options)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: of a name that is no UTF-8
             self._draws = False
             print(f"warning: no more for TensorBoard until the run is resumed: {error}", flush=True)
 
