@@ -198,6 +198,8 @@ class Start:
         if self.kind == FULL_DISK:  # no file can grow beyond so many bytes
             limits = 2 * (self.draw.randrange(1, 420_000),)  # a checkpoint has 140,000
             resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
+        maps = Path(f"/proc/{self.process.pid}/maps")  # Python itself loses a Ctrl-C in its start
+        wait_until(lambda: self.has_ended() or "torch" in maps.read_text())
         if several:
             wait_until(lambda: self.has_ended() or self.has_ranks())
 
