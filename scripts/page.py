@@ -15,6 +15,7 @@ from project_root import ROOT
 import asyncio
 import html
 import logging
+import os
 import re
 import shutil
 import signal
@@ -157,7 +158,7 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             return JSONResponse({"problem": "requested by a page of another site"}, 403)
         try:
             content = await request.body()  # first: a slow client keeps no others waiting
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError):  # or the page ends
             return Response(status_code=400)
         if waiting >= MOST_WAITING:
             return JSONResponse({"problem": "Too many texts are waiting: try again later."}, 503)
@@ -170,6 +171,8 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             return JSONResponse({"problem": "expected a text and the name of a checkpoint"}, 400)
         except UserError as error:
             return JSONResponse({"problem": str(error)}, 422)
+        except asyncio.CancelledError:
+            return JSONResponse({"problem": "The page was closed."}, 503)
         finally:
             waiting -= 1
 
@@ -221,7 +224,13 @@ def main(arguments: list[str] | None = None) -> None:
             logging.getLogger(logger).addFilter(shorten)
         host, port = in_address(args.host), opened.getsockname()[1]
         print(f"open http://{host}:{port} in a browser", flush=True)
-        uvicorn.Server(config).run([opened])
+        try:
+            uvicorn.Server(config).run([opened])
+        except (KeyboardInterrupt, SystemExit) as stop:
+            shutil.rmtree(folder, ignore_errors=True)
+            code = stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT
+            sys.stdout.flush()
+            os._exit(int(code or 0))  # Python would wait for a text that is being synthesized
 
 
 if __name__ == "__main__":

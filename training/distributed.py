@@ -2,7 +2,9 @@
 `DistributedDataParallel` adds up gradients while the backward pass goes on.
 """
 
+import atexit
 import contextlib
+import gc
 import inspect
 import os
 import socket
@@ -293,3 +295,15 @@ def join(seconds: float) -> Processes:
     limit = timedelta(seconds=seconds)
     dist.init_process_group(backend, None, limit, world_size, rank, store)
     return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)
+
+
+def leave_at_exit() -> None:
+    """All processes end now. Torch's threads do so before the interpreter, which is called by the
+    one that gives back the tensors of the last exchange: without it, this process would abort."""
+
+    def leave() -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        gc.collect()  # what else holds the group: DistributedDataParallel
+
+    atexit.register(leave)
