@@ -184,11 +184,21 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
     return app
 
 
-def shorten(record: logging.LogRecord) -> bool:
-    """Let a client that breaks the protocol, or off, fill no log with tracebacks."""
-    if record.exc_info and isinstance(record.exc_info[1], h11.ProtocolError):
-        record.msg, record.exc_info = f"a client's fault: {record.exc_info[1]}", None
-    return True
+class Shorten(logging.Filter):
+    """Lets a client that breaks the protocol or off, or opens more connections than there are
+    descriptors, fill no log."""
+
+    last = 0.0  # when it was said that there are too many connections
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, h11.ProtocolError):
+            record.msg, record.exc_info = f"a client's fault: {error}", None
+        if isinstance(error, OSError):  # accept fails thousands of times a second
+            record.msg, record.exc_info = f"connections wait for others to close: {error}", None
+            is_new, self.last = record.created > self.last + 10, record.created
+            return is_new
+        return True
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -221,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
         for logger in ("uvicorn.error", "asyncio"):
-            logging.getLogger(logger).addFilter(shorten)
+            logging.getLogger(logger).addFilter(Shorten())
         host, port = in_address(args.host), opened.getsockname()[1]
         print(f"open http://{host}:{port} in a browser", flush=True)
         try:

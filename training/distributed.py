@@ -4,7 +4,6 @@
 
 import atexit
 import contextlib
-import gc
 import inspect
 import os
 import socket
@@ -30,6 +29,7 @@ from progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
 MOST = 10**6  # processes, and seconds to wait for them: 11 days
+SECONDS_TO_LEAVE = 0.1
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
@@ -298,12 +298,7 @@ def join(seconds: float) -> Processes:
 
 
 def leave_at_exit() -> None:
-    """All processes end now. Torch's threads do so before the interpreter, which is called by the
-    one that gives back the tensors of the last exchange: without it, this process would abort."""
-
-    def leave() -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        gc.collect()  # what else holds the group: DistributedDataParallel
-
-    atexit.register(leave)
+    """This process ends now. First a thread of torch's may run: it gives back the tensors of the
+    last exchange, and where the interpreter ends before it could, the process is aborted."""
+    if dist.is_initialized():
+        atexit.register(time.sleep, SECONDS_TO_LEAVE)
