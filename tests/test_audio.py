@@ -169,6 +169,12 @@ def test_griffin_lim_takes_a_few_frames(frames, h):
     assert 0.01 < np.abs(samples).max() < 2
 
 
+@pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
+def test_mel_of_diverged_weights_is_refused(loudest):
+    with pytest.raises(UserError, match=f"reaches {loudest:g}, expected at most 20: .* diverged"):
+        griffin_lim(torch.full((80, 9), loudest), REFERENCE)
+
+
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
 def test_samples_are_16_bit_steps_of_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
