@@ -441,6 +441,23 @@ def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
     )
 
 
+def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
+    """`collate`; in a loader's process, in shared memory. Where that is full, UserError: else a
+    thread would try it, which only prints the failure, and the loader would wait for ever."""
+    batch = collate(items, n_frames_per_step)
+    if torch.utils.data.get_worker_info() is not None:
+        try:
+            for tensor in filter(torch.is_tensor, vars(batch).values()):
+                tensor.share_memory_()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"no shared memory for a batch ({reason}): make room in /dev/shm (docker run "
+                "--shm-size), or set num_workers=0"
+            ) from None
+    return batch
+
+
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
@@ -486,7 +503,7 @@ def make_loader(
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
-        collate_fn=partial(collate, n_frames_per_step=hparams.n_frames_per_step),
+        collate_fn=partial(collate_and_share, n_frames_per_step=hparams.n_frames_per_step),
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,

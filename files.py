@@ -197,6 +197,16 @@ def map_in_threads(
                 future.cancel()
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError in here names this path: a full disk's names none, others a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
     `path` is the old file or the whole new one, whatever happens."""
@@ -204,13 +214,11 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        write(temporary)
-        with open(temporary, "rb") as file:  # on the disk before the name points at it
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # which a failing write does not know
-        raise
+        with writing(path):
+            write(temporary)
+            with open(temporary, "rb") as file:  # on the disk before the name points at it
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -298,8 +306,11 @@ def cut(path: Path, size: int) -> None:
     link to, or that has the same content by a hard link, stays as it is."""
 
     def write(temporary: Path) -> None:
-        with open(path, "rb") as source, open(temporary, "wb") as target:
+        with open_file(path) as source, open(temporary, "wb") as target:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 
-    write_atomically(path, write)
+    try:
+        write_atomically(path, write)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -53,8 +53,7 @@ SETTINGS = (
     "postnet_n_convolutions=2"
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-LINKS = ("link", "hard link", "dangling link", "link to another file")
-LINK, PIPE, EDITED, FULL_DISK = LINKS[0], "named pipe", "list edited in its check", "full disk"
+FULL_DISK, LINK, PIPE, EDITED = "full disk", "link", "named pipe", "list edited in its check"
 OLDER, REPLACED, CUT = "clip replaced before", "clip replaced in training", "table cut short"
 PAUSED, STOPPED = "SIGSTOP within the timeout", "SIGSTOP beyond the timeout"
 MUST_SAY = {  # what a start ends with
@@ -63,18 +62,19 @@ MUST_SAY = {  # what a start ends with
     STOPPED: "(does|did) not answer",
 }
 MAY_SAY = {  # what it may end with
-    FULL_DISK: "/.*make room",
+    FULL_DISK: "/.*make room|make room in /dev/shm",
     LINK: "no good checkpoint is left",
     EDITED: "changed while it was checked|trained on other clips",
 }
-NEWEST, TEMPORARY = "newest checkpoint", "temporary file"
+THINGS = {PIPE: [PIPE], LINK: [LINK, "hard link", "dangling link", "link to another file"]}
+TEMPORARY = "temporary"
 NOT_READ = {PIPE: "a named pipe, expected a file", "dangling link": "no such checkpoint"}
 LOST = r"starting a new one|no validation of epoch|lines of metrics\.jsonl failed"  # and said so
 KINDS = (*(number.name for number in SIGNALS), PIPE, OLDER, PAUSED, *MUST_SAY, *MAY_SAY)
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
-MAX_SECONDS = 3.0  # of training, or of set-up, before a stop
-PROCESS_TIMEOUT = 10
+MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
+PROCESS_TIMEOUT = 20
 STUCK_SECONDS = 90
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --redirects 3 --log-dir"
 # Of KINDS, "set-up" (imports included) or "training", ..., what went wrong, what stood where.
@@ -83,7 +83,8 @@ Stop = namedtuple("Stop", "kind phase exit_code fault place lost", defaults=("",
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    return [*map(str, (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings))]
+    options = ("-o", output, "--resume", "--process-timeout", PROCESS_TIMEOUT)
+    return [*map(str, (ROOT / "train.py", *options, "--hparams", settings))]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
@@ -152,15 +153,15 @@ class Start:
         elif self.kind == OLDER and self.replace_clip("same", "shorter") == "shorter":
             self.must_say = "trained on other clips"
         elif self.kind in (LINK, PIPE):
-            (_, oldest), *_, (_, newest) = list_checkpoints(self.run) * 2
-            places = {name: self.run / name for name in (".lock", METRICS_FILE, TEMPORARY)}
-            places |= {"table": table, "older checkpoint": oldest, NEWEST: newest}
-            places["event file"] = self.draw.choice(sorted((self.run / "logs").iterdir()))
-            self.thing = PIPE if self.kind == PIPE else self.draw.choice(LINKS)
-            self.place, path = self.draw.choice(list(places.items()))
+            checkpoints = [path for _, path in list_checkpoints(self.run)]
+            names = (".lock", METRICS_FILE, TEMPORARY)
+            paths = [*(self.run / name for name in names), table, checkpoints[0], checkpoints[-1]]
+            paths.append(self.draw.choice(sorted((self.run / "logs").iterdir())))
+            path, self.thing = self.draw.choice(paths), self.draw.choice(THINGS[self.kind])
+            self.place = re.sub(r"\d.*", "", path.name)  # no numbers, for the summary
             if self.place == ".lock" and self.thing != "hard link":
                 self.must_say = r"\.lock: .*expected a file"
-            elif path == newest:
+            elif path == checkpoints[-1]:
                 self.must_say = NOT_READ.get(self.thing, "")
             if self.place != TEMPORARY:
                 self.restored.enter_context(replaced(path, self.thing, self.outside))
@@ -181,7 +182,7 @@ class Start:
             if self.kind == STOPPED:
                 wait_until(lambda: any(is_gone(rank) for rank in self.ranks if rank != one))
             else:
-                time.sleep(self.draw.uniform(0, 0.7 * PROCESS_TIMEOUT))
+                time.sleep(self.draw.uniform(0, 0.5 * PROCESS_TIMEOUT))
             os.kill(one, signal.SIGCONT)
             wait_until(lambda: self.has_ended() or list_checkpoints(self.run)[-1] != newest)
 
@@ -190,7 +191,6 @@ class Start:
         several = self.kind in (PAUSED, STOPPED)
         if several:
             arguments = [*TORCHRUN.split(), str(self.log), *arguments]
-            arguments += ["--process-timeout", str(PROCESS_TIMEOUT)]
         with open(self.log / ("torchrun.out" if several else "train.log"), "wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
@@ -198,9 +198,15 @@ class Start:
         if self.kind == FULL_DISK:  # no file can grow beyond so many bytes
             limits = 2 * (self.draw.randrange(1, 420_000),)  # a checkpoint has 140,000
             resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
+        maps = Path(f"/proc/{self.process.pid}/maps")  # Python itself loses a Ctrl-C in its start
+        wait_until(lambda: self.has_ended() or "torch" in maps.read_text())
+        if several:
+            wait_until(lambda: self.has_ended() or self.has_ranks())
+
+    def has_ranks(self) -> bool:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        while several and len(self.ranks) < 2 and not self.has_ended():
-            self.ranks = [int(pid) for pid in children.read_text().split()]
+        self.ranks = [int(pid) for pid in children.read_text().split()]
+        return len(self.ranks) == 2
 
     def printed(self) -> str:
         return "".join(path.read_text() for path in sorted(self.log.rglob("*.log")))
@@ -235,15 +241,15 @@ class Start:
         if not by_itself:
             number = signal.Signals.__members__.get(self.kind, signal.SIGTERM)
             self.draw.choice((os.kill, os.killpg))(groups[-1], number)
-        if not wait_until(lambda: self.has_ended() and all(map(is_gone, groups))):
-            for group in groups:
-                is_gone(group, signal.SIGKILL)
-            raise UserError(f"{self.log}: {self.kind} did not end the run in {STUCK_SECONDS} s")
+        hangs = not wait_until(lambda: self.has_ended() and all(map(is_gone, groups)))
+        for group in groups if hangs else []:
+            is_gone(group, signal.SIGKILL)
         code, printed = self.process.wait(), self.printed()
         may_say = self.must_say or MAY_SAY.get(self.kind, "")
         fault = fault_of(by_itself, code, printed, may_say, bool(self.must_say))
         if contents(self.outside) != seen:
             fault = f"changed files in {self.outside}"
+        fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
         self.restored.close()
         phase = "training" if TRAINING in printed else "set-up"
         place = self.place and f"{self.thing}: {self.place}"
@@ -254,8 +260,8 @@ def fault_of(
     by_itself: bool, code: int, printed: str, may_say: str, must_end: bool = False
 ) -> str | None:
     """What is wrong with how a start ended; None if nothing is."""
-    if "Traceback" in printed:
-        return "a traceback:\n" + printed[printed.index("Traceback") :][-2000:]
+    if traceback := re.search("^(Traceback|At:$)", printed, re.MULTILINE):  # torch's begins so
+        return "a traceback:\n" + printed[traceback.start() :][-2000:]
     told = by_itself and code == 1 and may_say and re.search(may_say, printed)
     if told or not (by_itself or must_end):
         return None

@@ -61,7 +61,7 @@ def test_how_a_start_may_end(by_itself, code, printed, may_say, must_end, fault)
     assert found is None if fault is None else found.startswith(fault)
 
 
-@pytest.mark.parametrize("thing", [*soak.LINKS, soak.PIPE])
+@pytest.mark.parametrize("thing", [*soak.THINGS[soak.LINK], soak.PIPE])
 def test_replaced_files_are_put_back(thing, tmp_path):
     path, outside = tmp_path / "run" / "metrics.jsonl", tmp_path / "outside"
     path.parent.mkdir()
