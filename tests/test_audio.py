@@ -20,6 +20,7 @@ from audio import (
     read_header,
     write_wav,
 )
+from errors import UserError
 from hparams import HParams, create_hparams
 
 REFERENCE = HParams()
