@@ -19,8 +19,8 @@ from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
-from training.checkpoint import Checkpoint
 from training import setup
+from training.checkpoint import Checkpoint
 from training.distributed import Processes, SaidElsewhere
 from training.setup import Start, batching_costs, make_sampler, read_clips, refuse_differences
 
@@ -276,7 +276,14 @@ def test_costs_leave_out_random_epochs():
 
 @pytest.mark.parametrize(
     ("asked", "processes", "machines", "given"),
-    [(1000, 1, 1, 8), (1000, 2, 1, 4), (1000, 4, 2, 4), (1000, 99, 1, 1), (8, 1, 1, 8), (0, 1, 1, 0)],
+    [
+        (1000, 1, 1, 8),
+        (1000, 2, 1, 4),
+        (1000, 4, 2, 4),
+        (1000, 99, 1, 1),
+        (8, 1, 1, 8),
+        (0, 1, 1, 0),
+    ],
 )
 def test_workers_are_bounded_by_cpus(asked, processes, machines, given, monkeypatch, capsys):
     """Four for each CPU, shared by the processes of a machine."""
