@@ -7,6 +7,7 @@ import contextlib
 import io
 import math
 import os
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +58,8 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
 
         try:
             sound = soundfile.SoundFile(file.fileno(), closefd=False)
+            if sound.frames == 0 and sound.format != "FLAC":
+                sound = soundfile.SoundFile(io.BytesIO(_with_unknown_length(file)))
         except soundfile.SoundFileError as error:
             reason = getattr(error, "error_string", error)  # without the number of the descriptor
             raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
@@ -64,6 +67,21 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
             if problem := _header_problem(sound, hparams):
                 raise UserError(problem)
             yield sound, file
+
+
+def _with_unknown_length(file: BinaryIO) -> bytearray:
+    """The content of a WAV that has no samples by its header, as a program leaves it that was
+    killed or wrote to a pipe: with a header that does not tell, unless another chunk follows."""
+    start = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    size = min(os.fstat(file.fileno()).st_size, 4 * MOST_SAMPLES)
+    content = bytearray(os.pread(file.fileno(), size, 0))
+    length = int.from_bytes(content[start + 4 : start + 8], "little")
+    if re.match(rb"[ -~]{4}", content[start:]) and length <= size - start - 8:
+        return content
+    content[start - 4 : start] = b"\xff" * 4
+    if content.startswith(b"RF64"):
+        content[28:36] = UNKNOWN_BYTES[b"RF64"].to_bytes(8, "little")
+    return content
 
 
 def _header_problem(sound: Any, hparams: HParams) -> str | None:

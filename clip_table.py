@@ -17,13 +17,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from errors import UserError
-from files import LARGEST_JSON, UNKNOWN, Identity, open_file, parse_json, write_atomically
+from files import LARGEST_JSON, UNKNOWN, Identity, naming, open_file, parse_json, write_atomically
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 3
@@ -67,7 +67,8 @@ class Clip:
 
 def clip_id(path: str) -> str:
     """The name of a clip's file without folder and suffix."""
-    return PurePath(path).stem
+    name = path.rpartition("/")[2]  # a tenth of the time of PurePath, of which a start makes many
+    return name.rpartition(".")[0] or name
 
 
 class ClipTable:
@@ -133,6 +134,15 @@ class ClipTable:
         """The rows of COLUMNS from `first` to before `stop`."""
         found = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
         return np.frombuffer(found, [(name, np.int64) for name in COLUMNS])
+
+    def refuse_nonsense(self) -> None:
+        """Raise ValueError if the rows are those of no clips."""
+        rows = self.rows(0, len(self))
+        sizes = np.diff(rows["end"], prepend=0)
+        is_good = (rows["num_symbols"] > 0) & (rows["num_symbols"] < sizes)
+        is_good &= rows["num_frames"] > 0
+        if not len(rows) or rows["end"][-1] != self._rows_at or not is_good.all():
+            raise ValueError("damaged")
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -248,8 +258,9 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
     Raises:
         UserError: if the file holds none, or one that was made from something else.
     """
-    try:
+    with naming(path):
         file = open_file(path)
+    try:
         checksum, found = int(file.readline(9), 16), 0
         while block := file.read(2**20):
             found = zlib.crc32(block, found)
@@ -259,9 +270,11 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         version, *known = parse_json(file.readline(LARGEST_JSON))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
-        return ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        if [type(value) for value in known[:-1]] != [int, bool, str]:
+            raise ValueError("damaged")
+        table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
+        table.refuse_nonsense()
+        return table
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(
             f"{path}: not a table of clips, damaged, or of another version; train.py makes it when "

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import multiprocessing
 import os
 import re
@@ -52,6 +53,7 @@ CHANGED_IN_CHECK = "changed while it was checked; start again when nothing write
 HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
 )
+MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -71,9 +73,8 @@ def read_filelist(
     UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
-    numbered = numbered_lines(filelist, content=content)
-    if only is not None:
-        numbered = [line for line in numbered if line[0] in only]
+    lines = numbered_lines(filelist, content=content)
+    numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
@@ -98,20 +99,28 @@ def read_filelist(
                 if isinstance(clip, UserError):
                     raise clip
                 # Not in a thread: inflect, which spells numbers, is not thread-safe.
-                symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-                if not symbols or (new_run and not can_be_spoken(symbols)):
-                    raise UserError(f"text {clip.text!r} {NOTHING_TO_SPEAK}")
-                yield number, replace(clip, symbols=symbols)
+                yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
     # One by one: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
-        raise lines_refused(filelist, problems, len(numbered))
+        raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
+
+
+def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> bytes:
+    """The ids of a clip's text, one a byte; UserError if it is too long, or without a letter."""
+    if len(text) > MOST_CHARACTERS:
+        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+    symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
+    if not symbols or (new_run and not can_be_spoken(symbols)):
+        raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
+    return symbols
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
@@ -151,7 +160,7 @@ def sound_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    mel = _read_mel(path, hparams, mmap_mode="r")  # no slower than reading a header
+    mel = _read_mel(path, hparams, read_contents)
     rate, num_frames = hparams.sampling_rate, mel.shape[1]
     samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
     if seconds is not None and num_frames != frame_count(samples, hparams):
@@ -164,18 +173,26 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     return num_frames
 
 
-def _read_mel(path: str, hparams: HParams, mmap_mode: Any = None) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames]; UserError if the file holds anything else."""
-    open_file(path, "no such file; run prepare_ljspeech.py --cache-mels").close()
-    try:
-        mel = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"not a .npy array ({error}); cache the mels again") from None
-    found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "an archive of arrays"
-    bands = hparams.n_mel_channels
-    if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-        raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-    return mel
+def _read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
+    the file holds anything else."""
+    with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
+        try:
+            np.lib.format.read_magic(file)
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # numpy raises many kinds for a damaged header
+            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
+        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
+        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if there < size:
+            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        if not read_contents:
+            return np.broadcast_to(np.float32(0), shape)
+        content = bytearray(size)
+        file.readinto(content)
+    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
@@ -342,13 +359,13 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        num_frames, remedy = mel.shape[1], "add --resume to train on this one of the same length"
-        if num_frames != clip.num_frames:
-            lengths = f"{num_frames} frames, but {clip.num_frames} when the run began"
-            remedy = f"({lengths}) make the list again and add --resume --new-clips"
+        lengths = f"{clip.num_frames} frames before, {mel.shape[1]} now"
         # Not the third part, which a backup or another mode changes too.
-        if num_frames != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
-            raise UserError(f"{name}: changed; put the old file back and add --resume, or {remedy}")
+        if mel.shape[1] != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            raise UserError(
+                f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
+                "list again and add --resume --new-clips"
+            )
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:
@@ -424,6 +441,23 @@ def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
     )
 
 
+def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
+    """`collate`; in a loader's process, in shared memory. Where that is full, UserError: else a
+    thread would try it, which only prints the failure, and the loader would wait for ever."""
+    batch = collate(items, n_frames_per_step)
+    if torch.utils.data.get_worker_info() is not None:
+        try:
+            for tensor in filter(torch.is_tensor, vars(batch).values()):
+                tensor.share_memory_()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"no shared memory for a batch ({reason}): make room in /dev/shm (docker run "
+                "--shm-size), or set num_workers=0"
+            ) from None
+    return batch
+
+
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
@@ -469,7 +503,7 @@ def make_loader(
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
-        collate_fn=partial(collate, n_frames_per_step=hparams.n_frames_per_step),
+        collate_fn=partial(collate_and_share, n_frames_per_step=hparams.n_frames_per_step),
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,

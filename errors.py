@@ -1,5 +1,7 @@
 """The one exception for what the user must fix."""
 
+import errno
+
 
 class UserError(ValueError):
     """A mistake in the user's input or files: programs print the message and end. It names the file
@@ -10,7 +12,6 @@ def explained(error: UserError | OSError) -> str:
     """The message; of the system's errors with what may help."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
-    advice = (
-        "if that is the output folder, make room or make it writable; checkpoints are untouched"
-    )
+    fix = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it usable"
+    advice = f"if that is the output folder, {fix} or choose another; checkpoints are untouched"
     return f"{error}; {advice}"

@@ -27,7 +27,9 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoc
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
+EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -36,6 +38,7 @@ OTHER_KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+ERRORS_OF_KINDS = {errno.ELOOP: "a link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 
 
 class Identity(NamedTuple):
@@ -52,10 +55,21 @@ class Identity(NamedTuple):
             found = os.stat(file)
         except (OSError, ValueError):  # ValueError: a zero byte in the path
             return cls()
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        # As 63 bits: a file system may have times after 2262, or before 1970.
+        times = (ns & (2**63 - 1) for ns in (found.st_mtime_ns, found.st_ctime_ns))
+        return cls(found.st_size, *times)
 
 
 UNKNOWN = Identity()
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the path before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
@@ -74,26 +88,26 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     except PermissionError:
         raise UserError("permission denied; let your user use it (chmod, chown)") from None
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
-        raise UserError(if_missing) from None
-    except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
-        reason = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise UserError(f"{reason}, expected a file; check its path") from None
+        broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
+        raise UserError(broken or if_missing) from None
+    except OSError as error:
+        found = ERRORS_OF_KINDS.get(error.errno or 0)
+        problem = f"{found}, {EXPECTED}" if found else f"{error.strerror}; choose another path"
+        raise UserError(problem) from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
-    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, expected a file; check its path")
+    raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, {EXPECTED}")
 
 
 def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
-        with open_file(path, if_missing) as file:
+        with naming(path), open_file(path, if_missing) as file:
             if (size := os.fstat(file.fileno()).st_size) > at_most:
                 raise UserError(f"{size:,} bytes, expected at most {at_most:,}; check what it is")
             return file.read(size)  # whatever it has become
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
@@ -150,6 +164,20 @@ def numbered_lines(
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
+def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
+    """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
+    may leave it; errors as `numbered_lines`."""
+    lines, found = numbered_lines(path, if_missing), []
+    for number, line in lines:
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            if number == lines[-1][0]:
+                break
+            raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
+    return found
+
+
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
@@ -169,6 +197,16 @@ def map_in_threads(
                 future.cancel()
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError in here names this path: a full disk's names none, others a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
     `path` is the old file or the whole new one, whatever happens."""
@@ -176,10 +214,11 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:  # on the disk before the name points at it
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with writing(path):
+            write(temporary)
+            with open(temporary, "rb") as file:  # on the disk before the name points at it
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -222,7 +261,8 @@ def unused_name(path: Path) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Delete the temporary files that a killed process left in `directory`."""
     for path in directory.glob(".*.tmp"):
-        path.unlink()
+        if path.is_file():
+            path.unlink()
 
 
 def lock(directory: Path) -> BinaryIO:
@@ -234,23 +274,31 @@ def lock(directory: Path) -> BinaryIO:
         BlockingIOError: if another process holds it.
         UserError: if `.lock` is no regular file.
     """
-    file = open_to_append(directory / ".lock")
+    file = _open_to_append(directory / ".lock")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        raise BlockingIOError(f"{directory}: another process is training in this folder") from None
+        busy = "another process is training in this folder; wait for it, or choose another -o"
+        raise BlockingIOError(f"{directory}: {busy}") from None
     except OSError:
         pass  # a file system without locks
     return file
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing; UserError if it is a link, or no regular file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        return os.fdopen(_open(path, flags), "rb+")
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    """A file, made if it is missing, or a copy in its place if it has other names (hard links);
+    UserError if it is a link, or no regular file."""
+    file = _open_to_append(path)
+    if (found := os.fstat(file.fileno())).st_nlink == 1:
+        return file
+    file.close()
+    cut(path, found.st_size)
+    return _open_to_append(path)
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    with naming(path):
+        return os.fdopen(_open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "rb+")
 
 
 def cut(path: Path, size: int) -> None:
@@ -262,4 +310,7 @@ def cut(path: Path, size: int) -> None:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 
-    write_atomically(path, write)
+    try:
+        write_atomically(path, write)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -39,6 +39,8 @@ Kernel = Annotated[int, limits(ge=1, le=999)]
 Positive = Annotated[float, limits(gt=0)]
 PositiveOrZero = Annotated[float, limits(ge=0)]
 Milliseconds = Annotated[float, limits(gt=0, le=60_000)]
+LossWeight = Annotated[float, limits(ge=0, le=1e6)]
+DiagonalWidth = Annotated[float, limits(ge=1e-3, le=1e3)]
 Dropout = Annotated[float, limits(ge=0, lt=1)]
 
 
@@ -50,7 +52,7 @@ class HParams:
     epochs: Count = 500  # passes over the training set
     epochs_per_validation: Count = 2  # validate after every so many epochs, counted from 1
     iters_per_checkpoint: Count = 1000  # save after every so many training steps
-    keep_checkpoints: Count = 3  # newest checkpoints kept; the best one is kept as well
+    keep_checkpoints: Count = 3  # newest ones kept, 2 until there is a best one, and the best
     log_interval: Count = 10  # steps between reads of the losses, of all steps but the newest
     seed: Annotated[int, limits(ge=0, le=2**64 - 1)] = 1234  # decides everything random
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process
@@ -100,8 +102,8 @@ class HParams:
     grad_clip_thresh: Positive = 1.0  # gradients are scaled down to this norm
     sync_batch_norm: bool = False  # batch norm over the batches of all GPUs
     loss: Literal["padded", "unpadded"] = "padded"  # padded: the reference's mean, over padding too
-    guided_attention_weight: PositiveOrZero = 0.0  # of a loss for diagonal attention; 5 helps
-    guided_attention_sigma: Positive = 0.2  # width of the diagonal, as a fraction of the text
+    guided_attention_weight: LossWeight = 0.0  # of a loss for diagonal attention; 5 helps
+    guided_attention_sigma: DiagonalWidth = 0.2  # width of the diagonal, as a fraction of the text
     guided_attention_steps: Count = 10_000  # steps over which its weight falls linearly to 0
     mask_padding: bool = True  # outputs beyond a clip's end become their targets: no loss there
 
@@ -264,7 +266,7 @@ def _parse(override: str) -> tuple[str, Any]:
     try:
         return name, _convert(text, TYPES[name])
     except ValueError as error:
-        raise ValueError(f"{name}={text}: {error}") from None
+        raise ValueError(f"{name}={text[:60]}: {error}") from None
 
 
 def _convert(text: str, kind: Any) -> Any:

@@ -17,6 +17,7 @@ before the first step (setup.py), validation (validation.py), signals (process.p
 import environment
 
 import argparse
+import os
 import shlex
 import time
 from pathlib import Path
@@ -89,14 +90,18 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     if args.resume_from is not None:
         if args.checkpoint_path is not None:
             parser.error("--resume-from names the checkpoint: leave out -c")
-        best = args.output_directory / checkpoint.BEST
-        args.checkpoint_path = best if args.resume_from == "best" else Path(args.resume_from)
+        name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
+        inside = args.output_directory / name
+        is_inside = name == checkpoint.BEST or inside.exists()
+        args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    output = args.output_directory.resolve()
-    if not (output / args.log_directory).resolve().is_relative_to(output):
+    output = Path(os.path.realpath(args.output_directory))  # resolve() fails where links loop
+    logs = Path(os.path.realpath(output / args.log_directory))
+    if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
         parser.error(
-            f"--log_directory {args.log_directory}: must lie inside the output folder, for a run "
-            "that is resumed cuts the logs there back to its checkpoint"
+            f"--log_directory {args.log_directory}: {logs}, expected a folder inside the output "
+            "folder, for a run that is resumed cuts the logs there back to its checkpoint; name "
+            "another, or remove the link"
         )
     return args
 

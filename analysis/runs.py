@@ -22,7 +22,7 @@ from batching import batching_name
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from errors import UserError
-from files import METRICS_FILE, numbered_lines, parse_json, read_json
+from files import METRICS_FILE, json_lines, read_json
 from hparams import HParams, create_hparams, hparams_from_dict
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
@@ -118,16 +118,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 def _read_run(directory: Path) -> Run:
     """The run in a folder. UserError names the file, and the line that is not JSON; or the run is
     not finished, or its files are another's. Other errors: not as train.py writes it."""
-    lines = numbered_lines(directory / METRICS_FILE, "no such file; train.py -o writes it")
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
-    for number, line in lines:
-        try:
-            record = parse_json(line)
-        except ValueError:
-            if number == lines[-1][0]:  # incomplete, as a killed run may leave it
-                break
-            problem = f"{METRICS_FILE}:{number}: not JSON: {line[:60]!r}; restore it"
-            raise UserError(problem) from None
+    for record in json_lines(directory / METRICS_FILE, "no such file; train.py -o writes it"):
         kinds[record["kind"]].append(record)
     starts = kinds["run"]
     epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
@@ -154,8 +146,8 @@ def _read_run(directory: Path) -> Run:
         if transcription.epochs != len(epochs):
             raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
     if (file := directory / EPOCH_MINUTES_FILE).exists():
+        timed = read_json(file)
         try:
-            timed = read_json(file)
             relative_error = float(timed["relative_error"])
             epochs["minutes"] = minutes = np.array(timed["minutes"], dtype=float)
             if not (abs(minutes) <= LARGEST).all() or not 0 <= relative_error <= LARGEST:

@@ -1,12 +1,13 @@
-"""Are two runs the same, bit by bit? Times and memory, which always differ, are left out."""
+"""Are two runs the same, bit by bit? Times and memory, which always differ, are left out, and what
+tells how many processes trained."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from files import METRICS_FILE
+from data_utils import LENGTHS_FILE
+from files import METRICS_FILE, json_lines, read_bytes
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.
@@ -15,6 +16,7 @@ TIMES = {
     *("seconds", "minutes", "prepare_seconds", "data_wait_seconds", "process_wait_seconds"),
     *("frames_per_second", "padded_frames_per_second", "clips_per_second", "peak_memory_bytes"),
 }
+BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
 
 
 def differences(one: object, other: object, place: str = "") -> list[str]:
@@ -29,7 +31,7 @@ def differences(one: object, other: object, place: str = "") -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             return [f"{place}: {len(one)} entries, {len(other)}"]
-        names = [name for name in one if name not in TIMES]
+        names = [name for name in one if name not in TIMES | BY_PROCESSES]
         return [x for n in names for x in differences(one[n], other[n], f"{place}/{n}")]
     return [] if one == other else [f"{place}: {one}, {other}"]
 
@@ -37,19 +39,20 @@ def differences(one: object, other: object, place: str = "") -> list[str]:
 def without_times(records: Iterable[dict]) -> list[dict]:
     """The lines of metrics.jsonl that two equal runs share."""
     lines = (record.items() for record in records if record["kind"] != "run")
-    return [{name: value for name, value in line if name not in TIMES} for line in lines]
+    return [
+        {name: value for name, value in line if name not in TIMES | BY_PROCESSES} for line in lines
+    ]
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-    return without_times(map(json.loads, lines))
+    return without_times(json_lines(folder / METRICS_FILE))
 
 
 def compare_runs(one: Path, other: Path) -> list[str]:
     """Where two output folders differ: metrics, lengths, the newest checkpoint and the best."""
     found = differences(read_metrics(one), read_metrics(other), METRICS_FILE)
-    if (one / "lengths.csv").read_bytes() != (other / "lengths.csv").read_bytes():
-        found.append("lengths.csv")
+    if read_bytes(one / LENGTHS_FILE) != read_bytes(other / LENGTHS_FILE):
+        found.append(LENGTHS_FILE)
     for name in (list_checkpoints(other)[-1][1].name, BEST):
         if not (one / name).exists():
             found.append(f"{name}: missing")

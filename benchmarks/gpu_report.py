@@ -8,12 +8,11 @@ part printed and measured is in CALL-NAME.txt, CALL-NAME.err and CALL-NAME.json.
 
 import project_root
 
-import json
 from collections import namedtuple
 from pathlib import Path
 
 from analysis.arguments import make_parser
-from files import write_bytes
+from files import numbered_lines, read_bytes, read_json, write_bytes
 from tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
@@ -40,8 +39,9 @@ Part = namedtuple("Part", "call name begun status seconds command")  # a line of
 
 def read_parts(out: Path) -> list[Part]:
     """The parts in the order in which they first began, as their last lines say."""
-    lines = (out / "parts.tsv").read_text(encoding="utf-8").splitlines()
-    parts = [Part(*line.split("\t")) for line in lines]
+    lines = numbered_lines(out / "parts.tsv", "no such file; gpu_report.sh writes it")
+    rows = [line.split("\t") for _, line in lines]
+    parts = [Part(*row) for row in rows if len(row) == len(Part._fields)]
     return list({(part.call, part.name): part for part in parts}.values())
 
 
@@ -56,16 +56,18 @@ def reached(target: Target, value: float | None) -> list[str]:
     return [target.measure, format(value, target.shown), *bounds, best]
 
 
-def text_of(out: Path, part: Part, end: str) -> str:
-    """What the part printed or measured; nothing where it left no such file."""
+def lines_of(out: Path, part: Part, end: str) -> list[str]:
+    """The last lines that the part printed; none where it left no such file."""
     path = out / f"{part.call}-{part.name}.{end}"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_bytes(path).decode(errors="replace") if path.exists() else ""
+    return text.strip().splitlines()[-MAX_LINES:]
 
 
 def report(out: Path) -> str:
     """Markdown."""
     parts = read_parts(out)
-    results = {part.name: json.loads(text_of(out, part, "json") or "{}") for part in parts}
+    files = {part.name: out / f"{part.call}-{part.name}.json" for part in parts}
+    results = {name: read_json(file) for name, file in files.items() if file.exists()}
     lines, measured = ["# Training on a GPU: every check and benchmark", ""], results
     if (out / DRY_RUN).is_file():
         lines += ["**A dry run on a CPU with tiny sizes: these numbers mean nothing.**", ""]
@@ -76,9 +78,9 @@ def report(out: Path) -> str:
     lines.append(markdown_table(["call", "part", "status", "s", "begun"], cells, 3))
     for part in parts:
         lines += ["", f"## {part.name}", "", f"    {part.command}", ""]
-        output = text_of(out, part, "txt").strip().splitlines()[-MAX_LINES:]
+        output = lines_of(out, part, "txt")
         lines += output if results.get(part.name) else ["```", *output, "```"]
-        errors = text_of(out, part, "err").strip().splitlines()[-MAX_LINES:]
+        errors = lines_of(out, part, "err")
         if part.status == "ok":
             errors = [line for line in errors if "Warning: " in line]
         lines += ["", "```", *errors, "```"] if errors else []

@@ -50,6 +50,12 @@ if ((!dry_run)) && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is
     "Name another Python with PYTHON=..., or try the script itself with --cpu-dry-run" >&2
   exit 1
 fi
+for file in "$out"/{parts.tsv,dry_run}; do
+  if [[ -L $file || (-e $file && ! -f $file) ]]; then
+    echo "gpu_report.sh: $file: no regular file; delete it, or name another folder" >&2
+    exit 2
+  fi
+done
 was_dry=$([[ -e $out/dry_run ]] && echo 1 || echo 0)
 if [[ -e $out/parts.tsv ]] && ((was_dry != dry_run)); then
   echo "gpu_report.sh: $out has the report of $( ((was_dry)) && echo a dry run || echo a GPU)," \

@@ -15,6 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from errors import UserError
+from files import naming, open_file, open_to_append
 from progress import progress_bar
 
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
@@ -65,13 +66,16 @@ def download_corpus(corpus: Path) -> None:
         _fetch(part)
         os.replace(part, archive)
     print(f"Verifying {archive}", flush=True)
-    with open(archive, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
+    found = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
+    with naming(archive), open_file(archive) as file:
+        if _size(archive) == ARCHIVE_BYTES:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
+    if found:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: SHA-256 {digest}, expected {SHA256}; the file is broken and now named "
+            f"{archive}: {found}; the file is broken and now named "
             f"{broken.name}: delete it and run the same command to download it again"
         )
     _unpack(archive, corpus)
@@ -125,7 +129,8 @@ def _receive(part: Path, bar: tqdm) -> None:
                 "file, so nothing was downloaded"
             )
         bar.update(start - bar.n)
-        with open(part, "ab" if start else "wb") as file:
+        with open_to_append(part) as file:
+            file.truncate(start)
             while chunk := response.read(min(CHUNK, ARCHIVE_BYTES - file.tell())):
                 file.write(chunk)
                 bar.update(len(chunk))
@@ -140,7 +145,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
     building.mkdir()
     try:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
-        with open(archive, "rb") as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
+        with open_file(archive) as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
                 tar.extract(member, building, filter="data")  # Python 3.11.4 or newer
                 bar.update(file.tell() - bar.n)

@@ -10,12 +10,11 @@ import numpy as np
 
 from audio import frame_count, read_checked
 from clip_table import Clip, Sound
-from data_utils import NOTHING_TO_SPEAK
+from data_utils import symbols_of
 from errors import UserError
 from files import Identity, map_in_threads
 from hparams import HParams
 from progress import progress_bar
-from text import can_be_spoken, text_to_sequence
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent
@@ -58,9 +57,11 @@ def check_recordings(
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
-        symbols = bytes(text_to_sequence(clip.text, hparams.text_cleaners))
-        text = f"the normalised text {clip.text!r} of {clip.id} {NOTHING_TO_SPEAK}"
-        silent = "" if can_be_spoken(symbols) else f"{clip.where}: {text}"
+        symbols, silent = b"", ""
+        try:
+            symbols = symbols_of(clip.text, hparams)
+        except UserError as error:
+            silent = f"{clip.where}: {clip.id}: normalised {error}"
         if isinstance(found, str):
             problems.append(f"{found}; and {silent}" if silent else found)
         elif silent:

@@ -10,7 +10,6 @@ numbers, and a recogniser transcribes them. Run again, it resumes where it stopp
 from project_root import ROOT
 
 import contextlib
-import json
 import os
 import shlex
 import subprocess
@@ -23,7 +22,7 @@ from typing import Any
 from analysis.arguments import make_parser
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from errors import UserError
-from files import METRICS_FILE, refuse_no_folder, write_bytes
+from files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from tables import markdown_table
 from training.checkpoint import BEST
 
@@ -104,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     refuse_no_folder(out, "--out")
     folder = train(out, args.clips, args.epochs)
     speech = speak(out, folder / BEST)
-    records = map(json.loads, (folder / METRICS_FILE).read_text("utf-8").splitlines())
+    records = json_lines(folder / METRICS_FILE)
     table = compare([record for record in records if record["kind"] == "epoch"])
     write_bytes(out / "comparison.txt", table.encode())
     print(f"""

@@ -17,6 +17,7 @@ from errors import UserError
 from files import folder_made_whole, numbered_lines, read_bytes
 
 MOST_CLIPS = 85  # of a corpus, validation included: all ten within 20 minutes on 2 busy cores
+LONGEST_PATH = 2**12  # bytes, of the system
 SOURCE = "source.txt"  # in the part: which corpus it was taken from
 FEWEST_BATCHES = 16  # an epoch of random batches has; a smaller corpus makes smaller batches
 
@@ -27,7 +28,8 @@ def take_part(corpus: Path, out: Path) -> str:
     corpus, out = corpus.resolve(), out.absolute()
     if out.exists():
         source = out / SOURCE
-        name = read_bytes(source).decode(errors="replace") if source.exists() else "another corpus"
+        found = read_bytes(source, LONGEST_PATH) if source.exists() else b"another corpus"
+        name = found.decode(errors="replace")
         if name != str(corpus):
             raise UserError(f"{out} holds clips of {name}, and CORPUS is {corpus}: change OUT")
         return f"{out} holds clips of {corpus} already"

@@ -27,7 +27,7 @@ from analysis.report import Measured, Table, paper_tables, tidy
 from analysis.report_figures import draw_all
 from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
 from analysis.study import findings, study_tables
-from files import refuse_no_folder, write_bytes
+from files import read_bytes, refuse_no_folder, write_bytes
 from tables import markdown_table
 
 
@@ -95,7 +95,7 @@ def write_report(runs: Runs, command: str, out: Path) -> None:
     for name, figure in content["figures"].items():
         for path in write_figure(figure, out / name):
             print(f"wrote {path}")
-        pictures[name] = base64.b64encode((out / f"{name}.svg").read_bytes()).decode()
+        pictures[name] = base64.b64encode(read_bytes(out / f"{name}.svg")).decode()
     for name, text in (
         ("report.md", render("report.md", **content)),
         ("report.csv", tidy(content["tables"]).to_csv(index=False)),

@@ -33,7 +33,7 @@ from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from corpus.lengths import read_lengths
 from errors import UserError
-from files import lock, read_json
+from files import lock, open_to_append, read_json
 from hparams import HParams, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
@@ -163,7 +163,7 @@ class Study:
         """The exit status of a command, whose output is added to `log`."""
         if self.stops:
             return 128 + signal.SIGINT
-        with open(log, "a", encoding="utf-8") as output:
+        with open_to_append(log) as output:
             process = subprocess.Popen(
                 list(map(str, command)),
                 stdin=subprocess.DEVNULL,

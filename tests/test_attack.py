@@ -4,23 +4,37 @@ waits, and a message names the file."""
 import os
 import signal
 import zlib
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from records import write_run
 
 from analysis.runs import read_runs
+from analysis.same_run import compare_runs, read_metrics
 from analysis.step_costs import read_costs
 from analysis.transcription import Intelligibility, read_findings
+from audio import write_mel, write_wav
+from benchmarks.gpu_report import Part, lines_of, read_parts
 from clip_table import Clip, ClipTable, read_table_file
+from corpus import download, synthesised
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
-from data_utils import read_filelist, settings_problem, write_lengths
+from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
 from errors import UserError
 from files import lock, read_json, write_json
 from hparams import HParams, create_hparams
-from training.checkpoint import load_checkpoint
+from scripts.quick_mode import take_part
+from scripts.study import Study
+from synthesize import read_texts
+from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
+from training.epoch import Clips
 from training.logging import RunLogger
+from training.setup import change_of, write_clips
 
 H = HParams()
 PRECIOUS = b"precious\n"
@@ -28,6 +42,7 @@ FAULTS = {
     "link": lambda path, precious: path.symlink_to(precious),
     "hard link": lambda path, precious: path.hardlink_to(precious),
     "dangling link": lambda path, precious: path.symlink_to(precious.with_name("nowhere")),
+    "loop": lambda path, _: path.symlink_to(path.name),
     "pipe": lambda path, _: os.mkfifo(path),
     "folder": lambda path, _: path.mkdir(),
     "device": lambda path, _: path.symlink_to("/dev/zero"),
@@ -56,6 +71,27 @@ def attacked(request, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["folder", "precious"]
 
 
+def clip_of(path, hparams=H):
+    """What training reads of a clip."""
+    return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", b"a"))]), hparams)[0]
+
+
+def report_minutes(path):
+    run = write_run(path.parent / "run")
+    path.rename(run / path.name)
+    read_runs([run])
+
+
+def compare_lengths(path):
+    for folder in (path.parent, path.parent / "other"):
+        folder.mkdir(exist_ok=True)
+        (folder / "metrics.jsonl").touch()
+    compare_runs(path.parent, folder)
+
+
+TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", b"a", 5, ""))])
+CLIPS = Clips(TABLE, TABLE, "other")
+PART = Part("2", "busy", *[""] * 4)
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_table_file,
@@ -67,18 +103,41 @@ READERS: dict[str, Callable[[Path], object]] = {
     "kernel_checks.json": read_json,
     "intelligibility.json": lambda path: read_findings(path, Intelligibility),
     "checkpoint_1.pt": load_checkpoint,
+    "a.wav": clip_of,
+    "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
+    "clips.csv": lambda path: change_of(CLIPS, Checkpoint(path, {"corpus": ""}), True),
+    "texts.txt": lambda path: read_texts(Namespace(text=None, text_file=path, numbers=False), H),
+    "source.txt": lambda path: take_part(Path("corpus"), path.parent),
+    "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
+    "parts.tsv": lambda path: read_parts(path.parent),
+    "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
+    "epoch_minutes.json": report_minutes,
+    "metrics.jsonl compared": lambda path: read_metrics(path.parent),
+    "lengths.csv compared": compare_lengths,
 }
+ANY_TEXT = {
+    "metadata.csv",
+    "clips.csv",
+    "texts.txt",
+    "parts.tsv",
+    "2-busy.txt",
+    "metrics.jsonl compared",
+}
+OPTIONAL = {"clips.csv", "2-busy.txt", "epoch_minutes.json"}
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_is_read_is_named_in_a_line(attacked, name):
-    path = attacked(name)
-    if name == "metadata.csv" and path.is_file() and path.stat().st_size < 10**7:
-        return  # its lines are listed with the clips
-    with pytest.raises(UserError) as refusal:
+    path = attacked(name.partition(" ")[0])
+    is_small, is_there = path.is_file() and path.stat().st_size < 10**7, path.exists()
+    try:
         READERS[name](path)
-    message = str(refusal.value)
-    assert name in message
+    except UserError as error:
+        message = str(error)
+    else:
+        assert (is_small and name in ANY_TEXT) or (not is_there and name in OPTIONAL)
+        return
+    assert path.name in message or f"{path.parent} holds" in message
     assert len(message) < 1000
     assert len(message.splitlines()) <= 3
 
@@ -89,7 +148,6 @@ def test_unreadable_mel_settings_are_unknown(attacked):
 
 
 SAVED = {"metrics.jsonl": 4, "logs/events.out.tfevents.1.a.tacotron2": 4}
-TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", b"a", 5, ""))])
 
 
 def resume_logs(folder):
@@ -99,12 +157,33 @@ def resume_logs(folder):
     logger.close()
 
 
+def receive(path):
+    """What a download adds to its file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "URL", "data:,half")
+        patch.setattr(download, "ARCHIVE_BYTES", 4)
+        download._receive(path, SimpleNamespace(n=0, update=repr))
+
+
+def mark_best(path):
+    (path.parent / "checkpoint_1.pt").touch()
+    link_as(path.name, path.parent / "checkpoint_1.pt", path.parent)
+
+
 WRITERS = {
     ".lock": lambda path: lock(path.parent).close(),
     "metrics.jsonl": lambda path: resume_logs(path.parent),
     "logs/events.out.tfevents.1.a.tacotron2": lambda path: resume_logs(path.parents[1]),
     "lengths.csv": lambda path: write_lengths(path, TABLE),
     "kernel_checks.json": lambda path: write_json(path, {}),
+    "clips.csv": lambda path: write_clips(path.parent, CLIPS),
+    "list.txt.clips": lambda path: ClipTable.of(path.with_suffix(""), []).write(),
+    "checkpoint_1.pt": lambda path: write_checkpoint(path.parent, {"iteration": 1}, 1),
+    "best.pt": mark_best,
+    "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
+    "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
+    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["true"], path),
+    "LJSpeech-1.1.tar.bz2.part": receive,
 }
 
 

@@ -306,8 +306,10 @@ def test_damage_inside_a_flac_is_found(tmp_path, place):
         ("FLAC", 10000, "22,050 samples, but its header says 10,000"),
         ("WAV", 2**32 - 1, None),
         ("WAV", 0x7FFFF000, None),
+        ("WAV", 0, None),
         ("WAV", 44101, "truncated, shorter than its header says"),
         ("RF64", 44100, None),
+        ("RF64", 0, None),
         ("RF64", 2**62, "truncated, shorter than its header says"),
     ],
 )

@@ -26,6 +26,7 @@ from data_utils import (
     changed_clips,
     check_again,
     collate,
+    collate_and_share,
     keep_table,
     kept_table,
     make_loader,
@@ -129,12 +130,13 @@ def test_all_bad_lines_are_listed_together(corpus):
         f"{corpus}/a.wav|Text.|1.0|more": "4 fields",
         f"{corpus}/a.wav|Text.|one second": "seconds 'one second', expected a number",
         f"{corpus}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
+        f"{corpus}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",
         f"{corpus}/a.wav||1.0": "text '' has no letter left after cleaning; write the words",
         f"{corpus}/mel.npy|Text.": "load_mel_from_disk=True",
     }
     filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", "", *expected)
     first, *lines = refusal(filelist).splitlines()
-    assert first == f"{filelist}: 7 of 8 lines refused:"
+    assert first == f"{filelist}: 8 of 9 lines refused:"
     for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
@@ -222,7 +224,7 @@ def test_changed_clips_are_checked_again(corpus):
     soundfile.write(corpus / "b.flac", noise(6000), 22050)
     (corpus / "c.wav").unlink()
     assert changed_clips(table).tolist() == [1, 2]
-    with pytest.raises(UserError, match=r"1 of 2 lines refused:\n.*list.txt:3: .*no such file"):
+    with pytest.raises(UserError, match=r"1 of 3 lines refused:\n.*list.txt:3: .*no such file"):
         check_again(table, changed_clips(table), H)
     soundfile.write(corpus / "c.wav", noise(22050), 22050)
     fixed = check_again(table, changed_clips(table), H)
@@ -289,14 +291,24 @@ def test_bad_cached_mels_are_listed_together(cache):
         np.save(cache / f"{name}.npy", array)
     np.savez(cache / "archive", mel=mel)
     (cache / "archive.npz").rename(cache / "archive.npy")
-    (cache / "cut.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
+    content = (cache / "x.npy").read_bytes()
+    (cache / "cut.npy").write_bytes(content[:-1])
+    absurd = content.replace(b"40), }" + b" " * 12, b"40" + b"0" * 12 + b"), }")
+    (cache / "absurd.npy").write_bytes(absurd)
     make_other_than_file(cache / "pipe.npy", "a named pipe")
+    shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (80, %d)}\n" % 2**70
+    for name, header in {"minus": b"-" * 9000, "huge": shape}.items():
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        (cache / f"{name}.npy").write_bytes(start + header)
     expected = {
         "bands": "float32 (64, 40), expected float32 (80, frames)",
         "empty": "float32 (80, 0), expected",
         "half": "float16 (80, 40), expected",
-        "archive": "an archive of arrays, expected",
-        "cut": "not a .npy array",
+        "archive": "not a .npy array",
+        "cut": "truncated, 12799 of 12800 bytes",
+        "absurd": "truncated, 12800 of 12800000000000000 bytes",
+        "minus": "not a .npy array (",
+        "huge": "truncated, 0 of ",
         "pipe": "a named pipe, expected a file",
         "gone": "no such file; run prepare_ljspeech.py --cache-mels",
         "nan": "frame 17 holds nan or infinity",
@@ -325,18 +337,17 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     filelist = write_list(corpus, f"{corpus}/a.wav|One.")
     dataset = TextMelDataset(read_filelist(filelist, H), H)
     soundfile.write(corpus / "a.wav", noise(12000), 22050)
-    with pytest.raises(
-        UserError, match=rf"{filelist}:1: {corpus}/a.wav: changed; .*47 frames, but 87 when"
-    ):
+    changed = rf"{filelist}:1: {corpus}/a.wav: changed \(87 frames before, 47 now\); put the old"
+    with pytest.raises(UserError, match=changed):
         dataset[0]
     soundfile.write(corpus / "a.wav", noise(22050, seed=1), 22050)
-    with pytest.raises(UserError, match=r"changed; .* add --resume to train on this one"):
+    with pytest.raises(UserError, match=r"changed \(87 frames before, 87 now\)"):
         dataset[0]
     filelist = write_list(cache, f"{cache}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
     (cache / "x.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])
     with pytest.raises(
-        UserError, match=rf"{filelist}:1: {cache}/x.npy: not a .npy array .*Fix the clip"
+        UserError, match=rf"{filelist}:1: {cache}/x.npy: truncated, 12799 .*Fix the clip"
     ):
         dataset[0]
 
@@ -482,6 +493,20 @@ def main(filelist):
 
 main(sys.argv[1])
 """
+
+
+def test_full_shared_memory_is_a_message(monkeypatch):
+    """Not left to the worker's thread that sends batches, which would drop it: a loader waits."""
+
+    def fail(tensor):
+        raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
+    items = [(torch.ones(2), torch.ones(80, 3), 0)]
+    collate_and_share(items, 1)  # in no worker
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker")
+    with pytest.raises(UserError, match=r"No space left on device\): make room in /dev/shm"):
+        collate_and_share(items, 1)
 
 
 def test_failing_program_ends_its_workers(cache):

@@ -32,7 +32,7 @@ from runs import copied_corpus
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import train
-from analysis.same_run import without_times
+from analysis.same_run import BY_PROCESSES, without_times
 from errors import UserError
 from training import distributed, setup, validation
 from training.trainer import Trainer
@@ -46,8 +46,6 @@ SETTINGS = {
     "iters_per_checkpoint": 2,
     "keep_checkpoints": 9,
 }
-# What follows from the number of processes.
-BY_PROCESSES = {"processes", "step_imbalance", "imbalance_sum"}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Files and folders are the old ones or the whole new ones, whatever happens; lines are read."""
 
+import errno
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from helpers import ROOT
 
 from errors import UserError
 from files import (
+    cut,
     folder_made_whole,
     lock,
     map_in_threads,
@@ -19,12 +21,13 @@ from files import (
     open_file,
     remove_leftovers,
     write_atomically,
+    write_bytes,
 )
 
 LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 def test_failed_write_leaves_the_old_file(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
@@ -35,8 +38,20 @@ def test_failed_write_leaves_the_old_file(tmp_path, error):
 
     with pytest.raises(type(error)):
         write_atomically(target, write)
+    assert getattr(error, "filename", str(target)) == str(target)
     assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
     assert target.read_text() == "old"
+
+
+def test_errors_of_writing_name_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/name'"):
+        write_bytes(tmp_path / "name", b"content")
+    with pytest.raises(UserError, match="/missing: no such file"):
+        cut(tmp_path / "missing", 5)
 
 
 def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):

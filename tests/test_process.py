@@ -11,6 +11,7 @@ import pytest
 from helpers import LONG, Child, act_at, assert_same_run, flags
 
 from printing import UnfailingFile
+from training.process import messages
 from training.trainer import Trainer
 
 STREAMS = {"stdout": (1,), "stderr": (2,), "both": (1, 2)}
@@ -41,6 +42,12 @@ def test_closed_pipe_stops_nothing(stream, corpus, whole, tmp_path):
     assert (ended.code, "Traceback" in ended.output) == (0, False), ended.output
     assert "Exception ignored" not in ended.output
     assert_same_run(out, whole)
+
+
+def test_dead_process_is_said_in_one_line():
+    said = "Application timeout caused pair closure"
+    with pytest.raises(SystemExit, match=f"{said}$"), messages():
+        raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
 
 
 def print_into_full_file() -> None:

@@ -125,6 +125,19 @@ def test_more_epochs_continue_bitwise(copied, corpus, tmp_path):
     assert_same_run(copied, tmp_path / "out")
 
 
+def test_linked_checkpoint_keeps_its_logs(copied, tmp_path, monkeypatch):
+    """Moved to another disk, say; the best one is then no link."""
+    linked = newest(copied)
+    moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
+    linked.symlink_to(moved)
+    monkeypatch.setattr(train, "train", stop_here)
+    with pytest.raises(StopHere):
+        train.main(flags(copied, "epochs=5", "--resume"))
+    assert metrics(copied)[:-1] == before
+    moved.unlink()
+    assert load(copied / "best.pt")
+
+
 def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
     before = snapshot(copied)
     arguments = flags(copied, corpus.hparams())
@@ -244,9 +257,9 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("batching_strategy=random", "batching options plan other batches"),
-        ("seed=77", "batching options plan other batches"),
-        ("prepare_trainset_per_epoch=False", "prepare_trainset_per_epoch cannot change inside"),
+        ("batching_strategy=random", "what plans batches"),
+        ("seed=77", "cannot change inside epoch"),
+        ("prepare_trainset_per_epoch=False", "cannot change inside epoch"),
     ],
 )
 def test_changed_batching_inside_an_epoch_is_refused(change, message, corpus, tmp_path, capsys):

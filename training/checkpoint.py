@@ -6,10 +6,12 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
+import contextlib
 import filecmp
 import io
 import math
 import os
+import pickle
 import re
 import shutil
 import zipfile
@@ -22,7 +24,7 @@ import torch
 
 from batching import BatchingError, LengthBatchSampler
 from errors import UserError
-from files import open_file, unused_name, write_atomically
+from files import naming, open_file, unused_name, write_atomically
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from machine import is_out_of_memory
 from training.trainer import Trainer
@@ -32,6 +34,7 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 BEST = "best.pt"
+LARGEST_CHECKPOINT = 2**32  # bytes; the full-size model's has 0.3 GB
 ZIP_BEGINS = b"PK\x03\x04"
 MOST_SHOWN = 10  # problems in a message
 DIVERGED = 100  # times the lowest loss of a step so far
@@ -310,7 +313,8 @@ def save(
 
 
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
-    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest. UserError if it
+    """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest, or two as long as
+    none is the best: the next step's loss may show that the newest has diverged. UserError if it
     cannot be written: earlier checkpoints are then all still there."""
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -320,8 +324,12 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path} could not be written ({_first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
-    for _, old in list_checkpoints(directory)[:-keep]:
-        old.unlink()
+    # Not those of later steps, which others have put there: they may be no checkpoints.
+    own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
+    least = 1 if (directory / BEST).exists() else 2
+    for old in own[: -max(keep, least)]:
+        with contextlib.suppress(OSError):  # a folder of such a name
+            old.unlink()
     return path
 
 
@@ -334,7 +342,7 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 
     def link(temporary: Path) -> None:
         try:
-            os.link(path, temporary)  # no second copy on the disk
+            os.link(path.resolve(), temporary)  # no second copy on the disk, and no link to a link
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
 
@@ -353,7 +361,7 @@ def put_in_place(found: Checkpoint, directory: Path) -> Checkpoint:
     if path.exists() and not filecmp.cmp(path, found.path, shallow=False):
         print(f"set aside another checkpoint of the same step: {_set_aside(path)}")
     if not path.exists():
-        link_as(path.name, found.path.resolve(), directory)
+        link_as(path.name, found.path, directory)
     return found._replace(path=path)
 
 
@@ -439,12 +447,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             memory), is no checkpoint, or a part of it is not what it has to be.
     """
     try:
-        with open_file(path, "no such checkpoint") as file:
-            # All of what may be a checkpoint: what fails after this is not the disk.
-            content = file.read() if file.peek()[:1] in (b"P", b"\x80") else b""
-        state = _load(content)
-    except UserError as error:
-        raise type(error)(f"{path}: {error}") from None
+        with naming(path), open_file(path, "no such checkpoint; name one that is there") as file:
+            size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
+            if size > LARGEST_CHECKPOINT or not begins_well:
+                raise DamagedCheckpoint("damaged, or no checkpoint, by its first byte or its size")
+            state = _load(file.read(size))  # read whole: what fails after that is not the disk
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
         raise UserError(
@@ -471,6 +478,8 @@ def _load(content: bytes) -> object:
         if is_out_of_memory(error):
             raise MemoryError from None
         reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
+        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
+            reason = "it holds more than tensors and plain values"
         raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
 
 
@@ -511,15 +520,16 @@ def restore(
     if new_clips:
         return loop.at_start_of(loop.epoch)
     if saved["sampler"] is not None:
-        if saved["sampler"]["epoch"] != loop.plan_number(trainer.hparams):
-            raise UserError(
-                f"{path}: prepare_trainset_per_epoch cannot change inside epoch {loop.epoch}, "
-                "which was interrupted: keep its value until the epoch ends"
-            )
-        try:
+        is_same = saved["sampler"]["epoch"] == loop.plan_number(trainer.hparams)
+        with contextlib.suppress(BatchingError):
             sampler.load_state_dict(saved["sampler"])
-        except BatchingError as error:
-            raise UserError(f"{path}: {error}") from None
+            if is_same:
+                return loop
+        raise UserError(
+            f"{path}: what plans batches (their settings, prepare_trainset_per_epoch, seed, more "
+            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted: keep it "
+            "until the epoch ends"
+        )
     return loop
 
 

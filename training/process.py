@@ -66,9 +66,8 @@ def messages(resume_command: str = "") -> Iterator[None]:
     except RuntimeError as error:
         said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if said_by_gloo or isinstance(error, torch.distributed.DistError):
-            # Python's and C++'s stack may follow the first line.
-            first = str(error).partition("\n")[0]
-            sys.exit(f"train.py: another process of this run ended or does not answer: {first}")
+            said = str(error).partition("\n")[0]  # torch adds a stack to some
+            sys.exit(f"train.py: another process of this run ended or does not answer: {said}")
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         sys.exit(

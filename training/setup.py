@@ -27,7 +27,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import read_bytes, remove_leftovers, write_bytes
+from files import read_bytes, remove_leftovers, write_bytes, writing
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -37,6 +37,7 @@ from hparams import (
     hparams_from_dict,
 )
 from machine import describe_environment, fingerprint_of_code, versions
+from text import text_to_sequence
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
@@ -78,8 +79,9 @@ def find_start(
             return checkpoint.load_newest(output.path) if held else None
         source = path if not warm_start else None
         if held and not (source and lies_in(source, output.path)):
+            other = f"{os.path.realpath(source)} is no checkpoint in it; " if source else ""
             raise UserError(
-                f"{output.path} holds a run: add --resume to resume it, or choose another -o"
+                f"{output.path} holds a run: {other}add --resume to resume it, or choose another -o"
             )
         return Checkpoint.read(source) if source else None
 
@@ -95,7 +97,9 @@ def find_start(
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    return path.resolve().parent == directory.resolve()
+    """Whether a file is there, or a link to it."""
+    real = os.path.realpath
+    return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
@@ -147,7 +151,8 @@ def refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found and f"CRC-32 {zlib.crc32(found.path.read_bytes()):08x}",
+            "the checkpoint": found
+            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -170,7 +175,8 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
     def make() -> None:
         if processes.is_first:
             output.make()
-            mark.touch()
+            with writing(output.path):
+                mark.touch()
 
     processes.all_or_none(make)
     try:
@@ -227,6 +233,8 @@ def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[
 
 
 def in_words(change: dict[str, int]) -> str:
+    if not any(change.values()):
+        return "the same clips in another order"
     return ", ".join(f"{count:,} {what}" for what, count in change.items())
 
 
@@ -273,6 +281,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
     check_symbols(hparams)
+    text_to_sequence("", hparams.text_cleaners)  # an unknown one is refused once, not in each line
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
         try:

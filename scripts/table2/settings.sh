@@ -32,7 +32,6 @@ train() { # name of the experiment, its batching
 }
 
 prepare() { # once for all ten
-  mkdir -p "$OUT"
   if [ -e "$OUT/corpus.txt" ] && [ "$(cat "$OUT/corpus.txt")" != "$CORPUS" ]; then
     echo "$OUT holds runs on $(cat "$OUT/corpus.txt"), and CORPUS is $CORPUS: choose another OUT" >&2
     exit 1
@@ -44,7 +43,14 @@ prepare() { # once for all ten
   mv "$OUT/.corpus.tmp" "$OUT/corpus.txt" # written last: what was interrupted is done again
 }
 
-exec 9>>"$(mkdir -p "$OUT" && echo "$OUT")/.prepare.lock"
+mkdir -p "$OUT"
+for file in "$OUT"/{.prepare.lock,.corpus.tmp,corpus.txt,epochs}; do
+  if [[ -L $file || (-e $file && ! -f $file) ]]; then
+    echo "$file: no regular file; delete it, or choose another OUT" >&2
+    exit 1
+  fi
+done
+exec 9>>"$OUT/.prepare.lock"
 flock 9 # two experiments may be started at once, on two GPUs
 prepare
 exec 9>&-
