@@ -38,6 +38,7 @@ OTHER_KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+ERRORS_OF_KINDS = {errno.ELOOP: "a link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 
 
 class Identity(NamedTuple):
@@ -64,11 +65,14 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Put the path before the message of a UserError."""
+    """What fails in here names this path: of the system's errors that of a full disk names none,
+    others a temporary file."""
     try:
         yield
     except UserError as error:
         raise type(error)(f"{path}: {error}") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
@@ -89,9 +93,10 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
         broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
         raise UserError(broken or if_missing) from None
-    except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
-        reason = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise UserError(f"{reason}, {EXPECTED}") from None
+    except OSError as error:
+        found = ERRORS_OF_KINDS.get(error.errno or 0)
+        problem = f"{found}, {EXPECTED}" if found else f"{error.strerror}; choose another path"
+        raise UserError(problem) from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
@@ -202,13 +207,11 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:  # on the disk before the name points at it
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # which a failing write does not know
-        raise
+        with naming(path):
+            write(temporary)
+            with open(temporary, "rb") as file:  # on the disk before the name points at it
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -296,7 +299,7 @@ def cut(path: Path, size: int) -> None:
     link to, or that has the same content by a hard link, stays as it is."""
 
     def write(temporary: Path) -> None:
-        with open_file(path) as source, open(temporary, "wb") as target:
+        with open(path, "rb") as source, open(temporary, "wb") as target:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 

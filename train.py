@@ -92,8 +92,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
             parser.error("--resume-from names the checkpoint: leave out -c")
         name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
         inside = args.output_directory / name
-        is_inside = name == checkpoint.BEST or inside.exists()
-        args.checkpoint_path = inside if is_inside else Path(name)
+        args.checkpoint_path = inside if name == checkpoint.BEST or inside.exists() else Path(name)
         args.resume = False
     output = Path(os.path.realpath(args.output_directory))  # resolve() fails where links loop
     logs = Path(os.path.realpath(output / args.log_directory))

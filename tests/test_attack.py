@@ -40,6 +40,7 @@ FAULTS = {
     "link": lambda path, precious: path.symlink_to(precious),
     "hard link": lambda path, precious: path.hardlink_to(precious),
     "dangling link": lambda path, precious: path.symlink_to(precious.with_name("nowhere")),
+    "loop": lambda path, _: path.symlink_to(path.name),
     "pipe": lambda path, _: os.mkfifo(path),
     "folder": lambda path, _: path.mkdir(),
     "device": lambda path, _: path.symlink_to("/dev/zero"),

@@ -176,7 +176,7 @@ def make_bad_corpus(folder):
         f"{wavs}/cut.flac": "so truncated or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
         f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
-        f"{metadata}:15": "'...' of mute has no letter left after cleaning; write the words",
+        f"{metadata}:15": "mute: normalised text '...' has no letter left after cleaning; write",
         f"{metadata}:16": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
         f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
         f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:18; and",
