@@ -408,12 +408,6 @@ def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
     assert load(newest(out))["loop"]["epoch"] == 3
 
 
-def test_diverged_run_without_checkpoints_starts_anew(corpus, tmp_path, capsys):
-    settings = {"learning_rate": 30, "iters_per_checkpoint": 1, "keep_checkpoints": 1}
-    message = refused(flags(tmp_path / "out", corpus.hparams(**settings)), capsys)
-    assert "No good checkpoint is left: start again with another -o, do not resume" in message
-
-
 def state_of(trainer) -> dict:
     weights = dict(trainer.model.named_parameters())
     return copy.deepcopy({"weights": weights, "adam": trainer.optimizer.state_dict()["state"]})
