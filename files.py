@@ -65,11 +65,14 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Put the path before the message of a UserError."""
+    """What fails in here names this path: of the system's errors that of a full disk names none,
+    others a temporary file."""
     try:
         yield
     except UserError as error:
         raise type(error)(f"{path}: {error}") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
@@ -197,16 +200,6 @@ def map_in_threads(
                 future.cancel()
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """An OSError in here names this path: a full disk's names none, others a temporary file."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = str(path)
-        raise
-
-
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
     `path` is the old file or the whole new one, whatever happens."""
@@ -214,7 +207,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with writing(path):
+        with naming(path):
             write(temporary)
             with open(temporary, "rb") as file:  # on the disk before the name points at it
                 os.fsync(file.fileno())

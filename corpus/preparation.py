@@ -18,7 +18,7 @@ from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from errors import UserError
-from files import Identity, refuse_no_folder, writing
+from files import Identity, naming, refuse_no_folder
 from hparams import HParams, create_hparams, override_lines
 from tables import markdown_table
 from text import text_to_sequence
@@ -162,7 +162,7 @@ def write_lists(
         lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
         contents[name] = "".join(lines).encode()
     out.mkdir(parents=True, exist_ok=True)
-    with writing(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
+    with naming(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
         for name in contents:

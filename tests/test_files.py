@@ -36,9 +36,9 @@ def test_failed_write_leaves_the_old_file(tmp_path, error):
         path.write_text("half of the new")
         raise error
 
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as caught:
         write_atomically(target, write)
-    assert getattr(error, "filename", str(target)) == str(target)
+    assert getattr(caught.value, "filename", str(target)) == str(target)
     assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
     assert target.read_text() == "old"
 

@@ -27,7 +27,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import read_bytes, remove_leftovers, write_bytes, writing
+from files import naming, read_bytes, remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -175,7 +175,7 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
     def make() -> None:
         if processes.is_first:
             output.make()
-            with writing(output.path):
+            with naming(output.path):
                 mark.touch()
 
     processes.all_or_none(make)
