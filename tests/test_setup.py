@@ -276,14 +276,7 @@ def test_costs_leave_out_random_epochs():
 
 @pytest.mark.parametrize(
     ("asked", "processes", "machines", "given"),
-    [
-        (1000, 1, 1, 8),
-        (1000, 2, 1, 4),
-        (1000, 4, 2, 4),
-        (1000, 99, 1, 1),
-        (8, 1, 1, 8),
-        (0, 1, 1, 0),
-    ],
+    [(1000, 1, 1, 8), (1000, 4, 2, 4), (1000, 99, 1, 1), (8, 1, 1, 8), (0, 1, 1, 0)],
 )
 def test_workers_are_bounded_by_cpus(asked, processes, machines, given, monkeypatch, capsys):
     """Four for each CPU, shared by the processes of a machine."""
