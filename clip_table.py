@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,8 @@ class Clip:
 
 def clip_id(path: str) -> str:
     """The name of a clip's file without folder and suffix."""
-    return PurePath(path).stem
+    name = path.rpartition("/")[2]  # a tenth of the time of PurePath, of which a start makes many
+    return name.rpartition(".")[0] or name
 
 
 class ClipTable:

@@ -73,10 +73,8 @@ def read_filelist(
     UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
-    numbered = numbered_lines(filelist, content=content)
-    num_lines = len(numbered)
-    if only is not None:
-        numbered = [line for line in numbered if line[0] in only]
+    lines = numbered_lines(filelist, content=content)
+    numbered = [line for line in lines if only is None or line[0] in only]
     problems, settings = [], mel_fingerprint(hparams)
     problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
 
@@ -108,7 +106,7 @@ def read_filelist(
     # One by one: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
-        raise lines_refused(filelist, problems, num_lines)
+        raise lines_refused(filelist, problems, len(lines))
     if not len(table):
         raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
     return table
@@ -361,13 +359,13 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        num_frames, remedy = mel.shape[1], "add --resume to train on this one of the same length"
-        if num_frames != clip.num_frames:
-            lengths = f"{num_frames} frames, but {clip.num_frames} when the run began"
-            remedy = f"({lengths}) make the list again and add --resume --new-clips"
+        lengths = f"{clip.num_frames} frames before, {mel.shape[1]} now"
         # Not the third part, which a backup or another mode changes too.
-        if num_frames != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
-            raise UserError(f"{name}: changed; put the old file back and add --resume, or {remedy}")
+        if mel.shape[1] != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
+            raise UserError(
+                f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
+                "list again and add --resume --new-clips"
+            )
         return torch.tensor(list(clip.symbols)), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:

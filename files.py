@@ -27,6 +27,7 @@ METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoc
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
 EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
@@ -267,7 +268,8 @@ def lock(directory: Path) -> BinaryIO:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        raise BlockingIOError(f"{directory}: another process is training in this folder") from None
+        busy = "another process is training in this folder; wait for it, or choose another -o"
+        raise BlockingIOError(f"{directory}: {busy}") from None
     except OSError:
         pass  # a file system without locks
     return file

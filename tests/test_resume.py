@@ -257,9 +257,9 @@ def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("batching_strategy=random", "batching options plan other batches"),
-        ("seed=77", "batching options plan other batches"),
-        ("prepare_trainset_per_epoch=False", "prepare_trainset_per_epoch cannot change inside"),
+        ("batching_strategy=random", "what plans batches"),
+        ("seed=77", "cannot change inside epoch"),
+        ("prepare_trainset_per_epoch=False", "cannot change inside epoch"),
     ],
 )
 def test_changed_batching_inside_an_epoch_is_refused(change, message, corpus, tmp_path, capsys):

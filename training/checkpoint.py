@@ -6,6 +6,7 @@ code from it. Every part is checked before anything is used: an optimizer state 
 for one, makes fused Adam write outside its memory.
 """
 
+import contextlib
 import filecmp
 import io
 import math
@@ -443,11 +444,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             memory), is no checkpoint, or a part of it is not what it has to be.
     """
     try:
-        with naming(path), open_file(path, "no such checkpoint") as file:
+        with naming(path), open_file(path, "no such checkpoint; name one that is there") as file:
             size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
-            # All of what may be a checkpoint: what fails after this is not the disk.
-            content = file.read(size) if begins_well and size <= LARGEST_CHECKPOINT else b""
-            state = _load(content)
+            if size > LARGEST_CHECKPOINT or not begins_well:
+                raise DamagedCheckpoint("damaged, or no checkpoint, by its first byte or its size")
+            state = _load(file.read(size))  # read whole: what fails after that is not the disk
     except (OSError, MemoryError) as error:
         reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
         raise UserError(
@@ -516,15 +517,16 @@ def restore(
     if new_clips:
         return loop.at_start_of(loop.epoch)
     if saved["sampler"] is not None:
-        if saved["sampler"]["epoch"] != loop.plan_number(trainer.hparams):
-            raise UserError(
-                f"{path}: prepare_trainset_per_epoch cannot change inside epoch {loop.epoch}, "
-                "which was interrupted: keep its value until the epoch ends"
-            )
-        try:
+        is_same = saved["sampler"]["epoch"] == loop.plan_number(trainer.hparams)
+        with contextlib.suppress(BatchingError):
             sampler.load_state_dict(saved["sampler"])
-        except BatchingError as error:
-            raise UserError(f"{path}: {error}") from None
+            if is_same:
+                return loop
+        raise UserError(
+            f"{path}: what plans batches (their settings, prepare_trainset_per_epoch, seed, more "
+            f"processes) cannot change inside epoch {loop.epoch}, which was interrupted: keep it "
+            "until the epoch ends"
+        )
     return loop
 
 

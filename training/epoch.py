@@ -241,15 +241,18 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
         return SaidElsewhere("the first process says what diverged")
-    good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
+    folder = run.output.path
+    good = checkpoint.last_good(folder, step.number - 1, run.state.best_iteration)
+    other = ", or precision=fp32" * (run.hparams.precision != "fp32")
+    if (folder / checkpoint.BEST).exists():
+        other += ". To go back to the lowest validation loss, write --resume-from best"
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.update.clips)}\n"
         f"The last good checkpoint is {good or 'not kept: choose another -o if this stays'}. "
         "Listen to the clips; else add to the command below\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
-        "or a lower grad_clip_thresh, or precision=fp32. To go back to the checkpoint with the "
-        "lowest validation loss, write --resume-from best in place of --resume"
+        f"or a lower grad_clip_thresh{other}"
     )
 
 
