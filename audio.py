@@ -21,6 +21,7 @@ from files import open_file, write_bytes
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
+LOUDEST = 20  # log-mels of sound in [-1, 1] reach some 3
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -272,10 +273,16 @@ def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -
     """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames].
 
     By librosa: linear magnitudes by non-negative least squares, phases by fast Griffin-Lim.
+    UserError for a mel that no sound has.
     """
     import librosa
 
-    h = hparams
+    h, loudest = hparams, log_mel.max().item()
+    if not loudest <= LOUDEST:  # true for nan as well
+        raise UserError(
+            f"the log-mel reaches {loudest:g}, expected at most {LOUDEST}: the model's training "
+            "has diverged; use an earlier checkpoint"
+        )
     magnitudes = librosa.util.nnls(
         mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
     )

@@ -38,6 +38,7 @@ OTHER_KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+ERRORS_OF_KINDS = {errno.ELOOP: "a link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 
 
 class Identity(NamedTuple):
@@ -89,9 +90,10 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     except (FileNotFoundError, ValueError):  # ValueError: a zero byte in the path
         broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
         raise UserError(broken or if_missing) from None
-    except OSError as error:  # such as a name that is too long, a socket, or a folder to write to
-        reason = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise UserError(f"{reason}, {EXPECTED}") from None
+    except OSError as error:
+        found = ERRORS_OF_KINDS.get(error.errno or 0)
+        problem = f"{found}, {EXPECTED}" if found else f"{error.strerror}; choose another path"
+        raise UserError(problem) from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
@@ -195,6 +197,16 @@ def map_in_threads(
                 future.cancel()
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError in here names this path: a full disk's names none, others a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
     `path` is the old file or the whole new one, whatever happens."""
@@ -202,13 +214,11 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:  # on the disk before the name points at it
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # which a failing write does not know
-        raise
+        with writing(path):
+            write(temporary)
+            with open(temporary, "rb") as file:  # on the disk before the name points at it
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -300,4 +310,7 @@ def cut(path: Path, size: int) -> None:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 
-    write_atomically(path, write)
+    try:
+        write_atomically(path, write)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

@@ -39,6 +39,8 @@ Kernel = Annotated[int, limits(ge=1, le=999)]
 Positive = Annotated[float, limits(gt=0)]
 PositiveOrZero = Annotated[float, limits(ge=0)]
 Milliseconds = Annotated[float, limits(gt=0, le=60_000)]
+LossWeight = Annotated[float, limits(ge=0, le=1e6)]
+DiagonalWidth = Annotated[float, limits(ge=1e-3, le=1e3)]
 Dropout = Annotated[float, limits(ge=0, lt=1)]
 
 
@@ -100,10 +102,8 @@ class HParams:
     grad_clip_thresh: Positive = 1.0  # gradients are scaled down to this norm
     sync_batch_norm: bool = False  # batch norm over the batches of all GPUs
     loss: Literal["padded", "unpadded"] = "padded"  # padded: the reference's mean, over padding too
-    guided_attention_weight: PositiveOrZero = 0.0  # of a loss for diagonal attention; 5 helps
-    guided_attention_sigma: Annotated[float, limits(ge=1e-3, le=1e3)] = (
-        0.2  # width of the diagonal, as a fraction of the text
-    )
+    guided_attention_weight: LossWeight = 0.0  # of a loss for diagonal attention; 5 helps
+    guided_attention_sigma: DiagonalWidth = 0.2  # width of the diagonal, as a fraction of the text
     guided_attention_steps: Count = 10_000  # steps over which its weight falls linearly to 0
     mask_padding: bool = True  # outputs beyond a clip's end become their targets: no loss there
 

@@ -69,13 +69,13 @@ def load_speaker(
 
 def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
     """The ids of a text's symbols; UserError if they leave nothing to speak."""
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
     if len(text) > LONGEST_TEXT:
-        shown = textwrap.shorten(text[:99], 30, placeholder="...")
         most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
         raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
     sequence = text_to_sequence(text, hparams.text_cleaners)
     if not can_be_spoken(sequence):
-        raise UserError(f"{text!r} leaves nothing to synthesize after cleaning")
+        raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
     return sequence
 
 

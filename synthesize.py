@@ -17,6 +17,7 @@ from pathlib import Path
 
 from analysis.arguments import at_least_one, checked, make_parser
 from corpus.spoken_numbers import sentence_of
+from data_utils import lines_refused
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
@@ -41,7 +42,8 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
         except UserError as error:
             problems.append(f"{where}: {error}")
     if problems:
-        raise UserError("\n".join(problems))
+        one = len(problems) == 1
+        raise UserError(problems[0]) if one else lines_refused(args.text_file, problems, len(lines))
     return texts
 
 

@@ -33,7 +33,7 @@ from machine import peak_memory
 from printing import print_nothing, print_without_failing
 from progress import duration, progress_bar
 from training import checkpoint, setup
-from training.distributed import Processes, SaidElsewhere, join
+from training.distributed import Processes, SaidElsewhere, join, leave_at_exit
 from training.epoch import (
     Clips,
     NoNextBatch,
@@ -92,8 +92,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
             parser.error("--resume-from names the checkpoint: leave out -c")
         name = checkpoint.BEST if args.resume_from == "best" else args.resume_from
         inside = args.output_directory / name
-        is_inside = name == checkpoint.BEST or inside.exists()
-        args.checkpoint_path = inside if is_inside else Path(name)
+        args.checkpoint_path = inside if name == checkpoint.BEST or inside.exists() else Path(name)
         args.resume = False
     output = Path(os.path.realpath(args.output_directory))  # resolve() fails where links loop
     logs = Path(os.path.realpath(output / args.log_directory))
@@ -290,7 +289,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"Tacotron 2 with length batching, version {__version__}")
         run = set_up(args, processes)
     if run is None:
-        return
+        return leave_at_exit()
     directory = run.output.path
     try:
         with messages(run.resume_command if processes.is_first else ""):
@@ -302,6 +301,7 @@ def main(arguments: list[str] | None = None) -> None:
                 raise save_what_is_trained(run, stopped) from None
     finally:
         run.close()
+    leave_at_exit()
     print(f"finished: {run.hparams.epochs} epochs, {run.state.iteration} steps")
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]

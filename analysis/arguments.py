@@ -49,7 +49,7 @@ def checked(
         with contextlib.suppress(ValueError):
             if accepts(value := convert(text)):
                 return value
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+        raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected {expected}")
 
     return check
 

@@ -26,6 +26,7 @@ from files import METRICS_FILE, json_lines, read_json
 from hparams import HParams, create_hparams, hparams_from_dict
 
 EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
+LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
 # Settings that change no result of training, or that others stand for: the fingerprint for the
@@ -124,8 +125,8 @@ def _read_run(directory: Path) -> Run:
     epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
-        if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
-            raise ValueError(f"{wrong}: expected a finite number in every line")
+        if wrong := [name for name in frame if not (frame[name].abs() <= LARGEST).all()]:
+            raise ValueError(f"{wrong}: expected a number up to {LARGEST:g} in every line")
     last = range(1, len(epochs) + 1)
     if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
         raise ValueError("expected the settings, then every epoch once and in order")
@@ -148,7 +149,9 @@ def _read_run(directory: Path) -> Run:
         timed = read_json(file)
         try:
             relative_error = float(timed["relative_error"])
-            epochs["minutes"] = np.array(timed["minutes"], dtype=float)
+            epochs["minutes"] = minutes = np.array(timed["minutes"], dtype=float)
+            if not (abs(minutes) <= LARGEST).all() or not 0 <= relative_error <= LARGEST:
+                raise ValueError(f"expected numbers up to {LARGEST:g}")
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{file.name}: {error!r:.200}; time the epochs again") from None
     epochs["hours"] = epochs["minutes"].cumsum() / 60

@@ -31,6 +31,8 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
         if len(fields) != 3:
             found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
             problems.append(f"{where}: {found}; fix the line")
+        elif "/" in name:  # mels and trimmed copies would get the name of another clip's
+            problems.append(f"{where}: id {name!r}, expected a file's name without '/'; rename it")
         elif name in first_line:
             found = f"id {name!r} is also in line {first_line[name]}"
             problems.append(f"{where}: {found}; delete one of them, or give it another id")

@@ -18,7 +18,7 @@ from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from errors import UserError
-from files import Identity, refuse_no_folder
+from files import Identity, refuse_no_folder, writing
 from hparams import HParams, create_hparams, override_lines
 from tables import markdown_table
 from text import text_to_sequence
@@ -93,7 +93,9 @@ def prepare(
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
     if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
-        raise UserError(f"{corpus}, {mels}, {trim}: paths in a filelist cannot hold '|'; rename it")
+        raise UserError(
+            f"{corpus}, {mels}, {trim}: paths in a filelist hold no '|' or line break; rename it"
+        )
     metadata = Clip(str(corpus / "metadata.csv"), "", identity=Identity.of(corpus / "metadata.csv"))
     entries, problems = read_metadata(corpus)
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
@@ -160,7 +162,7 @@ def write_lists(
         lines = [f"{clip.path}|{clip.text}|{length:.6f}\n" for clip, length in lengths]
         contents[name] = "".join(lines).encode()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
+    with writing(out), tempfile.TemporaryDirectory(prefix=".prepare-", dir=out) as written:
         for name, content in contents.items():
             Path(written, name).write_bytes(content)
         for name in contents:

@@ -61,7 +61,7 @@ def check_recordings(
         try:
             symbols = symbols_of(clip.text, hparams)
         except UserError as error:
-            silent = f"{clip.where}: the normalised {error}"
+            silent = f"{clip.where}: {clip.id}: normalised {error}"
         if isinstance(found, str):
             problems.append(f"{found}; and {silent}" if silent else found)
         elif silent:

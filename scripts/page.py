@@ -15,6 +15,7 @@ from project_root import ROOT
 import asyncio
 import html
 import logging
+import os
 import re
 import shutil
 import signal
@@ -157,7 +158,7 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             return JSONResponse({"problem": "requested by a page of another site"}, 403)
         try:
             content = await request.body()  # first: a slow client keeps no others waiting
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError):  # or the page ends
             return Response(status_code=400)
         if waiting >= MOST_WAITING:
             return JSONResponse({"problem": "Too many texts are waiting: try again later."}, 503)
@@ -170,6 +171,8 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             return JSONResponse({"problem": "expected a text and the name of a checkpoint"}, 400)
         except UserError as error:
             return JSONResponse({"problem": str(error)}, 422)
+        except asyncio.CancelledError:
+            return JSONResponse({"problem": "The page was closed."}, 503)
         finally:
             waiting -= 1
 
@@ -181,11 +184,21 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
     return app
 
 
-def shorten(record: logging.LogRecord) -> bool:
-    """Let a client that breaks the protocol, or off, fill no log with tracebacks."""
-    if record.exc_info and isinstance(record.exc_info[1], h11.ProtocolError):
-        record.msg, record.exc_info = f"a client's fault: {record.exc_info[1]}", None
-    return True
+class Shorten(logging.Filter):
+    """Lets a client that breaks the protocol or off, or opens more connections than there are
+    descriptors, fill no log."""
+
+    last = 0.0  # when it was said that there are too many connections
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, h11.ProtocolError):
+            record.msg, record.exc_info = f"a client's fault: {error}", None
+        if isinstance(error, OSError):  # accept fails thousands of times a second
+            record.msg, record.exc_info = f"connections wait for others to close: {error}", None
+            is_new, self.last = record.created > self.last + 10, record.created
+            return is_new
+        return True
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -218,10 +231,16 @@ def main(arguments: list[str] | None = None) -> None:
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)
         for logger in ("uvicorn.error", "asyncio"):
-            logging.getLogger(logger).addFilter(shorten)
+            logging.getLogger(logger).addFilter(Shorten())
         host, port = in_address(args.host), opened.getsockname()[1]
         print(f"open http://{host}:{port} in a browser", flush=True)
-        uvicorn.Server(config).run([opened])
+        try:
+            uvicorn.Server(config).run([opened])
+        except (KeyboardInterrupt, SystemExit) as stop:
+            shutil.rmtree(folder, ignore_errors=True)
+            code = stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT
+            sys.stdout.flush()
+            os._exit(int(code or 0))  # Python would wait for a text that is being synthesized
 
 
 if __name__ == "__main__":

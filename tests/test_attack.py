@@ -4,9 +4,11 @@ waits, and a message names the file."""
 import os
 import signal
 import zlib
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,6 +42,7 @@ FAULTS = {
     "link": lambda path, precious: path.symlink_to(precious),
     "hard link": lambda path, precious: path.hardlink_to(precious),
     "dangling link": lambda path, precious: path.symlink_to(precious.with_name("nowhere")),
+    "loop": lambda path, _: path.symlink_to(path.name),
     "pipe": lambda path, _: os.mkfifo(path),
     "folder": lambda path, _: path.mkdir(),
     "device": lambda path, _: path.symlink_to("/dev/zero"),
@@ -103,9 +106,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.wav": clip_of,
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
     "clips.csv": lambda path: change_of(CLIPS, Checkpoint(path, {"corpus": ""}), True),
-    "texts.txt": lambda path: read_texts(
-        SimpleNamespace(text=None, text_file=path, numbers=False), H
-    ),
+    "texts.txt": lambda path: read_texts(Namespace(text=None, text_file=path, numbers=False), H),
     "source.txt": lambda path: take_part(Path("corpus"), path.parent),
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
@@ -181,7 +182,7 @@ WRITERS = {
     "best.pt": mark_best,
     "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
     "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
-    "study.log": lambda path: Study.execute(SimpleNamespace(stops=0), ["true"], path),
+    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["true"], path),
     "LJSpeech-1.1.tar.bz2.part": receive,
 }
 

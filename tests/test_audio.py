@@ -20,6 +20,7 @@ from audio import (
     read_header,
     write_wav,
 )
+from errors import UserError
 from hparams import HParams, create_hparams
 
 REFERENCE = HParams()
@@ -167,6 +168,12 @@ def test_griffin_lim_takes_a_few_frames(frames, h):
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
     assert 0.01 < np.abs(samples).max() < 2
+
+
+@pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
+def test_mel_of_diverged_weights_is_refused(loudest):
+    with pytest.raises(UserError, match=f"reaches {loudest:g}, expected at most 20: .* diverged"):
+        griffin_lim(torch.full((80, 9), loudest), REFERENCE)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])

@@ -29,15 +29,18 @@ def names(directory) -> list[str]:
 
 
 def test_only_the_newest_numbers_are_kept(tmp_path):
-    """By number and not by name; files that are no checkpoints are left alone."""
+    """By number and not by name; what is no checkpoint is left alone, also under such a name."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")
-    for iteration in (8, 9, 10, 100, 99):
+    (tmp_path / "checkpoint_999.pt").write_text("of a later step, which others put there")
+    (tmp_path / "checkpoint_1.pt").mkdir()
+    others += ["checkpoint_999.pt", "checkpoint_1.pt"]
+    for iteration in (8, 9, 10, 99, 100):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=2)
     assert names(tmp_path) == sorted(["checkpoint_100.pt", "checkpoint_99.pt", *others])
-    assert [n for n, _ in checkpoint.list_checkpoints(tmp_path)] == [99, 100]
-    assert_same(checkpoint.load_checkpoint(path), state(99))
+    assert [n for n, _ in checkpoint.list_checkpoints(tmp_path)] == [1, 99, 100, 999]
+    assert_same(checkpoint.load_checkpoint(path), state(100))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(UserError, match="damaged, or no checkpoint"):
+    with pytest.raises(UserError, match="it holds more than tensors and plain values"):
         checkpoint.load_checkpoint(tmp_path / "evil.pt")
     assert not (tmp_path / "ran").exists()
 

@@ -1,5 +1,6 @@
 """clip_table.py: what is written is read again, and nothing else."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -26,13 +27,13 @@ clips = st.builds(
     Clip,
     names,
     texts,
-    st.binary(max_size=5),
+    st.binary(min_size=1, max_size=5),
     st.integers(1, 2**40),
     st.just(""),
     identity=identities,
 )
 KEY = {"filelist": "abc", "text_cleaners": ["english_cleaners"]}
-SMALL = [Clip("x/a.wav", "Größe.", b"abc", 7, ""), Clip("b.wav", "", b"", 9, "")]
+SMALL = [Clip("x/a.wav", "Größe.", b"abc", 7, ""), Clip("b.wav", "", b"d", 9, "")]
 
 
 @pytest.fixture
@@ -132,6 +133,28 @@ def test_damaged_table_is_ignored(filelist):
             assert read(filelist) is None
     path.write_bytes(content)
     assert list(read(filelist)) == list(table)
+
+
+@pytest.mark.parametrize("column", ["end", "num_frames", "num_symbols"])
+@pytest.mark.parametrize("value", [-1, 0, 2**62])
+def test_table_of_nonsense_is_refused(filelist, column, value):
+    """Though its checksum is right; lengths that are too large show when the clip is read."""
+    table = listed(filelist, SMALL)
+    body, place = bytearray(table._body._content), COLUMNS.index(column)
+    start = table._rows_at + 8 * place
+    body[start : start + 8] = value.to_bytes(8, "little", signed=True)
+    table._body._content = bytes(body)
+    table.write()
+    assert read(filelist) is None or (column, value) == ("num_frames", 2**62)
+
+
+def test_times_of_any_century_are_kept(filelist, tmp_path):
+    sound = tmp_path / "sound.wav"
+    sound.touch()
+    for seconds in (-(10**9), 10**10):
+        os.utime(sound, (seconds, seconds))
+        listed(filelist, [replace(SMALL[0], identity=Identity.of(sound))]).write()
+        assert read(filelist)[0].identity == Identity.of(sound)
 
 
 def test_workers_map_the_same_table(filelist):

@@ -130,12 +130,13 @@ def test_all_bad_lines_are_listed_together(corpus):
         f"{corpus}/a.wav|Text.|1.0|more": "4 fields",
         f"{corpus}/a.wav|Text.|one second": "seconds 'one second', expected a number",
         f"{corpus}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
+        f"{corpus}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",
         f"{corpus}/a.wav||1.0": "text '' has no letter left after cleaning; write the words",
         f"{corpus}/mel.npy|Text.": "load_mel_from_disk=True",
     }
     filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", "", *expected)
     first, *lines = refusal(filelist).splitlines()
-    assert first == f"{filelist}: 7 of 8 lines refused:"
+    assert first == f"{filelist}: 8 of 9 lines refused:"
     for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
         assert line.startswith(f"  {filelist}:{number}: ")
         assert words in line
@@ -295,6 +296,10 @@ def test_bad_cached_mels_are_listed_together(cache):
     absurd = content.replace(b"40), }" + b" " * 12, b"40" + b"0" * 12 + b"), }")
     (cache / "absurd.npy").write_bytes(absurd)
     make_other_than_file(cache / "pipe.npy", "a named pipe")
+    shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (80, %d)}\n" % 2**70
+    for name, header in {"minus": b"-" * 9000, "huge": shape}.items():
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        (cache / f"{name}.npy").write_bytes(start + header)
     expected = {
         "bands": "float32 (64, 40), expected float32 (80, frames)",
         "empty": "float32 (80, 0), expected",
@@ -302,6 +307,8 @@ def test_bad_cached_mels_are_listed_together(cache):
         "archive": "not a .npy array",
         "cut": "truncated, 12799 of 12800 bytes",
         "absurd": "truncated, 12800 of 12800000000000000 bytes",
+        "minus": "not a .npy array (",
+        "huge": "truncated, 0 of ",
         "pipe": "a named pipe, expected a file",
         "gone": "no such file; run prepare_ljspeech.py --cache-mels",
         "nan": "frame 17 holds nan or infinity",

@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +34,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import train
 from analysis.same_run import BY_PROCESSES, without_times
 from errors import UserError
-from training import distributed, setup
+from training import distributed, setup, validation
 from training.trainer import Trainer
 
 # 14 clips in 5 batches of up to 3: an epoch has two updates of two batches, and one of one.
@@ -322,6 +324,45 @@ def test_unreadable_clip_ends_all_and_loses_nothing(corpus, alone, tmp_path):
 
 def delete_after_first_epoch(path: Path) -> None:
     act_at(train, "log_epoch", lambda: path.unlink())
+
+
+def test_failed_validation_of_one_process_warns(corpus, alone, tmp_path):
+    """All agree on the warning, and training goes on as without it."""
+    out = tmp_path / "out"
+    ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
+    check_all(ended)
+    warning = "warning: no validation of epoch 2, training continues: ValueError: not finite"
+    assert [warning in child.output for child in ended] == [True, False]
+    assert metrics(out, "validation") == []
+    assert_same(load(newest(out))["state_dict"], load(newest(alone))["state_dict"])
+
+
+def fail_in_validation() -> None:
+    def fail(*_) -> None:
+        raise ValueError("not finite")
+
+    vars(validation)["_validate_batch"] = fail
+
+
+def test_torchs_threads_run_before_the_end(monkeypatch):
+    """One that gives back tensors of Python's aborts the process if the interpreter ends first."""
+    at_exit, ran = [], []
+    monkeypatch.setattr(distributed.atexit, "register", lambda *call: at_exit.append(call))
+    monkeypatch.setattr(distributed.dist, "is_initialized", lambda: True)
+    distributed.leave_at_exit()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # no other thread runs unless this one lets it
+    try:
+        asked = threading.Event()
+        thread = threading.Thread(target=lambda: asked.wait() and ran.append(1))
+        thread.start()
+        asked.set()
+        [(leave, *arguments)] = at_exit
+        assert not ran
+        leave(*arguments)
+        assert ran
+    finally:
+        sys.setswitchinterval(before)
 
 
 # ---------------------------------------------------------------------------- refusals

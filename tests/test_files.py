@@ -13,6 +13,7 @@ from helpers import ROOT
 
 from errors import UserError
 from files import (
+    cut,
     folder_made_whole,
     lock,
     map_in_threads,
@@ -20,6 +21,7 @@ from files import (
     open_file,
     remove_leftovers,
     write_atomically,
+    write_bytes,
 )
 
 LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
@@ -39,6 +41,17 @@ def test_failed_write_leaves_the_old_file(tmp_path, error):
     assert getattr(error, "filename", str(target)) == str(target)
     assert os.listdir(tmp_path) == ["a.txt"]  # no temporary file either
     assert target.read_text() == "old"
+
+
+def test_errors_of_writing_name_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/name'"):
+        write_bytes(tmp_path / "name", b"content")
+    with pytest.raises(UserError, match="/missing: no such file"):
+        cut(tmp_path / "missing", 5)
 
 
 def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):

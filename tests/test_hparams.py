@@ -144,6 +144,8 @@ def test_all_problems_are_listed_together():
         # absurd ones, before anything is computed with them
         ("seed=" + "9" * 400, "a number of some 400 digits"),
         ("decoder_rnn_dim=1e9", "less than or equal to 8192"),
+        ("guided_attention_sigma=1e300", "less than or equal to 1000"),
+        ("guided_attention_weight=1e37", "less than or equal to 1000000"),
     ],
     ids=lambda text: text[:40],
 )

@@ -14,7 +14,8 @@ import soundfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from training.logging import RunLogger
+from errors import UserError
+from training.logging import OutputFolder, RunLogger
 
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
 EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
@@ -164,6 +165,37 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert [line["kind"] for line in lines(tmp_path)] == ["epoch", "validation"]
     logger.close()
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
+
+
+def test_absurd_sizes_in_a_checkpoint_do_no_harm(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    saved = {"logs": {"metrics.jsonl": 2**52}, "metrics_checksum": 0}
+    RunLogger(tmp_path, tmp_path / "logs", saved).close()
+    assert (tmp_path / "metrics.jsonl.damaged").read_text() == "{}"
+
+
+def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    logger = RunLogger(folder, folder / "logs")
+    logger.log_epoch(EPOCH)
+    logger.close()
+    assert "warning: no more for TensorBoard" in capsys.readouterr().out
+    assert [line["kind"] for line in lines(folder)] == ["epoch"]
+
+
+def test_folder_moved_or_unlocked_meanwhile_is_noticed(tmp_path):
+    out = OutputFolder(tmp_path / "out")
+    out.make()
+    (tmp_path / "out" / ".lock").unlink()
+    out.refuse_another()
+    assert (tmp_path / "out" / ".lock").exists()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "out").symlink_to("elsewhere")
+    for place in ("nowhere", "elsewhere"):
+        (tmp_path / place).mkdir()
+        with pytest.raises(UserError, match="/out: moved or replaced while the run trained"):
+            out.refuse_another()
 
 
 def event_files(directory) -> set[str]:

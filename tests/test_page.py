@@ -1,11 +1,13 @@
 """scripts/page.py: which checkpoints it finds, what it refuses, and its page over HTTP."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -183,13 +185,15 @@ def test_one_text_is_synthesized_at_a_time(reader, client, monkeypatch):
 
 
 def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
-    """And every answer has the headers."""
+    """At once, though texts are being synthesized and waiting; they are refused. Neither they nor
+    a client that breaks the protocol leave a traceback. And every answer has the headers."""
     arguments = [sys.executable, ROOT / "scripts" / "page.py", "--checkpoint", checkpoint_path]
+    endless = "gate_threshold=2,max_decoder_steps=100000"
     process = subprocess.Popen(
-        [*map(str, arguments), "--port", "0"],
+        [*map(str, arguments), "--port", "0", "--hparams", endless],
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     try:
@@ -197,8 +201,31 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
         with urllib.request.urlopen(address) as answer:
             assert set(page.HEADERS) <= set(answer.headers.items())
         assert len(list(tmp_path.glob("page-*"))) == 1
+        body = json.dumps(asked("a dog", f"{tmp_path.name}/{checkpoint_path.name}"))
+        whole = f"Content-Length: {len(body)}\r\n\r\n{body}"
+        clients = [
+            request(address, "POST /speak", rest)
+            for rest in (whole, whole, "Content-Length: 9\r\n\r\n{", CHUNKED_WRONGLY)
+        ]
+        request(address, "POST /", CHUNKED_WRONGLY).recv(1)
+        time.sleep(0.2)  # until one of the texts is being synthesized
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        printed, _ = process.communicate(timeout=20)
+        statuses = [client.recv(99).split()[1] for client in clients]
     finally:
         process.kill()
+    assert statuses == [b"503", b"503", b"400", b"400"]
+    assert "a client's fault" in printed
+    assert "Traceback" not in printed
+    assert process.returncode == 130
     assert list(tmp_path.glob("page-*")) == []
+
+
+CHUNKED_WRONGLY = "Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+
+
+def request(address: str, line: str, rest: str) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=10)
+    client.sendall(f"{line} HTTP/1.1\r\nHost: {host}\r\n{rest}".encode())
+    return client

@@ -21,7 +21,7 @@ from helpers import LJSPEECH_LENGTHS, make_other_than_file
 import audio
 from clip_table import Sound
 from corpus import preparation, recordings
-from corpus.metadata import SPLIT_FILE, choose_split, read_split
+from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import prepare
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
 from hparams import create_hparams
@@ -176,11 +176,17 @@ def make_bad_corpus(folder):
         f"{wavs}/cut.flac": "so truncated or damaged inside; copy",
         f"{wavs}/pipe.wav": "a named pipe, expected a file",
         f"{wavs}/missing.wav": f"no such file; copy it there, or delete {metadata}:14",
-        f"{metadata}:15": "'...' of mute has no letter left after cleaning; write the words",
+        f"{metadata}:15": "mute: normalised text '...' has no letter left after cleaning; write",
         f"{metadata}:16": "2 fields, expected id|text|normalised text: 'fields|only two'; fix",
         f"{metadata}:17": "id 'c03' is also in line 4; delete one of them",
         f"{wavs}/both.wav": f"no such file; copy it there, or delete {metadata}:18; and",
     }
+
+
+def test_ids_are_names_of_files(tmp_path):
+    """Another folder's clip would share the name of its mel with one of this folder."""
+    (tmp_path / "metadata.csv").write_text("../a|Raw.|Text.\n")
+    assert "id '../a', expected a file's name without '/'" in read_metadata(tmp_path)[1][0]
 
 
 def test_bad_clips_are_listed_or_left_out(tmp_path, capsys):
@@ -294,10 +300,10 @@ def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
     message = refusal(prepare, corpus, lists, "sampling_rate=16000,mel_fmax=8000")
     assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
-    assert "cannot hold '|'" in refusal(prepare, barred, lists)
+    assert "hold no '|' or line break" in refusal(prepare, barred, lists)
     for name in ("a\nb", "a,b", "a #b", "a "):
         assert "could not name it" in refusal(prepare, corpus, tmp_path / name)
-    assert "cannot hold '|'" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
+    assert "hold no '|' or line break" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
     assert not lists.exists()
 
 

@@ -194,13 +194,18 @@ def test_going_back_survives_kills(corpus, tmp_path):
 
 
 def test_copy_under_a_later_number_counts_by_content(copied, capsys):
+    """What a kill left beside events, which TensorBoard would read, is removed."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
+    (copied / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
+    (copied / "logs" / ".x.tmp").mkdir()
     train.main(flags(copied, "epochs=5", "--resume"))
+    assert [path.name for path in (copied / "logs").glob(".*")] == [".x.tmp"]
     assert "set aside a later or damaged checkpoint" in capsys.readouterr().out
     assert (copied / "checkpoint_999.pt.superseded").exists()
     assert load(newest(copied))["loop"]["epoch"] == 6
-    train.main(flags(copied, "epochs=6", "--resume-from", "best"))
-    assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
+    for epochs, name in ((6, "best"), (7, "best.pt")):
+        train.main(flags(copied, f"epochs={epochs}", "--resume-from", name))
+        assert f"resuming from {copied / 'best.pt'}" in capsys.readouterr().out
 
 
 def test_resuming_in_a_new_folder_leaves_the_old(whole, corpus, tmp_path):

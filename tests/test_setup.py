@@ -19,6 +19,7 @@ from clip_table import Clip, ClipTable
 from errors import UserError
 from hparams import HParams
 from training import distributed as processes_module
+from training import setup
 from training.checkpoint import Checkpoint
 from training.distributed import Processes, SaidElsewhere
 from training.setup import Start, batching_costs, make_sampler, read_clips, refuse_differences
@@ -271,3 +272,24 @@ def test_costs_leave_out_random_epochs():
     sampler.set_epoch(2)
     assert shown[1:] == batching_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
     assert "0.0 % fewer" not in shown[2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "machines", "given"),
+    [
+        (1000, 1, 1, 8),
+        (1000, 2, 1, 4),
+        (1000, 4, 2, 4),
+        (1000, 99, 1, 1),
+        (8, 1, 1, 8),
+        (0, 1, 1, 0),
+    ],
+)
+def test_workers_are_bounded_by_cpus(asked, processes, machines, given, monkeypatch, capsys):
+    """Four for each CPU, shared by the processes of a machine."""
+    monkeypatch.setattr(setup.os, "sched_getaffinity", lambda _: {0, 1})
+    hparams = replace(HParams(), num_workers=asked)
+    several = Processes(world_size=processes, machines=machines)
+    assert setup.limit_workers(hparams, several).num_workers == given
+    warned = f"num_workers={asked}: this machine's CPUs allow for {given}"
+    assert (warned in capsys.readouterr().out) == (asked > given)

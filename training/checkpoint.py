@@ -324,9 +324,12 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path} could not be written ({_first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
+    # Not those of later steps, which others have put there: they may be no checkpoints.
+    own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
-    for _, old in list_checkpoints(directory)[: -max(keep, least)]:
-        old.unlink()
+    for old in own[: -max(keep, least)]:
+        with contextlib.suppress(OSError):  # a folder of such a name
+            old.unlink()
     return path
 
 

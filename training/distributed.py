@@ -2,6 +2,7 @@
 `DistributedDataParallel` adds up gradients while the backward pass goes on.
 """
 
+import atexit
 import contextlib
 import inspect
 import os
@@ -28,6 +29,7 @@ from progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
 MOST = 10**6  # processes, and seconds to wait for them: 11 days
+SECONDS_TO_LEAVE = 0.1
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
@@ -293,3 +295,10 @@ def join(seconds: float) -> Processes:
     limit = timedelta(seconds=seconds)
     dist.init_process_group(backend, None, limit, world_size, rank, store)
     return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)
+
+
+def leave_at_exit() -> None:
+    """This process ends now. First a thread of torch's may run: it gives back the tensors of the
+    last exchange, and where the interpreter ends before it could, the process is aborted."""
+    if dist.is_initialized():
+        atexit.register(time.sleep, SECONDS_TO_LEAVE)

@@ -91,6 +91,7 @@ class Run:
         """Write a checkpoint of this moment, in the first process; nothing may be pending."""
         if self.logger is None:
             return None
+        self.output.refuse_another()
         return checkpoint.save(
             self.output.path,
             self.trainer,
@@ -241,16 +242,19 @@ def _add(run: Run, step: PendingStep, row: list[float]) -> None:
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
         return SaidElsewhere("the first process says what diverged")
-    folder = run.output.path
-    good = checkpoint.last_good(folder, step.number - 1, run.state.best_iteration)
-    other = ", or precision=fp32" * (run.hparams.precision != "fp32")
-    if (folder / checkpoint.BEST).exists():
-        other += ". To go back to the lowest validation loss, write --resume-from best"
+    good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
+    where, other = f"The last good checkpoint is {good}", ""
+    if run.hparams.precision != "fp32":
+        other = ", or precision=fp32"
+    if good is None:
+        where = "No good checkpoint is left: start again with another -o, do not resume"
+    elif (run.output.path / checkpoint.BEST).exists():
+        best = "the checkpoint with the lowest validation loss"
+        other += f". To go back to {best}, write --resume-from best in place of --resume"
     return UserError(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.update.clips)}\n"
-        f"The last good checkpoint is {good or 'not kept: choose another -o if this stays'}. "
-        "Listen to the clips; else add to the command below\n"
+        f"{where}. Listen to the clips; else add to the command\n"
         f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
         f"or a lower grad_clip_thresh{other}"
     )

@@ -16,16 +16,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
-from files import (
-    METRICS_FILE,
-    cut,
-    lock,
-    open_to_append,
-    read_bytes,
-    refuse_no_folder,
-    remove_leftovers,
-    unused_name,
-)
+from files import METRICS_FILE, cut, lock, open_to_append, read_bytes, refuse_no_folder, unused_name
 from pictures import draw_alignment, draw_gate, draw_mels
 from training.checkpoint import BEST, list_checkpoints
 
@@ -55,11 +46,12 @@ class OutputFolder:
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
+        self._folder = -1  # its descriptor, which keeps its number where file systems give others
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")
             if path.is_dir():
-                self._lock = lock(path)
+                self._hold()
 
     def holds_run(self) -> bool:
         """Whether a run has begun in the folder."""
@@ -75,17 +67,34 @@ class OutputFolder:
         if self._lock is not None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.path)
+        self._hold()
         if self.holds_run():
             raise UserError(
                 f"{self.path}: another process has started a run in this folder meanwhile: add "
                 "--resume to resume it, or choose another -o"
             )
 
+    def _hold(self) -> None:
+        self._lock, self._folder = lock(self.path), os.open(self.path, os.O_RDONLY)
+
+    def refuse_another(self) -> None:
+        """Raise UserError if another folder has taken the place of the one that is locked, and lock
+        it anew if its `.lock` was removed; OSError if another process has done that."""
+        if self._lock is None:
+            return
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+            fix = "put it back to resume from its newest checkpoint"
+            raise UserError(f"{self.path}: moved or replaced while the run trained; {fix}")
+        kept, file = os.fstat(self._lock.fileno()), self.path / ".lock"
+        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), kept):
+            self._lock = lock(self.path)
+
     def close(self) -> None:
         """Let other processes use the folder."""
         if self._lock is not None:
             self._lock.close()
+            os.close(self._folder)
+            self._lock = None
 
 
 class RunLogger:
@@ -112,7 +121,6 @@ class RunLogger:
             if os.path.lexists(path):
                 aside = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old one is kept as {aside.name}")
-        remove_leftovers(log_directory)  # TensorBoard would read them
         self._cut_back(saved["logs"])
         log_directory.mkdir(parents=True, exist_ok=True)
         threading.excepthook = _thread_failed
@@ -121,6 +129,7 @@ class RunLogger:
         self.metrics_checksum = zlib.crc32(b"" if self.has_lost_metrics else content)
         self._waiting = b""  # lines that could not be written
         self._draws = True  # until TensorBoard fails
+        self._draw("flush")  # makes the file
 
     @functools.cached_property
     def writer(self) -> SummaryWriter:

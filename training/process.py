@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 
 from errors import UserError, explained
-from training.distributed import Processes, SaidElsewhere
+from training.distributed import Processes, SaidElsewhere, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
@@ -39,6 +39,7 @@ class StopRequest:
         """End this process; the caller has saved."""
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
+        leave_at_exit()
         # torchrun would start again what ends with anything but 0.
         sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
 
@@ -54,10 +55,13 @@ def messages(resume_command: str = "") -> Iterator[None]:
     try:
         yield
     except SaidElsewhere as error:
+        leave_at_exit()
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
             raise  # not the system's
+        if isinstance(error, UserError):
+            leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)

@@ -27,7 +27,7 @@ from data_utils import (
     write_lengths,
 )
 from errors import UserError
-from files import read_bytes, remove_leftovers, write_bytes
+from files import read_bytes, remove_leftovers, write_bytes, writing
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -175,7 +175,8 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
     def make() -> None:
         if processes.is_first:
             output.make()
-            mark.touch()
+            with writing(output.path):
+                mark.touch()
 
     processes.all_or_none(make)
     try:
@@ -369,6 +370,7 @@ def open_logs(run: Run, start: Start) -> None:
     run.output.make()
     directory, state, found = run.output.path, run.state, start.resumed
     remove_leftovers(directory)
+    remove_leftovers(directory / run.output.logs)  # TensorBoard would read them
     own = None
     if found is not None and lies_in(found.path, directory):
         own = checkpoint.put_in_place(found, directory)
