@@ -59,7 +59,7 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
         try:
             sound = soundfile.SoundFile(file.fileno(), closefd=False)
             if sound.frames == 0 and sound.format != "FLAC":
-                sound = soundfile.SoundFile(io.BytesIO(_with_unknown_length(file)))
+                sound = soundfile.SoundFile(_with_unknown_length(file))
         except soundfile.SoundFileError as error:
             reason = getattr(error, "error_string", error)  # without the number of the descriptor
             raise UserError(f"not readable as sound ({reason}); copy or convert it again") from None
@@ -69,19 +69,33 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
             yield sound, file
 
 
-def _with_unknown_length(file: BinaryIO) -> bytearray:
-    """The content of a WAV that has no samples by its header, as a program leaves it that was
-    killed or wrote to a pipe: with a header that does not tell, unless another chunk follows."""
-    start = os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    size = min(os.fstat(file.fileno()).st_size, 4 * MOST_SAMPLES)
-    content = bytearray(os.pread(file.fileno(), size, 0))
-    length = int.from_bytes(content[start + 4 : start + 8], "little")
-    if re.match(rb"[ -~]{4}", content[start:]) and length <= size - start - 8:
-        return content
-    content[start - 4 : start] = b"\xff" * 4
-    if content.startswith(b"RF64"):
-        content[28:36] = UNKNOWN_BYTES[b"RF64"].to_bytes(8, "little")
-    return content
+class Patched(io.RawIOBase):
+    """A file some of whose bytes are others, by their place: it may be larger than the memory."""
+
+    def __init__(self, file: BinaryIO, patches: dict[int, bytes]):
+        self.file, self.patches = file, patches
+        self.seek, self.tell = file.seek, file.tell  # type: ignore[method-assign]
+        self.seek(0)
+
+    def readinto(self, buffer: Any) -> int:
+        start, count = self.tell(), self.file.readinto(buffer)  # type: ignore[attr-defined]
+        for place, patch in self.patches.items():
+            for i in range(max(place, start), min(place + len(patch), start + count)):
+                buffer[i - start : i - start + 1] = patch[i - place : i - place + 1]
+        return count
+
+
+def _with_unknown_length(file: BinaryIO) -> Patched:
+    """A WAV that has no samples by its header, as a program leaves it that was killed or wrote to a
+    pipe: with a header that does not tell, unless another chunk follows."""
+    start, size = file.tell(), os.fstat(file.fileno()).st_size
+    chunk = os.pread(file.fileno(), 8, start)
+    if re.match(rb"[ -~]{4}", chunk) and int.from_bytes(chunk[4:], "little") <= size - start - 8:
+        return Patched(file, {})
+    patches = {start - 4: b"\xff" * 4}
+    if os.pread(file.fileno(), 4, 0) == b"RF64":
+        patches[28] = (size - start).to_bytes(8, "little")
+    return Patched(file, patches)
 
 
 def _header_problem(sound: Any, hparams: HParams) -> str | None:
@@ -117,12 +131,9 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
     size = min(BLOCK, said + 1)  # a sample more than there should be
     try:
         if sound.format == "FLAC":  # soundfile would stop at the number in the header: 36 bits
-            file.seek(0)
-            size_on_disk = os.fstat(file.fileno()).st_size
-            content = bytearray(file.read(min(size_on_disk, 4 * MOST_SAMPLES)))
-            if content.startswith(b"fLaC"):
-                content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
-            sound = soundfile.SoundFile(io.BytesIO(content))
+            head = os.pread(file.fileno(), 22, 0)
+            patches = {21: bytes([head[21] & 0xF0, 0, 0, 0, 0])}
+            sound = soundfile.SoundFile(Patched(file, patches if head[:4] == b"fLaC" else {}))
         sound.seekable = lambda: False  # else it seeks after each block, beyond the end too
         while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MOST_SAMPLES):
             blocks.append(sound.read(size, dtype=dtype))
@@ -183,7 +194,7 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
 def _is_cut_off_wav(file: BinaryIO) -> bool:
     """Whether the end of a WAV file, which stands at its first sample, is missing: soundfile does
     not complain of that. Some programs leave the last byte's padding out."""
-    descriptor, start = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    descriptor, start = file.fileno(), file.tell()
     head, length = os.pread(descriptor, 36, 0), os.fstat(descriptor).st_size
     sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
     if head.startswith(b"RF64"):

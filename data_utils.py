@@ -355,6 +355,9 @@ class TextMelDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         clip = self.clips[index]
         name = f"{clip.where}: {clip.path}"
+        if (symbol := max(clip.symbols, default=0)) >= self.hparams.n_symbols:
+            table = table_path(self.clips.filelist)
+            raise UserError(f"{name}: symbol {symbol} is not in the model; delete {table}")
         try:
             mel = self._mel(clip.path)
         except UserError as error:

@@ -87,6 +87,8 @@ for name in ("stdin", "stdout", "stderr"):
         descriptor = os.open(os.devnull, os.O_RDWR)
         mode = "r" if name == "stdin" else "w"
         setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
+    elif name == "stdout" and sys.stdout.errors == "strict":  # ends a program where it is ASCII
+        getattr(sys, name).reconfigure(errors="backslashreplace")
 sys.excepthook = _uncaught
 atexit.register(_print_rest)
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored

@@ -29,7 +29,6 @@ LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
-EXPECTED = "expected a file; check its path, or move it away"
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",

@@ -184,20 +184,28 @@ class Study:
 def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
     of them cannot be used. The unseen numbers are those that follow the corpus'."""
-    extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
+    try:
+        extra, corpus = os.environ["EXTRA"], Path(os.environ["CORPUS"])
+        epochs, seeds = int(os.environ["EPOCHS"]), list(map(int, os.environ["SEEDS"].split()))
+    except (KeyError, ValueError) as error:
+        fix = "scripts/table2/all.sh --small sets EXTRA, CORPUS, EPOCHS and SEEDS, whole numbers"
+        raise UserError(f"in the environment: {error}; {fix}") from None
     hparams = create_hparams(extra)
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
     made_from = read_json(corpus / "demo_corpus.json", missing + "unset to have one made")
+    if not isinstance(made_from, dict) or not made_from.keys() >= {"clips", "seed"}:
+        raise UserError(
+            f"{corpus}/demo_corpus.json: expected clips and seed; make the corpus again"
+        )
     command = [sys.executable, ROOT / "scripts" / "make_demo_corpus.py", out / "unseen"]
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
     clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
-    seeds = [int(seed) for seed in os.environ["SEEDS"].split()]
     jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
     shared = f"{extra.strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
-    study = Study(out, int(os.environ["EPOCHS"]), shared, jobs)
+    study = Study(out, epochs, shared, jobs)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, study.stop)
@@ -212,12 +220,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")
     args = parser.parse_args(arguments)
     out = args.out.resolve()
-    try:
-        (out / "logs").mkdir(parents=True, exist_ok=True)
-        with lock(out):
-            study = run_study(out, args.side_by_side, args.texts)
-    except BlockingIOError:
-        sys.exit(f"study.py: another process runs a study in {out}: wait for it, or stop it first")
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    with lock(out):
+        study = run_study(out, args.side_by_side, args.texts)
     if study.stops:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

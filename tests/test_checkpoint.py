@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -161,6 +162,10 @@ def test_oldest_format_without_checksum_is_loaded(tmp_path):
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 
 
+def expanded(path) -> None:
+    torch.save({"state_dict": {"w": torch.zeros(1).expand(10**6, 10**6)}}, path)
+
+
 def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     class Evil:
         def __reduce__(self):
@@ -179,6 +184,11 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
         (os.mkfifo, "a named pipe, expected a file"),
         (lambda path: torch.save([1, 2], path), "holds no state_dict"),
         (lambda path: path.write_text("no checkpoint at all"), "damaged, or no checkpoint"),
+        (expanded, "state_dict: w: 1,000,000,000,000 values, more than the file holds"),
+        (
+            lambda path: zipfile.ZipFile(path, "w", 8).writestr("a", "b"),
+            "damaged.* a is a folder or compressed",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(make, message, tmp_path):

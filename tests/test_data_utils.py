@@ -343,6 +343,9 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
     soundfile.write(corpus / "a.wav", noise(22050, seed=1), 22050)
     with pytest.raises(UserError, match=r"changed \(87 frames before, 87 now\)"):
         dataset[0]
+    dataset.hparams = dataclasses.replace(H, n_symbols=20)  # as if the table were another's
+    with pytest.raises(UserError, match=rf"is not in the model; delete {filelist}.clips"):
+        dataset[0]
     filelist = write_list(cache, f"{cache}/x.npy|One.")
     dataset = TextMelDataset(read_filelist(filelist, CACHED), CACHED)
     (cache / "x.npy").write_bytes((cache / "x.npy").read_bytes()[:-1])

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -196,6 +197,20 @@ def test_folder_moved_or_unlocked_meanwhile_is_noticed(tmp_path):
         (tmp_path / place).mkdir()
         with pytest.raises(UserError, match="/out: moved or replaced while the run trained"):
             out.refuse_another()
+
+
+@pytest.mark.parametrize("depth", [0, 1])  # the file, or its folder
+def test_events_are_not_written_through_links(depth, tmp_path, capsys):
+    logger = RunLogger(tmp_path, tmp_path / "logs")
+    [file] = (tmp_path / "logs").iterdir()
+    precious = shutil.copytree(tmp_path / "logs", tmp_path / "precious") / file.name
+    before = precious.read_bytes()
+    (file, file.parent)[depth].rename(tmp_path / "old")
+    (file, file.parent)[depth].symlink_to((precious, precious.parent)[depth])
+    logger.log_steps(1, {"loss": 1.0})
+    logger.close()
+    assert precious.read_bytes() == before
+    assert "moved or replaced while the run trained" in capsys.readouterr().out
 
 
 def event_files(directory) -> set[str]:

@@ -50,6 +50,16 @@ def test_dead_process_is_said_in_one_line():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
 
 
+def test_trouble_with_workers_is_named():
+    with pytest.raises(SystemExit, match="143"), messages():
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated. ")
+    with (
+        pytest.raises(SystemExit, match="too many open files: raise ulimit -n, or num_workers=0"),
+        messages(),
+    ):
+        raise RuntimeError("Too many open files. Communication with the workers is")
+
+
 def print_into_full_file() -> None:
     print_to(os.open("/dev/full", os.O_WRONLY), (1, 2))
 

@@ -150,13 +150,20 @@ def test_stop_saves_and_starts_nothing_more(make_study):
 
 
 def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("EXTRA", "")
+    for name, value in {"EXTRA": "", "SEEDS": "1", "EPOCHS": "2"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("CORPUS", str(tmp_path))
     with pytest.raises(study.UserError, match="leave CORPUS unset to have one made"):
+        study.run_study(tmp_path, 1, 3)
+    (tmp_path / "demo_corpus.json").write_text("[]")
+    with pytest.raises(study.UserError, match="expected clips and seed; make"):
+        study.run_study(tmp_path, 1, 3)
+    monkeypatch.setenv("SEEDS", "1 x")
+    with pytest.raises(study.UserError, match=r"environment: .*'x'; scripts/table2/all.sh"):
         study.run_study(tmp_path, 1, 3)
 
 
 def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "lock", Mock(side_effect=BlockingIOError))
-    with pytest.raises(SystemExit, match="another process runs a study in"):
+    with pytest.raises(BlockingIOError):
         study.main([os.fspath(tmp_path)])

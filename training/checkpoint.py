@@ -259,6 +259,8 @@ def _tensor_problem(value: Any) -> str | None:
         return f"{value.dtype}, expected a dtype that weights have"
     if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
         return "a sparse, nested or empty tensor, expected a plain one"
+    if value.numel() * value.itemsize > value.untyped_storage().nbytes():  # by a stride of 0
+        return f"{value.numel():,} values, more than the file holds of them"
     # A finite sum has finite terms; adding up takes a fraction of looking at each.
     if not math.isfinite(value.sum()) and not value.isfinite().all():
         return "NaN or infinite values"
@@ -470,9 +472,10 @@ def _load(content: bytes) -> object:
         if content.startswith(ZIP_BEGINS):  # the reference's oldest files are no zip
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for record in archive.infolist():
+                    # Of a folder torch reads nothing; what is compressed may fill the memory.
+                    if record.external_attr & 0x10 or record.compress_type:
+                        raise zipfile.BadZipFile(f"{record.filename} is a folder or compressed")
                     archive.read(record)  # compares it with its CRC-32
-                    if record.external_attr & 0x10:  # marked as a folder: torch reads nothing of it
-                        raise zipfile.BadZipFile(f"{record.filename} is marked as a folder")
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile and torch raise many kinds for a damaged file
         if is_out_of_memory(error):

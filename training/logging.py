@@ -129,7 +129,9 @@ class RunLogger:
         self.metrics_checksum = zlib.crc32(b"" if self.has_lost_metrics else content)
         self._waiting = b""  # lines that could not be written
         self._draws = True  # until TensorBoard fails
+        before, self._events = set(self._files()), dict[Path, int]()
         self._draw("flush")  # makes the file
+        self._events = {p: os.open(p, os.O_RDONLY) for p in set(self._files()) - before}
 
     @functools.cached_property
     def writer(self) -> SummaryWriter:
@@ -219,6 +221,9 @@ class RunLogger:
 
     def _draw(self, method: str, *values: Any, **options: Any) -> None:
         try:
+            for path, kept in self._events.items():  # TensorBoard opens it by name at each write
+                if self._draws and not os.path.samestat(path.lstat(), os.fstat(kept)):
+                    raise OSError(f"{path}: moved or replaced while the run trained")
             if self._draws:
                 getattr(self.writer, method)(*values, **options)
         except (OSError, ValueError) as error:  # ValueError: of a name that is no UTF-8
@@ -229,6 +234,8 @@ class RunLogger:
         self._write_lines()
         self._draw("close")
         self.metrics.close()
+        while self._events:
+            os.close(self._events.popitem()[1])
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

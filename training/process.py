@@ -68,8 +68,13 @@ def messages(resume_command: str = "") -> Iterator[None]:
         if said_by_gloo or isinstance(error, torch.distributed.DistError):
             said = str(error).partition("\n")[0]  # torch adds a stack to some
             sys.exit(f"train.py: another process of this run ended or does not answer: {said}")
+        if "Too many open files" in str(error):  # between a loader's processes
+            sys.exit(f"train.py: too many open files: raise ulimit -n, or num_workers=0\n{resume}")
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
+        if "signal: Terminated" in str(error):  # with this process, which saved what it trained
+            print(f"train.py: a data loader process was stopped; {resume}", file=sys.stderr)
+            sys.exit(128 + signal.SIGTERM)
         sys.exit(
             f"train.py: a data loader process died, often because memory ran out: {error}\n"
             f"A lower num_workers needs less; {resume}"
