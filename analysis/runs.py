@@ -106,7 +106,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             found.append(_read_run(directory))
         except UserError as error:
-            left_out.append(f"{directory}: {error}")
+            problem = str(error).replace(f"{directory}/", "")  # not named twice
+            left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             problem = f"{METRICS_FILE} is not as train.py wrote it: {error!r:.300}"
             left_out.append(f"{directory}: {problem}; restore it, or train again")

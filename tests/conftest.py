@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,10 +26,24 @@ import batching
 from hparams import create_hparams
 from model import Tacotron2
 
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and nohup hang-ups; some
 # tests send both to programs that they start, which would ignore them too.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def restore_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+restore_signals()
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Training in a test's process leaves its handlers there."""
+    yield
+    restore_signals()
+
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, by torch perhaps
@@ -49,13 +64,8 @@ def corpus(tmp_path_factory) -> Corpus:
 def clean_process(monkeypatch, one_thread):
     """What `train.main` sets in its process, put back; no GPU: the CPU's rules; empty pictures."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers = {number: signal.getsignal(number) for number in numbers}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     draw_quickly(monkeypatch.setattr)
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
