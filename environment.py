@@ -82,6 +82,7 @@ def _print_rest() -> None:
 
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # unless the user has set it
+os.environ["MPLBACKEND"] = "agg"  # matplotlib refuses to be imported with one that it lacks
 for name in ("stdin", "stdout", "stderr"):
     if getattr(sys, name) is None:  # closed; the null device takes the lowest free number, its own
         descriptor = os.open(os.devnull, os.O_RDWR)
