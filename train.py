@@ -61,7 +61,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("-o", "--output_directory", type=Path, required=True, help="checkpoints and metrics.jsonl")
+    add("-o", "--output_directory", required=True, help="checkpoints and metrics.jsonl")
     add("-l", "--log_directory", default=DEFAULT_LOGS, help="TensorBoard events, inside -o (logs)")
     add("-c", "--checkpoint_path", type=Path, help="resume from this checkpoint")
     add("--warm_start", action="store_true", help="take only weights from -c, not ignore_layers")
@@ -75,6 +75,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rank", type=int, default=0, help="set by torchrun")
     add("--group_name", default="", help="accepted for compatibility, not used")
     args = parser.parse_args(arguments)
+    if not args.output_directory:  # a shell's variable that is not set
+        parser.error("-o: expected the name of a folder, got an empty one")
+    args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
         parser.error(
             f"--n_gpus {args.n_gpus} --rank {args.rank}: leave both out; torchrun starts a process "

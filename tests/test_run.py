@@ -167,6 +167,7 @@ def test_deleted_clip_stops_with_a_checkpoint(workers, corpus, whole, tmp_path):
         (["--n_gpus", "2"], {}, "torchrun --nproc-per-node 2 train.py"),
         (["--rank", "1"], {}, "--rank 1"),
         (["--warm_start"], {}, "name it with -c"),
+        (["-o", ""], {}, "-o: expected the name of a folder"),
         (["-c", "x.pt", "--resume"], {}, "leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
         (["-c", "nowhere.pt", "--warm_start"], {}, "nowhere.pt: no such checkpoint"),
