@@ -69,7 +69,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
     file = cache_file(facts)
     try:
         cached = Answer(**read_json(file))
-        if cached.facts == facts and cached.mode in MODES:
+        is_whole = isinstance(cached.found, list) and all(isinstance(x, str) for x in cached.found)
+        if cached.facts == facts and cached.mode in MODES and is_whole and cached.found:
             return cached
     except (ValueError, TypeError):
         pass  # missing or damaged

@@ -286,10 +286,12 @@ def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatc
     assert bool(capsys.readouterr().err) == (changed != "nothing")
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", '{"mode": "x", "found": [1]}'])
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"mode": "x"}, {"found": []}])
 def test_a_damaged_cache_is_written_again(content, monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT, RIGHT)
     answer = check()
+    if isinstance(content, dict):
+        content = json.dumps(answer._asdict() | content)
     self_check.cache_file(answer.facts).write_text(content)
     assert check() == answer
     assert check() == answer
