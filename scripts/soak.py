@@ -57,7 +57,7 @@ FULL_DISK, LINK, PIPE, EDITED = "full disk", "link", "named pipe", "list edited 
 OLDER, REPLACED, CUT = "clip replaced before", "clip replaced in training", "table cut short"
 PAUSED, STOPPED = "SIGSTOP within the timeout", "SIGSTOP beyond the timeout"
 MUST_SAY = {  # what a start ends with
-    REPLACED: r"\.npy: changed; put the old file back",
+    REPLACED: r"\.npy: changed \(.*\); put the old file back",
     CUT: r"\.clips: changed while it was in use",
     STOPPED: "(does|did) not answer",
 }
