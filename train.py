@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None) -> None:
         processes = join(args.process_timeout)
         if not processes.is_first:
             print_nothing()
-        print(f"Tacotron 2 with length batching, version {__version__}")
+        print(f"Tacotron 2 with length batching, version {__version__}", flush=True)
         run = set_up(args, processes)
     if run is None:
         return leave_at_exit()
