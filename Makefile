@@ -1,13 +1,14 @@
-# make demo: from nothing to a model that speaks. make test: what CI runs.
+# make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
 # make say TEXT="4,072", make page: listen to the demo's model.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
+FRAMEWORKS := .venv-frameworks/bin/python
 
 DEMO_MODEL := demo/run/best.pt
 NUMBERS := --numbers --hparams max_decoder_steps=150
 export TEXT  # through the environment, so that the shell does not expand it
 
-.PHONY: demo test say page
+.PHONY: demo test test-frameworks say page
 
 demo: .venv/installed
 	$(PYTHON) scripts/demo.py
@@ -19,6 +20,12 @@ test: .venv/installed
 	# A process for each core, with one thread: the tests' models are too small for more threads.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
+# The sampler in accelerate, transformers, Lightning and torchdata, in one process and in two; and
+# small tables of the papers' systems that train with it.
+test-frameworks: .venv-frameworks/installed
+	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
+	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
+
 say: $(DEMO_MODEL) .venv/installed
 	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o demo/said
 
@@ -28,8 +35,15 @@ page: $(DEMO_MODEL) .venv/installed
 $(DEMO_MODEL):
 	@echo "$@: no such checkpoint; run make demo first"; exit 1
 
+.venv-frameworks/installed: requirements-frameworks.txt
+	$(PYTHON3) -m venv .venv-frameworks
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements-frameworks.txt
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements-pesq.txt || \
+	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
+	@touch .venv-frameworks/installed
+
 # The stamp is written last, so that an interrupted installation is repeated.
-.venv/installed: $(wildcard requirements*.txt)
+.venv/installed: $(filter-out requirements-frameworks.txt requirements-pesq.txt,$(wildcard requirements*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \

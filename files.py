@@ -302,7 +302,4 @@ def cut(path: Path, size: int) -> None:
             while block := source.read(min(size - target.tell(), 2**20)):
                 target.write(block)
 
-    try:
-        write_atomically(path, write)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    write_atomically(path, write)

@@ -19,7 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
-from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, padding_stats, plan_epoch
+from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
+from batching_costs import batch_of_place, padding_stats
 from files import write_atomically
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames
@@ -93,7 +94,7 @@ def _draw_batches(
         plan = plan_epoch(lengths, batch_size, strategy, dynamic_batch_size=dynamic, **options)
         stats, colour = padding_stats(lengths, plan), STYLES[strategy].colour
         first = plan.rearranged(np.flatnonzero(plan.starts < shown))
-        real, batch_of_clip = lengths[first.order], first.batch_of_place
+        real, batch_of_clip = lengths[first.order], batch_of_place(first)
         longest = np.maximum.reduceat(real, first.starts)
         left = first.starts + np.arange(len(first))  # a clip's width between batches
         x = np.arange(len(real)) + batch_of_clip + 0.5

@@ -10,21 +10,19 @@ import numpy as np
 
 from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
-from hparams import HParams, override_lines
 
 # From our study of learning (docs/paper.md: a small model, a synthetic voice, ten epochs): how far,
 # in % and with its standard error, the unpadded validation loss lay above RAND's, mean of the last
-# four epochs. By strategy and whether sizes are dynamic, all with batch randomization. The numbers
-# are those of benchmarks/results/table2-small-2026-11-22-cpu/report.csv.
+# four epochs. The numbers are those of benchmarks/results/table2-small-2026-11-22-cpu/report.csv.
 LEARNED = {
-    ("sorted", False): (83, 22),
-    ("semi_sorted", False): (39, 17),
-    ("bucket", False): (35, 16),
-    ("alternated_sort", False): (35, 16),
-    ("semi_sorted", True): (57, 16),
-    ("semi_sorted_exponential", True): (54, 16),  # its factor chosen as --recommend does
+    "SB-BR": (83, 22),
+    "SSB-BR": (39, 17),
+    "BKT-BR": (35, 16),
+    "ATS-BR": (35, 16),
+    "SSB-DBS-BR": (57, 16),
+    "SSB-exp-DBS-BR": (54, 16),  # its factor chosen as --recommend does
+    "SSB-DBS-BR with random_epochs=2": (12, 11),
 }
-WITH_RANDOM_EPOCHS = (12, 11)  # of semi_sorted with dynamic sizes
 
 
 class Limits(NamedTuple):
@@ -72,21 +70,13 @@ def recommend(
         """The least random value that mixes enough, else the most random one."""
         strategy, dynamic = job
         options = largest if dynamic else {"epochs": epochs}
-        values = parameter_values(strategy, num_clips, batch_size, per_octave=8)
+        *values, most_random = parameter_values(strategy, num_clips, batch_size, per_octave=8)
 
-        def survey_at(place: int) -> Survey:
-            return surveyor.survey(batch_size, strategy, value=values[place], **options)
+        def survey(value: float | None) -> Survey:
+            return surveyor.survey(batch_size, strategy, value=value, **options)
 
-        def enough(place: int) -> bool:
-            return limits.mixes(survey_at(place))
-
-        # First among the values a doubling apart, of which a sweep may have surveyed most already.
-        apart = parameter_values(strategy, num_clips, batch_size, per_octave=1)
-        places = [place for place, value in enumerate(values) if value in apart]
-        passed = bisect_left(places, True, key=enough)
-        least, most = [-1, *places][passed] + 1, [*places, len(values)][passed]
-        place = bisect_left(range(len(values)), True, least, most, key=enough)
-        return survey_at(min(place, len(values) - 1))
+        place = bisect_left(values, True, key=lambda value: limits.mixes(survey(value)))
+        return survey([*values, most_random][place])
 
     jobs = list(itertools.product(STRATEGIES, (False, True)))
     default = surveyor.survey(batch_size, "semi_sorted", **usual)
@@ -103,19 +93,6 @@ def batching_overrides(found: Survey) -> str:
         "batch_capacity": found.batch_capacity,
     }
     return ",".join(f"{name}={value}" for name, value in settings.items() if value is not None)
-
-
-def overrides(given: str, hparams: HParams, found: Survey) -> str:
-    """The overrides `given`, which make `hparams` of the defaults, each name once, and a batching
-    in place of the one in them."""
-    # A length takes the place of a time, but the filter is still as that time made it.
-    texts = {} if hparams.win_time else {"filter_length": str(hparams.filter_length)}
-    for line in override_lines(given):
-        name, _, text = (part.strip() for part in line.partition("="))
-        if getattr(hparams, name) is not None and name != "batch_capacity":
-            texts[name] = text
-    texts |= dict(line.split("=") for line in override_lines(batching_overrides(found)))
-    return ",".join(f"{name}={text}" for name, text in texts.items())
 
 
 def described(found: Survey) -> str:
@@ -160,7 +137,8 @@ def advice(
     for rival in [other for other in order if other.strategy != best.strategy][:1]:
         fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
     lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
-    lines.append(f"learning: {what_was_learned(best.strategy, best.dynamic_batch_size)}")
+    name = batching_name(best.strategy, best.dynamic_batch_size, True)
+    lines.append(f"learning: {what_was_learned(name)}")
     if best.largest_batch_frames > 1.05 * measured_frames:
         measured = f"steps were measured up to {measured_frames:,} frames a batch"
         lines.append(f"warning: {measured}; the costs of larger ones are extrapolated")
@@ -170,14 +148,12 @@ def advice(
     return lines
 
 
-def what_was_learned(strategy: str, dynamic: bool) -> str:
+def what_was_learned(name: str) -> str:
     """What the study says of a batching with batch randomization."""
     study = "in our small study (docs/paper.md)"
-    if (strategy, dynamic) == ("random", False):
+    if name == "RAND":
         return f"{study} RAND reached the lowest loss in equal epochs"
-    shown = dict.fromkeys([(strategy, dynamic), ("semi_sorted", True)])
-    known = {batching_name(*key, True): LEARNED[key] for key in shown if key in LEARNED}
-    known["SSB-DBS-BR with random_epochs=2"] = WITH_RANDOM_EPOCHS
-    losses = ", ".join(f"{name} by {mean}% ± {error}" for name, (mean, error) in known.items())
-    unknown = "" if (strategy, dynamic) in LEARNED else "not known; "
+    shown = dict.fromkeys([name, "SSB-DBS-BR", "SSB-DBS-BR with random_epochs=2"])
+    losses = ", ".join("{} by {}% ± {}".format(n, *LEARNED[n]) for n in shown if n in LEARNED)
+    unknown = "" if name in LEARNED else "not known; "
     return f"{unknown}{study} losses after equal epochs were above RAND's: {losses}"

@@ -3,27 +3,18 @@
 Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are those of batching.py.
 """
 
-import bisect
 import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from analysis.step_costs import StepCosts
-from batching import (
-    REGISTRY,
-    EpochPlan,
-    PaddingStats,
-    check_lengths,
-    padding_stats,
-    pair_novelty,
-    pair_spread,
-    plan_epoch,
-)
+from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
+from batching_costs import PaddingStats, padding_stats, pair_novelty, pair_spread
 from files import map_in_threads
 from hparams import HParams
 from progress import progress_bar
@@ -31,12 +22,7 @@ from progress import progress_bar
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
 DEFAULTS = {name: getattr(HParams(), name) for name in PARAMETERS.values()}
-MOST_VALUES_NEAR = 40  # tried where padding passes a target
 LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
-MIXING_AND_COSTS = ("spread", "novelty", "seconds_per_epoch", "peak_bytes")
-MEASURED = (*PaddingStats.__annotations__, "capacity_used", *MIXING_AND_COSTS)
-RATES = ("zero_padding_rate", "novelty")
-WITH_ERROR = (*RATES, "average_batch_length", "decoder_steps")
 
 
 def value_in_words(strategy: str, value: float) -> str:
@@ -63,13 +49,12 @@ class Survey(PaddingStats):
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
     capacity_used: float  # sum(B_j L_j) / (batches * capacity)
-    # (s - s_sorted) / (1 - s_sorted), where s is batching.pair_spread: 0 as sorted batches, 1 as
-    # random ones. A little below 0 where a strategy leaves batches part-filled.
+    # (s - s_sorted) / (1 - s_sorted), where s is batching_costs.pair_spread: 0 as sorted batches, 1
+    # as random ones. A little below 0 where a strategy leaves batches part-filled.
     spread: float
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
     seconds_per_epoch: float
     peak_bytes: float
-    standard_errors: dict[str, float]  # over epochs or draws of clips; relative unless of RATES
 
     @property
     def cost(self) -> float:
@@ -128,6 +113,10 @@ class Surveyor:
         sizes = {name: value for name, value in options.items() if name != parameter}
         least = self._sorted_spread_once(batch_size, **sizes)
         rows = [self._measured(b, a, capacity, least) for a, b in itertools.pairwise(plans)]
+        found: dict[str, Any] = {}
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            found[name] = max(values) if name in LARGEST else float(np.mean(values))
         return Survey(
             strategy=strategy,
             parameter=parameter,
@@ -135,51 +124,28 @@ class Surveyor:
             batch_size=batch_size,
             dynamic_batch_size=options.get("dynamic_batch_size", False),
             batch_capacity=None if capacity == default_capacity else capacity,
-            # With one epoch, the epoch before it shows how much one differs from another.
-            **_combined(rows, [self._padding(plans[0])] if epochs == 1 else []),
+            **found,
         )
-
-    def _padding(self, plan: EpochPlan) -> dict[str, float]:
-        return asdict(padding_stats(self.lengths, plan, self.frames_per_step))
 
     def _measured(
         self, plan: EpochPlan, before: EpochPlan, capacity: float, least_spread: float
     ) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
-        found = self._padding(plan) | dict.fromkeys(MIXING_AND_COSTS, math.nan)
+        found = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         clips_used = found["average_batch_length"] * len(self.lengths)
         found["capacity_used"] = clips_used / (len(plan) * capacity)
+        spread = novelty = seconds = peak = math.nan
         if len(plan) < len(self.lengths):  # else every clip is alone in its batch
-            found["novelty"] = pair_novelty(plan, before)
+            novelty = pair_novelty(plan, before)
             # Sorted batches are no better than random ones where one batch holds all clips.
             if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
-                spread = pair_spread(self.lengths, plan)
-                found["spread"] = (spread - least_spread) / (1 - least_spread)
+                spread = (pair_spread(self.lengths, plan) - least_spread) / (1 - least_spread)
         if self.costs is not None:
-            longest = np.maximum.reduceat(self.lengths[plan.order], plan.starts)
-            found["seconds_per_epoch"] = float(self.costs.seconds(plan.sizes, longest).sum())
-            found["peak_bytes"] = float(self.costs.bytes(plan.sizes, longest).max())
-        return found
-
-
-def mean_survey(surveys: Sequence[Survey]) -> Survey:
-    """The same batching on several draws of clips, as one; the settings are the first one's."""
-    rows = [{name: getattr(draw, name) for name in MEASURED} for draw in surveys]
-    return replace(surveys[0], **_combined(rows)) if len(surveys) > 1 else surveys[0]
-
-
-def _combined(rows: Sequence[dict], also: Sequence[dict] = ()) -> dict[str, Any]:
-    """Means or maxima over `rows`, and standard errors, which know the spread of `also` too."""
-    combined: dict[str, Any] = {}
-    errors = {}
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        combined[name] = max(values) if name in LARGEST else float(np.mean(values))
-        known = [row[name] for row in (*rows, *also) if name in row]
-        if name in WITH_ERROR and len(known) > 1:
-            error = float(np.std(known, ddof=1)) / math.sqrt(len(rows))
-            errors[name] = error if name in RATES else error / combined[name]
-    return combined | {"standard_errors": errors}
+            longest = plan.longest(self.lengths)
+            seconds = float(self.costs.seconds(plan.sizes, longest).sum())
+            peak = float(self.costs.bytes(plan.sizes, longest).max())
+        mixing = {"spread": spread, "novelty": novelty}
+        return found | mixing | {"seconds_per_epoch": seconds, "peak_bytes": peak}
 
 
 def parameter_values(
@@ -206,31 +172,3 @@ def parameter_values(
         grid = {least * n for n in counts}
     allowed = {value for value in include if least <= value <= most}
     return sorted(grid | allowed, reverse=not parameter.larger_mixes_more)
-
-
-def match_zero_padding(
-    surveyors: Sequence[Surveyor], batch_size: int, strategy: str, target: float, epochs: int = 5
-) -> tuple[int, float] | None:
-    """(value, ZPR) with the ZPR nearest to `target` from below, as Ge21 chose Table 1's values.
-
-    Of `bucket` (sizes that are multiples of the batch size) or `alternated_sort` (1 bin to as many
-    as batches), with fixed sizes, mean over surveyors and epochs. ZPR rises with either but for a
-    little noise: bisection finds where it passes `target`, and all values within a tenth of that
-    place are then tried, or 40 of very many. None where even the least pads more.
-    """
-    num_clips, known = len(surveyors[0].lengths), {}
-    values = range(1, -(-num_clips // batch_size) + 1)
-    if PARAMETER[strategy].holds_batches:
-        values = range(batch_size, max(batch_size + 1, num_clips), batch_size)
-
-    def rate(value: int) -> float:
-        found = [one.survey(batch_size, strategy, epochs=epochs, value=value) for one in surveyors]
-        known[value] = float(np.mean([survey.zero_padding_rate for survey in found]))
-        return known[value]
-
-    place = bisect.bisect_right(values, target, key=rate)
-    reach = max(3, place // 10)
-    near = values[max(0, place - reach) : place + reach + 1]
-    in_threads("matching", rate, near[:: -(-len(near) // MOST_VALUES_NEAR)])
-    below = [(zpr, -value) for value, zpr in known.items() if zpr <= target]
-    return (-max(below)[1], max(below)[0]) if below else None

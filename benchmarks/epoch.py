@@ -1,7 +1,7 @@
 """Minutes and memory of an epoch under each batching, from timed training steps on real batches.
 
     python benchmarks/epoch.py                                   # lengths distributed as LJSpeech's
-    python benchmarks/epoch.py lengths.csv --symbols metadata.csv --precision bf16 --json epoch.json
+    python benchmarks/epoch.py train.txt --precision bf16 --json epoch.json
     python benchmarks/epoch.py train.txt --batchings RAND "batching_strategy=bucket,bucket_size=960"
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
     python benchmarks/epoch.py --runs runs/table2-small          # the batchings of finished runs
@@ -35,7 +35,9 @@ from analysis import arguments as options
 from analysis import fast_path
 from analysis.step_costs import COST_SETTINGS
 from analysis.timing import publish
-from batching import STRATEGIES, LengthBatchSampler, PaddingStats, batching_name, padding_stats
+from batching import STRATEGIES, batching_name
+from batching_costs import PaddingStats, padding_stats
+from batching_extra import ShortLastUpdateSampler
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
@@ -47,7 +49,7 @@ from progress import progress_bar
 from tables import markdown_table
 from training.distributed import Processes, join
 from training.memory_check import fit
-from training.trainer import DECODERS, MicroBatch, Trainer
+from training.trainer import MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
@@ -83,14 +85,13 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
 def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
-    more: dict[str, Any] = {"random_epochs": h.random_epochs}
-    more["batches_per_update"] = h.batches_per_update
-    sampler = LengthBatchSampler(clips.frames, **batching_options(h), **more)
+    more: dict[str, Any] = {"random_epochs": h.random_epochs, "world_size": 1}
+    more |= {"batches_per_update": h.batches_per_update}
+    sampler = ShortLastUpdateSampler(clips.frames, **batching_options(h), **more)
     sampler.set_epoch(epoch)
-    updates, shapes, batches_done = [], [], 0
-    while batches_done < len(sampler.plan):
-        numbers, batches_done = sampler.update_at(batches_done)
-        updates.append([sampler.plan[number] for number in numbers])
+    updates, shapes = [], []
+    for start, end in itertools.pairwise([*sampler.update_starts, len(sampler.plan)]):
+        updates.append(sampler.plan[start:end])
         frames = sum(-(-int(clips.frames[batch].max()) // r) * r for batch in updates[-1])
         update = np.concatenate(updates[-1])
         shapes.append((len(update), frames, int(clips.symbols[update].max())))
@@ -187,7 +188,7 @@ def time_plans(
     h, jobs = trainer.hparams, []
     rows: list[dict[str, Any]] = []
     for plan in plans:
-        parts, rng = strata(plan, args.batches), np.random.default_rng(args.seed)
+        parts, rng = strata(plan, args.batches), np.random.default_rng(h.seed)
         row: dict[str, Any] = {"batching": plan.name, "capacity": plan.capacity}
         row |= {"precision": h.precision, "decoder": h.decoder, "status": "measured"}
         row |= {"sizes": [len(part) for part in parts], "seconds": [[] for _ in parts]}
@@ -250,7 +251,7 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
 
     runs = list(read_runs(args.runs).found.values())
     first, base = runs[0], runs[0].hparams
-    clips, _ = with_symbols(read_lengths(base.training_files, base), base)
+    clips = with_symbols(read_lengths(base.training_files, base), base)
     for run in runs:
         names = (*COST_SETTINGS, "training_files")
         what = ", ".join(n for n in names if getattr(run.hparams, n) != getattr(base, n))
@@ -285,7 +286,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add, from_two = parser.add_argument, options.whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
-    add("--symbols", type=Path, metavar="METADATA.csv", help="lines of id|text, to count symbols")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
@@ -293,19 +293,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
     shown = "default: that of --hparams"
     add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
-    add("--decoder", choices=(*DECODERS, "both"), default="fast")
     add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
-    add("--repeats", type=options.at_least_one, help="steps on each; default 1; GPU, --runs: 3")
-    add("--seed", type=options.whole_number(0), default=0, help="of plans and samples")
     args = parser.parse_args(arguments)
     steady = bool(args.runs) or args.device.type == "cuda"
     args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
-    args.repeats = args.repeats or (3 if steady else 1)
-    if args.symbols and not args.lengths:
-        parser.error("--symbols METADATA.csv: name the lengths of its clips too")
-    if args.decoder != "reference" and not (args.runs or fast_path.IS_HERE):
-        parser.error(f"--decoder {args.decoder}: {fast_path.MISSING}; use --decoder reference")
+    args.repeats = 3 if steady else 1
     lists = [[text] if "=" in text else text.split(",") for text in args.batchings]
     args.batchings = list(itertools.chain(*lists))
     return args
@@ -314,7 +307,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, str]:
     """The clips, and what they are, in a phrase."""
     if args.lengths is None:
-        clips = synthetic_lengths(args.clips, hparams, args.seed)
+        clips = synthetic_lengths(args.clips, hparams)
         return clips, f"synthetic lengths of {args.clips:,} clips, distributed as LJSpeech's"
     clips, sets = read_lengths(args.lengths, hparams), read_split(SPLIT_FILE)
     if sets.keys() >= set(clips.ids):
@@ -322,27 +315,25 @@ def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, s
         if not len(chosen):
             raise UserError(f"{args.lengths}: none of its clips is marked train in {SPLIT_FILE}")
         clips = clips.take(chosen)
-    clips, symbols = with_symbols(clips, hparams, args.symbols)
-    return clips, f"{len(clips):,} clips of {args.lengths.name}, {symbols}"
+    return with_symbols(clips, hparams), f"{len(clips):,} clips of {args.lengths.name}"
 
 
 def time_batchings(args: argparse.Namespace, processes: Processes) -> None:
     """Print the table of --batchings on the corpus, and write --json."""
-    hparams = replace(create_hparams(args.hparams, create_hparams(PAPER)), seed=args.seed)
+    hparams = create_hparams(args.hparams, create_hparams(PAPER))
+    if hparams.decoder == "fast" and not fast_path.IS_HERE:
+        raise UserError(f"{fast_path.MISSING}; use --hparams decoder=reference")
     clips, source = corpus(args, hparams)
     first = hparams.batch_size * int(clips.frames.max())
     times = (2, 4, 8) if args.device.type == "cuda" else (2,)
     more = [k * first for k in times] if args.capacities is None else args.capacities
-    plans = make_plans(clips, hparams, args.batchings, [first, *more])
-    decoders, rows = list(DECODERS) if args.decoder == "both" else [args.decoder], []
-    for precision, decoder in itertools.product(args.precision or [hparams.precision], decoders):
-        h = replace(hparams, precision=precision, decoder=decoder)
-        trainer = Trainer(h, args.device, processes)
+    plans, rows = make_plans(clips, hparams, args.batchings, [first, *more]), []
+    for precision in args.precision or [hparams.precision]:
+        trainer = Trainer(replace(hparams, precision=precision), args.device, processes)
         rows += time_plans(trainer, clips, plans, args)
         print(f"{precision}, {trainer.decoder_description}: measured")
         del trainer  # its memory is the next one's
-    result = {name: getattr(args, name) for name in ("batches", "repeats", "seed")}
-    result |= {"processes": processes.world_size, "clips": source}
+    result = {"processes": processes.world_size, "clips": source, "batches": args.batches}
     result |= {"hparams": asdict(hparams), "rows": rows}
     publish(args, result, f"{source}\n\n{table(rows)}")
 

@@ -13,9 +13,9 @@
 # --cpu-dry-run before the call runs its parts with tiny sizes on the CPU, to try this script; by
 # default into a temporary folder.
 #
-# From the environment: PYTHON (python3); BUDGET, other seconds for each call; LENGTHS, a CSV of
-# clip lengths as benchmarks/epoch.py reads it, and SYMBOLS, its metadata (synthetic ones without);
-# COMMIT, for a copy of the project without its history.
+# From the environment: PYTHON (python3); BUDGET, other seconds for each call; LENGTHS, a filelist
+# or CSV of clip lengths as benchmarks/epoch.py reads it (synthetic ones without); COMMIT, for a
+# copy of the project without its history.
 set -uo pipefail
 
 usage() {
@@ -40,7 +40,6 @@ if (($# == 0 && dry_run)); then
 fi
 out=$(realpath -m "${1:-$(dirname "$0")/results/gpu-$(date +%F)}")
 lengths=${LENGTHS:+$(realpath -m "$LENGTHS")}
-symbols=${SYMBOLS:+$(realpath -m "$SYMBOLS")}
 python=${PYTHON:-python3}
 [[ $python == */* && $python != /* ]] && python=$PWD/$python
 cd "$(dirname "$0")/.." || exit 2
@@ -158,7 +157,7 @@ else
   training=(--capacities 25824,51648 --precision bf16,tf32,fp32)
   tf32=tf32
 fi
-corpus=(${lengths:+"$lengths"} ${symbols:+--symbols "$symbols"})
+corpus=(${lengths:+"$lengths"})
 
 call_1() {
   tests tests_gpu 150 "(gpu or usual or more) and not compile" "${kernel_tests[@]}"

@@ -17,9 +17,9 @@ from files import write_json
 from hparams import HParams
 from text import text_to_sequence
 
-HEADERS = ("id,samples", "id,frames", "id,samples,symbols", "id,frames,symbols")
+HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
-MOST_COUNTED = 10**10 - 1  # samples, frames or symbols of a clip: five days of audio
+MOST_COUNTED = 10**10 - 1  # samples or frames of a clip: five days of audio
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
@@ -94,16 +94,15 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
             raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
         return clip_id(name), frame_count(round(samples), hparams), text
 
-    def csv_clip(line: str) -> tuple:
+    def csv_clip(line: str) -> tuple[str, int]:
         try:
             name, *counts = (field.strip() for field in next(csv.reader([line])))
         except csv.Error as error:
             raise ValueError(f"{error}; expected {header}") from None
-        in_range = (re.fullmatch(r"0*[1-9]\d{0,9}", count, re.ASCII) for count in counts)
-        if len(counts) != header.count(",") or not all(in_range):
+        if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
             raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
-        first, *symbols = map(int, counts)
-        return name, frame_count(first, hparams) if "samples" in header else first, *symbols
+        count = int(counts[0])
+        return name, frame_count(count, hparams) if header == "id,samples" else count
 
     if "|" in header:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
@@ -111,45 +110,19 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
     if header not in HEADERS or len(lines) == 1:
         shown = "" if not lines else f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
         raise UserError(f"{path}{shown}; expected {EXPECTED}")
-    names, frames, *symbols = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
-    return CorpusLengths(names, np.array(frames), np.array(symbols[0]) if symbols else None)
+    names, frames = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
+    return CorpusLengths(names, np.array(frames))
 
 
-def with_symbols(
-    clips: CorpusLengths, hparams: HParams, metadata: Path | None = None
-) -> tuple[CorpusLengths, str]:
-    """The clips with their symbols after cleaning, and where these come from, in a phrase.
-
-    They are counted in the texts of `metadata` (lines of id|text or id|text|normalised text), or
-    in those of the filelist. Where there is no text they are drawn, distributed as LJSpeech's.
-    """
-    texts, source = clips.texts, "their symbols"
-
-    def id_and_text(line: str) -> tuple[str, str]:
-        fields = [field.strip() for field in line.split("|")]
-        if len(fields) not in (2, 3):
-            raise ValueError(f"{len(fields)} fields, expected id|text or id|text|normalised text")
-        return fields[0], fields[-1]
-
-    if metadata is not None:
-        lines = numbered_lines(metadata, "no such file; expected lines of id|text")
-        known = dict(_parsed(metadata, lines, id_and_text))
-        missing = [name for name in clips.ids if not known.get(name)]
-        if missing:
-            raise UserError(
-                f"{metadata}: no text for {len(missing)} of {len(clips)} clips, {missing[0]!r} "
-                "first; expected a line of id|text for each"
-            )
-        texts, source = [known[name] for name in clips.ids], f"the symbols of {metadata.name}"
-    elif clips.symbols is not None:
-        return clips, source
-    if texts is not None:
-        counts = [max(1, len(text_to_sequence(t, hparams.text_cleaners))) for t in texts]
-        return replace(clips, symbols=np.array(counts)), source
+def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
+    """The clips with their symbols after cleaning; without texts, distributed as LJSpeech's."""
+    if clips.symbols is not None:
+        return clips
+    if clips.texts is not None:
+        counts = [max(1, len(text_to_sequence(t, hparams.text_cleaners))) for t in clips.texts]
+        return replace(clips, symbols=np.array(counts))
     seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
-    symbols = _synthetic_symbols(seconds, np.random.default_rng(0))
-    source = f"{SYMBOLS_PER_SECOND} symbols a second assumed, LJSpeech's mean"
-    return replace(clips, symbols=symbols), source
+    return replace(clips, symbols=_synthetic_symbols(seconds, np.random.default_rng(0)))
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:

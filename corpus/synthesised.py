@@ -33,6 +33,8 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 class Voice:
     """eSpeak NG's American English voice; UserError where it does not start."""
 
+    OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
+
     def __init__(self) -> None:
         import espeakng_loader
 
@@ -47,8 +49,8 @@ class Voice:
             self._library = library = ctypes.CDLL(str(copy))
             data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
             data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-            synchronous, no_exit = 2, 0x8000  # constants of eSpeak's speak_lib.h
-            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), no_exit)
+            synchronous = 2  # of speak_lib.h, too
+            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
             library.espeak_SetSynthCallback(self._callback)
             if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
                 raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")

@@ -23,13 +23,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
 from analysis.recommendation import Limits, batching_overrides, recommend
 from analysis.runs import EPOCH_MINUTES_FILE
-from analysis.survey import PARAMETERS, Survey, Surveyor, match_zero_padding
+from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from corpus.lengths import read_lengths
 from errors import UserError
@@ -57,20 +58,26 @@ Jobs = list[tuple[Experiment, int]]  # with the seed
 
 
 def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
-    """Bucket size and bins with which BKT and ATS pad as the paper's do beside SSB.
+    """Bucket size (in whole batches) and bins with which BKT and ATS pad as the paper's do beside
+    SSB.
 
     On a small corpus the paper's proportions miss its order, so each value is the one whose ZPR
-    comes nearest to that of the one before from below. UserError if the corpus has none.
+    comes nearest to that of the one before from below, of all. UserError if the corpus has none.
     """
-    settings = []
+    num_clips, settings = len(surveyor.lengths), []
     target = surveyor.survey(batch_size, "semi_sorted", epochs=PLANNED).zero_padding_rate
-    for strategy in ("bucket", "alternated_sort"):
-        found = match_zero_padding([surveyor], batch_size, strategy, target, PLANNED)
-        if found is None:
-            few = f"{len(surveyor.lengths)} training clips: too few for {PARAMETERS[strategy]} to"
+    buckets = range(batch_size, max(batch_size + 1, num_clips), batch_size)
+    bins = range(1, math.ceil(num_clips / batch_size) + 1)
+    for strategy, values in (("bucket", buckets), ("alternated_sort", bins)):
+        survey = partial(surveyor.survey, batch_size, strategy, epochs=PLANNED)
+        found = in_threads("matching", lambda value, survey=survey: survey(value=value), values)
+        below = [one for one in found if one.zero_padding_rate <= target]
+        if not below:
+            few = f"{num_clips} training clips: too few for {PARAMETERS[strategy]} to"
             raise UserError(f"{few} keep padding below {target:.2%}; make a larger corpus")
-        value, target = found
-        settings.append(f"{PARAMETERS[strategy]}={value}")
+        best = max(below, key=lambda one: one.zero_padding_rate)
+        settings.append(f"{best.parameter}={best.value}")
+        target = best.zero_padding_rate
     return ",".join(settings)
 
 

@@ -1,5 +1,6 @@
 """A tiny corpus and model, and training runs that can be killed: what several tests share."""
 
+import faulthandler
 import json
 import multiprocessing
 import multiprocessing.forkserver
@@ -201,6 +202,8 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
+            os.kill(self.process.pid, signal.SIGUSR1)  # the log then says where each thread is
+            self.process.join(1)
             self.process.kill()
             self.process.join()
             raise TimeoutError(f"still running after {timeout} s:\n{self.log.read_text()}")
@@ -269,6 +272,7 @@ def print_into(log: Path) -> None:
 def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     os.setsid()
     print_into(log)
+    faulthandler.register(signal.SIGUSR1, file=2)
     import train
 
     draw_quickly(setattr)
@@ -283,6 +287,13 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.exit(code)  # out here, where nothing of the run is alive any more, as in a program
+
+
+def call_alone(log: Path, function, *arguments) -> None:
+    """For a process: the call, in a session of its own, with what it prints in `log`."""
+    os.setsid()
+    print_into(log)
+    function(*arguments)
 
 
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:

@@ -87,16 +87,16 @@ def test_best_stays_when_its_checkpoint_is_removed(has_links, tmp_path, monkeypa
 
 
 def test_later_checkpoints_are_set_aside(tmp_path):
-    """A damaged best one, too. Nothing is overwritten."""
+    """The newest first, and a damaged best one too. Nothing is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
     (tmp_path / "checkpoint_3.pt.superseded").write_text("an earlier one")
     moved = checkpoint.set_aside_newer(tmp_path, 1)
-    assert sorted(path.name for path in moved) == [
-        "best.pt.superseded",
-        "checkpoint_2.pt.superseded",
+    assert [path.name for path in moved] == [
         "checkpoint_3.pt.superseded+",
+        "checkpoint_2.pt.superseded",
+        "best.pt.superseded",
     ]
     assert (tmp_path / "checkpoint_3.pt.superseded").read_text() == "an earlier one"
     checkpoint.link_as("best.pt", tmp_path / "checkpoint_1.pt", tmp_path)
@@ -104,6 +104,16 @@ def test_later_checkpoints_are_set_aside(tmp_path):
     (tmp_path / "best.pt").unlink()
     (tmp_path / "best.pt").write_bytes(b"damaged")
     assert [p.name for p in checkpoint.set_aside_newer(tmp_path, 1)] == ["best.pt.superseded+"]
+
+
+def test_diverged_checkpoint_goes_unless_last_or_best(tmp_path):
+    one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
+    assert checkpoint.last_good(tmp_path, 1, -1) is None
+    assert names(tmp_path) == ["checkpoint_1.pt"]
+    two = checkpoint.write_checkpoint(tmp_path, state(2), keep=9)
+    assert checkpoint.last_good(tmp_path, 2, 2) == two
+    assert checkpoint.last_good(tmp_path, 2, -1) == one
+    assert names(tmp_path) == ["checkpoint_1.pt", "checkpoint_2.pt.superseded"]
 
 
 # ---------------------------------------------------------------------------- damage
@@ -166,6 +176,11 @@ def expanded(path) -> None:
     torch.save({"state_dict": {"w": torch.zeros(1).expand(10**6, 10**6)}}, path)
 
 
+def huge(path) -> None:
+    path.write_bytes(b"PK")
+    os.truncate(path, checkpoint.LARGEST_CHECKPOINT + 1)
+
+
 def test_checkpoint_that_would_run_code_is_refused(tmp_path):
     class Evil:
         def __reduce__(self):
@@ -184,6 +199,7 @@ def test_checkpoint_that_would_run_code_is_refused(tmp_path):
         (os.mkfifo, "a named pipe, expected a file"),
         (lambda path: torch.save([1, 2], path), "holds no state_dict"),
         (lambda path: path.write_text("no checkpoint at all"), "damaged, or no checkpoint"),
+        (huge, "damaged, or no checkpoint, by its first byte or its size"),
         (expanded, "state_dict: w: 1,000,000,000,000 values, more than the file holds"),
         (
             lambda path: zipfile.ZipFile(path, "w", 8).writestr("a", "b"),

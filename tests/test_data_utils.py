@@ -355,25 +355,6 @@ def test_file_that_changed_during_the_run_is_caught(corpus, cache):
         dataset[0]
 
 
-def test_cached_mels_need_no_audio_packages(cache):
-    """GPU machines often lack them. Numbers need inflect, other letters unidecode."""
-    filelist = write_list(cache, f"{cache}/x.npy|Mr. and Mrs. Co.")
-    script = f"""
-import sys
-for name in ("librosa", "soundfile", "unidecode", "inflect"):
-    sys.modules[name] = None  # as if it were not installed
-import synthesize, train
-from data_utils import TextMelDataset, collate, read_filelist
-from hparams import create_hparams
-hparams = create_hparams("load_mel_from_disk=True")
-dataset = TextMelDataset(read_filelist({str(filelist)!r}, hparams), hparams)
-print(list(collate([dataset[0]]).mel.shape))
-"""
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.stdout == "[1, 80, 40]\n", run.stderr
-
-
 def test_mel_is_independent_of_threads_and_workers(corpus):
     """A loader's worker has one thread, the training process several."""
     clips = read_filelist(write_list(corpus, *[f"{corpus}/{n}|A." for n in ("a.wav", "c.wav")]), H)

@@ -2,20 +2,18 @@
 
 import os
 import signal
-import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from helpers import metrics, run_program
+from helpers import call_alone, fork_server, metrics, run_program
 
 from analysis.transcription import Intelligibility, read_findings
 from errors import UserError
 from files import write_json
 from scripts import demo
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def epochs(*minutes: float, zpr: float, abl: float) -> list[dict]:
@@ -113,8 +111,8 @@ def test_a_newer_checkpoint_is_transcribed_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(demo, "run", listen)
     best.touch()
-    for time, expected in ((1000, 1), (1000, 1), (3000, 2)):
-        os.utime(best, (time, time))
+    for seconds, expected in ((1000, 1), (1000, 1), (3000, 2)):
+        os.utime(best, (seconds, seconds))
         assert demo.speak(tmp_path, best).word_error_rate == 0.25
         assert len(runs) == expected
 
@@ -131,18 +129,14 @@ def test_ctrl_c_lets_the_program_save(tmp_path):
         "    print('saved', flush=True)\n"
         "    sys.exit(130)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"from scripts import demo; demo.run({str(program)!r})"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert "$ python" in process.stdout.readline() + process.stdout.readline()
-    assert process.stdout.readline() == "training\n"
+    log = tmp_path / "log"
+    process = fork_server().Process(target=call_alone, args=(log, demo.run, program))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not log.exists() or "training\n" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-    output, errors = process.communicate(timeout=30)
-    assert (output, process.returncode) == ("saved\n", 1)
-    assert errors.splitlines()[-1].startswith(f"-c: stopped at {program}; run")
+    process.join(30)
+    assert process.exitcode == 1
+    assert f"UserError: stopped at {program}; run" in log.read_text().partition("\nsaved\n")[2]

@@ -18,7 +18,8 @@ from analysis.figures import (
     write_figure,
 )
 from analysis.survey import Surveyor
-from batching import REGISTRY, STRATEGIES, padding_stats, plan_epoch
+from batching import REGISTRY, STRATEGIES, plan_epoch
+from batching_costs import padding_stats
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 

@@ -19,6 +19,7 @@ from files import (
     map_in_threads,
     numbered_lines,
     open_file,
+    read_bytes,
     remove_leftovers,
     write_atomically,
     write_bytes,
@@ -55,7 +56,9 @@ def test_errors_of_writing_name_the_file(tmp_path, monkeypatch):
 
 
 def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
+    """And never in a file that a link in place of the temporary one leads to."""
     target, synced = tmp_path / "a.txt", []
+    (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")
 
     def sync(file):
         synced.append((os.fstat(file).st_ino, target.exists()))
@@ -63,6 +66,7 @@ def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", sync)
     write_atomically(target, lambda path: path.write_text("new"))
     assert synced == [(target.stat().st_ino, False)]
+    assert not (tmp_path / "b.txt").exists()
 
 
 def test_killed_writer_leaves_the_old_file(tmp_path):
@@ -136,6 +140,7 @@ def test_lines_are_numbered_and_stripped(tmp_path):
     path = tmp_path / "list"
     path.write_bytes("\ufeffa b \r\n\r\n c\u2028d\x0b".encode())
     assert numbered_lines(path, "") == [(1, "a b"), (3, "c\u2028d")]
+    assert read_bytes("/proc/self/stat") == b""  # no more than the size that was found
     with pytest.raises(UserError, match=r"none: make it first$"):
         numbered_lines(tmp_path / "none", "make it first")
     path.write_bytes(b"a\nb\n\xe2")

@@ -4,7 +4,9 @@ import json
 import re
 import textwrap
 from collections import Counter
-from itertools import combinations, pairwise
+from contextlib import nullcontext
+from importlib.util import find_spec
+from itertools import combinations, islice, pairwise
 
 import numpy as np
 import pytest
@@ -24,27 +26,111 @@ from test_batching import (
 from torch.utils.data import DataLoader
 
 import batching
-from batching import BatchingError, LengthBatchSampler, cut_evenly, plan_epoch
+from batching import STRATEGIES, BatchCosts, BatchingError, LengthBatchSampler, plan_epoch
+from batching_extra import ShortLastUpdateSampler, cut_evenly
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]
 
 
-def test_second_pass_without_set_epoch_is_refused():
+def loader_of(sampler, num_workers=0, **options):
+    return DataLoader(
+        range(20), batch_sampler=sampler, num_workers=num_workers, collate_fn=list, **options
+    )
+
+
+def epochs_of(count, **changed):
+    """The batches of the first epochs, each planned by itself."""
+    sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **(RECIPE | changed))
+    epochs = []
+    for epoch in range(count):
+        sampler.set_epoch(epoch)
+        epochs.append(list(sampler))
+    return epochs
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"persistent_workers": True}])
+def test_passes_move_on_or_repeat_what_broke_off(workers):
+    """Whatever the user forgets, and although workers draw to the end ahead of him."""
+    if "persistent_workers" in workers:
+        workers = workers | {"num_workers": 1}
+    first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    sampler.set_epoch(4)
-    first = list(sampler)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"same batches again"):
-            list(sampler)
-    sampler.set_epoch(4)
-    assert list(sampler) == first
-    sampler.set_epoch(5)
-    one, other = iter(sampler), iter(sampler)  # as a DataLoader with workers does
-    assert next(one) != first[0]
-    for draw in (lambda: next(other), lambda: next(iter(sampler))):
-        with pytest.raises(RuntimeError, match=r"set_epoch\(6\)"):
-            draw()
+    loader = loader_of(sampler, **workers)
+    for left_after in (1, len(first) - 1):
+        repeats = pytest.warns(UserWarning, match="epoch 0 was left")
+        with repeats if left_after > 1 else nullcontext():
+            drawn = [batch for _, batch in zip(range(left_after), loader, strict=False)]
+        assert drawn == first[:left_after]
+    with pytest.warns(UserWarning, match=rf"of {len(first)} batches and is repeated"):
+        assert list(loader) == first
+    iterator = iter(loader)
+    assert [next(iterator) for _ in range(len(loader))] == second  # and no StopIteration is seen
+    assert list(loader) == third
+    sampler.set_epoch(1)
+    sampler.set_epoch(1)
+    assert len(loader) == len(second)
+    assert list(loader) == second
+    sampler.set_epoch(1)
+    assert list(loader) == second
+    assert list(loader) == third
+    assert sampler.epoch == 2
+
+
+ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
+
+
+@pytest.mark.filterwarnings("ignore:LengthBatchSampler. epoch")
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12), st.booleans())
+def test_whatever_is_done_passes_give_whole_epochs(actions, torchdata):
+    """Beside a model: passes of `epoch` begin with batch `start`; `last` batches of it were drawn,
+    or None if no pass began."""
+    loader_type = DataLoader
+    if torchdata and find_spec("torchdata"):
+        from torchdata.stateful_dataloader import StatefulDataLoader as loader_type
+
+    def made():
+        sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
+        return sampler, loader_type(range(20), batch_sampler=sampler, collate_fn=list)
+
+    plans = epochs_of(20)
+    sampler, loader = made()
+    epoch, start, last = 0, 0, None
+    for action, number in actions:
+        if action == "set_epoch":
+            refused = last is None and number != epoch and 0 < start < len(plans[epoch])
+            with pytest.raises(BatchingError) if refused else nullcontext():
+                sampler.set_epoch(number)
+                if number != epoch or last is not None:
+                    epoch, start, last = number, 0, None
+            continue
+        if last == len(plans[epoch]):
+            epoch, start = epoch + 1, 0
+        left = plans[epoch][start:]
+        count = len(left) if action == "whole pass" else 1 + number
+        assert list(islice(loader, count or None)) == left[:count]
+        last = min(start + count, len(plans[epoch]))
+        if action == "resume" and loader_type is DataLoader:
+            state = sampler.state_dict(last)
+            sampler, loader = made()
+            sampler.load_state_dict(state)
+            start, last = last, None
+        elif action == "resume":
+            state = loader.state_dict()
+            sampler, loader = made()
+            loader.load_state_dict(state)
+            if count <= len(left):  # else the loader has seen the end, and begins the next epoch
+                assert list(loader) == left[count:]
+            start, last = start + min(count, len(left)), len(plans[epoch])
+
+
+def test_an_iterator_of_an_epoch_set_aside_is_refused():
+    sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
+    drawing = iter(loader_of(sampler, 1))  # draws ahead
+    sampler.set_epoch(3)
+    with pytest.raises(RuntimeError, match=r"epoch 3 was set after .* epoch 0"):
+        list(drawing)
     with pytest.raises(TypeError, match="epoch"):
         LengthBatchSampler(TWENTY, 3, "random", epoch=3)
     with pytest.raises(BatchingError, match="epoch=-1"):
@@ -90,35 +176,21 @@ def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
         if set_epoch_again:
             resumed.set_epoch(6)
         assert resumed.epoch == 6
-        assert len(resumed) == len(whole) - trained
+        assert len(resumed) == len(whole)
         assert list(resumed) == whole[trained:]
-        with pytest.raises(RuntimeError, match="set_epoch"):
-            list(resumed)
-        resumed.set_epoch(7)
-        assert len(resumed) == len(following)
         assert list(resumed) == following
+        assert len(resumed) == len(following)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_resume_counts_trained_not_fetched_batches(num_workers):
-    def loader_of(sampler):
-        return DataLoader(
-            range(20), batch_sampler=sampler, num_workers=num_workers, collate_fn=list
-        )
-
+def test_resume_counts_trained_not_fetched_batches():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     sampler.set_epoch(2)
     whole = list(sampler)
-    assert len(whole) > 4
-    for stop in range(len(whole) + 1) if num_workers == 0 else (0, 2, len(whole)):
+    for stop in (0, 2, len(whole)):
         sampler.set_epoch(2)
-        trained = []
-        for batch in loader_of(sampler):
-            if len(trained) == stop:
-                break
-            trained.append(batch)
-        loader = loader_of(fresh_from(sampler.state_dict(len(trained))))
-        assert len(loader) == len(whole) - stop
+        trained = [batch for _, batch in zip(range(stop), loader_of(sampler, 2), strict=False)]
+        loader = loader_of(fresh_from(sampler.state_dict(stop)), 2)
+        assert len(loader) == len(whole)
         assert trained + list(loader) == whole
 
 
@@ -157,11 +229,9 @@ def test_resume_refuses_one_order_cut_otherwise():
 
 
 def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **options):
-    options = {"batches_per_update": world_size} | options
+    options = {"batches_per_update": world_size, "world_size": world_size} | options
     samplers = [
-        LengthBatchSampler(
-            lengths, batch_size, strategy, rank=rank, world_size=world_size, **options
-        )
+        ShortLastUpdateSampler(lengths, batch_size, strategy, rank=rank, **options)
         for rank in range(world_size)
     ]
     for sampler in samplers:
@@ -229,68 +299,154 @@ def test_ranks_share_updates_of_every_clip_once(
     assert updates_of(alone) == updates_of(samplers[0])
 
 
-def test_leftover_batches_are_cut_evenly():
-    # 7 equal batches of 4 clips: of the second update 3 are left, 12 clips for 4 ranks.
-    updates = updates_of(samplers_of_ranks(4, [9] * 28, 4, "random")[0])
-    assert sorted(sorted(map(len, update)) for update in updates) == [[3] * 4, [4] * 4]
-    # Nothing gets smaller than the longest clip alone, so one of 3 ranks has no batch.
-    lengths = [8, 2, 2, 2, 2]
-    [update] = updates_of(samplers_of_ranks(3, lengths, 2, "sorted", dynamic_batch_size=True)[0])
-    assert sorted(map(sorted, update)) == [[0], [1, 2, 3, 4]]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_no_other_cut_of_leftovers_is_smaller(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
     cuts = [pieces for pieces in cuts if max(map(len, pieces)) <= 3]
-    cut = [lengths[batch] for batch in cut_evenly(plan, 4, lengths)]
+    cut = [lengths[batch] for batch in cut_evenly(plan, 4, BatchCosts(lengths, {}))]
     largest, *others = [max(len(x) * x.max() for x in pieces) for pieces in (cut, *cuts)]
     assert largest == min(others)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
-def test_resume_with_another_number_of_ranks(world_size):
-    options = {"strategy": "semi_sorted", "batches_per_update": 6} | RECIPE
-    saved = LengthBatchSampler(range(1, 41), 2, **options)
-    saved.set_epoch(1)
-    whole = updates_of(saved)
-    [trained, *_] = saved.update_starts[2:]
-    state = saved.state_dict(int(trained))
-    left = []
-    for rank in range(world_size):
-        resumed = LengthBatchSampler(range(1, 41), 2, rank=rank, world_size=world_size, **options)
-        resumed.load_state_dict(state)
-        resumed.set_epoch(1)
-        left += list(resumed)
-    assert sorted(left) == sorted(batch for update in whole[2:] for batch in update)
-
-
-@pytest.mark.parametrize("trained", [-1, 1.5, 4, 10_000])
-def test_positions_inside_an_update_are_refused(trained):
-    sampler = LengthBatchSampler(range(1, 41), 2, "sorted", batches_per_update=3)
-    for refuse in (sampler.state_dict, sampler.update_at):
-        with pytest.raises(BatchingError, match=f"batches_trained={trained}: no update"):
-            refuse(trained)
-
-
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("options", "said"),
     [
         ({"rank": 2, "world_size": 2, "batches_per_update": 2}, "rank=2: .* 0 to 1"),
         ({"world_size": 0}, "world_size=0: .* at least 1"),
         ({"batches_per_update": 0}, "batches_per_update=0: .* at least 1"),
         ({"random_epochs": -1}, "random_epochs=-1: .* at least 0"),
-        (
-            {"batches_per_update": 3, "world_size": 2},
-            "batches_per_update=3: .* 2 processes; expected a multiple of 2",
-        ),
+        ({"batches_per_update": 3, "rank": 0, "world_size": 2}, "update=3: .* a multiple of 2"),
+        ({"batches_per_epoch": 5}, "batches_per_epoch=5, .*: 20 clips are in 7 .* from 7 to 20"),
+        ({"batches_per_epoch": 21}, '_epoch=21, .* to 20, or "constant"'),
+        ({"batches_per_epoch": 9, "batches_per_update": 2}, "a multiple of 2 from 8 to 20"),
+        ({"batches_per_update": 21}, "update=21: .* expected fewer batches an update, or more"),
+        ({"rank": 1}, "world_size=None: expected"),
+        ({"world_size": 2}, "rank=None: expected a whole number, 0 to 1"),
     ],
 )
-def test_ranks_and_updates_out_of_range_are_refused(ranks, said):
+def test_ranks_and_numbers_of_batches_are_checked(options, said):
     with pytest.raises(BatchingError, match=said):
-        LengthBatchSampler(TWENTY, 3, "random", **ranks)
+        LengthBatchSampler(TWENTY, 3, "random", **options)
+    for trained in (-1, 1.5, 10_000):
+        with pytest.raises(BatchingError, match=f"batches_trained={trained}: expected"):
+            LengthBatchSampler(TWENTY, 3, "random").state_dict(trained)
+
+
+def parts_of_ranks(world_size, *args, **options):
+    """The batches of each rank in an epoch."""
+    samplers = [
+        LengthBatchSampler(*args, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+    return [list(sampler) for sampler in samplers]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    data=data,
+    strategy=st.sampled_from(STRATEGIES),
+    world_size=st.integers(1, 4),
+    batches_a_rank=st.integers(1, 2),
+    mode=st.sampled_from(MODES),
+    extra=st.sampled_from([None, "constant", 0, 3]),
+)
+def test_ranks_get_equally_many_batches(strategy, mode, data, world_size, batches_a_rank, extra):
+    """Of every clip once, none larger than the plan's, and as many in every epoch if so wanted."""
+    lengths, batch_size, options = draw_case(data, strategy, mode, True)
+    options.pop("epoch")
+    size = world_size * batches_a_rank
+    plans = [plan_epoch(lengths, batch_size, strategy, epoch=e, **options) for e in range(3)]
+    wanted = extra
+    if isinstance(extra, int):
+        wanted = -(-max(map(len, plans)) // size) * size + extra * size
+    possible = len(lengths) // size * size
+    options |= {"batches_per_update": size, "batches_per_epoch": wanted}
+    try:
+        ranks = parts_of_ranks(world_size, lengths, batch_size, strategy, **options)
+    except BatchingError:
+        assert possible < max(len(plans[0]), wanted if isinstance(wanted, int) else 0)
+        return
+    assert len({len(part) for part in ranks}) == 1
+    batches = [batch for part in ranks for batch in part]
+    assert sorted(clip for batch in batches for clip in batch) == list(range(len(lengths)))
+    assert len(batches) % size == 0
+    for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
+        limit = batch_size * max(lengths) if mode != "fixed" else np.inf
+        assert max(map(most, batches)) <= max(limit, *map(most, plans[0]))
+    if wanted is not None:
+        sampler = LengthBatchSampler(lengths, batch_size, strategy, world_size=1, **options)
+        counts = {len(list(sampler)) for _ in range(3)}
+        assert counts == {len(batches)} == ({wanted} if isinstance(wanted, int) else counts)
+
+
+def test_a_constant_number_of_batches_costs_little():
+    """At most 1.1 % more steps, within the capacity."""
+    lengths = np.random.default_rng(1).permutation(LJSPEECH)[:10_480]
+    more = {"dynamic_batch_size": True, "batch_randomization": True}
+    constant = LengthBatchSampler(lengths, 16, "semi_sorted", batches_per_epoch="constant", **more)
+    counts = set()
+    for epoch in range(8):
+        constant.set_epoch(epoch)
+        plan = plan_epoch(lengths, 16, "semi_sorted", epoch=epoch, **more)
+        assert constant.plan.longest(lengths).sum() < 1.011 * plan.longest(lengths).sum()
+        assert (constant.plan.sizes * constant.plan.longest(lengths)).max() <= 16 * lengths.max()
+        assert sorted(constant.plan.order) == list(range(len(lengths)))
+        counts.add(len(constant))
+    assert len(counts) == 1
+
+
+def test_ranks_are_found_when_an_epoch_begins(monkeypatch, capfd):
+    sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
+    alone, both = list(sampler), []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):  # each of which says it, for nobody else knows of the other
+        monkeypatch.setenv("RANK", str(rank))
+        sampler.set_epoch(0)
+        assert len(sampler) == -(-len(alone) // 2)
+        both += list(sampler)
+        said = f"as RANK={rank} and WORLD_SIZE=2 say, without a process group"
+        assert f"shared by 2 processes, {said}" in capfd.readouterr().err
+    assert sorted(laid_out(both)) == list(range(20))
+    for rank in ("2", "-1", "", "first"):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(BatchingError, match="expected 0 <= RANK < WORLD_SIZE"):
+            len(sampler)
+
+
+@pytest.mark.parametrize(("trained", "world_sizes"), [(6, (1, 2, 3)), (12, (1, 2, 3, 4))])
+def test_resume_with_another_number_of_ranks(trained, world_sizes):
+    """Inside an update, and where one begins."""
+    options = {"strategy": "semi_sorted", "batches_per_update": 12} | RECIPE
+    sampler = LengthBatchSampler(range(1, 81), 2, **options)
+    whole = list(sampler)
+    state = sampler.state_dict(trained)
+    for world_size in world_sizes:
+        ranks = []
+        for rank in range(world_size):
+            ranks.append(
+                LengthBatchSampler(range(1, 81), 2, **options, rank=rank, world_size=world_size)
+            )
+            ranks[-1].load_state_dict(state)
+            with pytest.raises(BatchingError, match=rf"batch {trained} of \d+ of epoch 0 was load"):
+                ranks[-1].set_epoch(1)
+            ranks[-1].set_epoch(0)
+        left = [batch for turn in zip(*map(list, ranks), strict=True) for batch in turn]
+        assert left == whole[trained:]
+    four = LengthBatchSampler(range(1, 81), 2, **options, rank=0, world_size=4)
+    four.load_state_dict(sampler.state_dict(6))
+    with pytest.raises(BatchingError, match=r"batches_trained=6: .* in each of 4 processes"):
+        list(four)
+
+
+def test_what_loaders_do_not_say_is_refused():
+    """How many batches were trained, or which."""
+    sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
+    with pytest.raises(BatchingError, match=r"expected state_dict\(batches_trained\)"):
+        sampler.state_dict()
+    with pytest.raises(BatchingError, match=r"in_order=False: .* expected True"):
+        list(loader_of(sampler, 2, in_order=False))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

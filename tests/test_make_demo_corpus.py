@@ -1,7 +1,8 @@
 """The demo corpus: speech in LJSpeech's layout, the same for the same seed, whole or absent."""
 
+import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import contents
-from helpers import ROOT
+from helpers import call_alone, fork_server
 
-from batching import padding_stats, plan_epoch
+from batching import plan_epoch
+from batching_costs import padding_stats
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import draw_numbers, in_words
 from corpus.synthesised import Voice, make_corpus
@@ -55,12 +57,24 @@ def test_random_batches_pad_as_ljspeechs():
     assert 0.25 < np.mean([padding_stats(clips, plan).zero_padding_rate for plan in plans]) < 0.35
 
 
+def as_program(options):
+    sys.argv[1:] = options
+    runpy.run_path(make_demo_corpus.__file__, run_name="__main__")
+
+
+def in_a_process(log, options):
+    process = fork_server().Process(target=call_alone, args=(log, as_program, options))
+    process.start()
+    return process
+
+
 def test_same_seed_gives_the_same_bytes(tmp_path):
     for name, seed in (("first", 5), ("second", 5), ("other", 6)):
-        make_corpus(tmp_path / name, clips=20, seed=seed)
-    command = [sys.executable, str(ROOT / "scripts" / "make_demo_corpus.py")]
-    command += [str(tmp_path / "fresh"), "--clips", "20", "--seed", "5"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+        make_corpus(tmp_path / name, clips=8, seed=seed)
+    options = [str(tmp_path / "fresh"), "--clips", "8", "--seed", "5"]
+    process = in_a_process(tmp_path / "log", options)
+    process.join(60)
+    assert process.exitcode == 0
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "fresh")
     assert read_lines(tmp_path / "first") != read_lines(tmp_path / "other")
@@ -86,20 +100,18 @@ def test_other_files_are_left_alone(tmp_path, precious):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_run_leaves_nothing(tmp_path, number):
-    command = [sys.executable, str(ROOT / "scripts" / "make_demo_corpus.py")]
-    command += [str(tmp_path / "corpus"), "--clips", "5000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        while not any(tmp_path.rglob("*.wav")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
-    finally:
-        process.kill()
-    assert process.returncode == 1
-    assert errors.strip() == "stopped; nothing was written"
-    assert list(tmp_path.iterdir()) == []
+    log, folder = tmp_path / "log", tmp_path / "folder"
+    folder.mkdir()
+    process = in_a_process(log, [str(folder / "corpus"), "--clips", "5000"])
+    deadline = time.monotonic() + 60
+    while not any(folder.rglob("*.wav")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    process.join(20)
+    process.kill()
+    assert process.exitcode == 1
+    assert log.read_text().splitlines()[-1] == "stopped; nothing was written"
+    assert list(folder.iterdir()) == []
 
 
 def test_skip_continues_the_shorter_corpus(corpus, tmp_path):

@@ -394,6 +394,7 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
+    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # put there by cp -p, say
     np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()

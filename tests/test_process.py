@@ -14,7 +14,7 @@ from printing import UnfailingFile
 from training.process import messages
 from training.trainer import Trainer
 
-STREAMS = {"stdout": (1,), "stderr": (2,), "both": (1, 2)}
+STREAMS = {"stdout": (1,), "stderr": (2,)}
 
 
 def print_to(file: int, descriptors: tuple[int, ...]) -> None:

@@ -31,9 +31,12 @@ GROUPS = (  # documents whose commands run one after another in one copy
     ("docs/paper.md", "docs/batching.md"),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )
-# Run by CI itself (make test), by test_demo.py (make demo), or before any test (pip, tensorboard);
-# and scripts, which test_table2.py and test_gpu_report.py run.
-RUN_ELSEWHERE = re.compile(r"make |pip install |tensorboard |(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)")
+# Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
+# (pip, tensorboard); and scripts, which test_table2.py and test_gpu_report.py run.
+RUN_ELSEWHERE = re.compile(
+    r"make |pip install |tensorboard |python benchmarks/samplers|"
+    r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
+)
 TINY = (
     "epochs=1,epochs_per_validation=1,batch_size=4,num_workers=0,symbols_embedding_dim=8,"
     "encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=8,"
@@ -48,7 +51,9 @@ SMALLER = {
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
         f"--hparams {TINY}"
     ),
-    "benchmarks/epoch.py": f"--batches 2 --clips 10 --hparams {TINY},hop_time=200,num_bins=5",
+    "benchmarks/epoch.py": (
+        f"--batches 2 --clips 10 --capacities= --hparams {TINY},hop_time=400,num_bins=5"
+    ),
     "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
 }
 
@@ -97,7 +102,8 @@ def prepare(clone: Path) -> None:
     settings = "training_files={0}/train.txt\nvalidation_files={0}/val.txt\n"
     (lists / "settings.txt").write_text(settings.format("filelists/ljspeech"), encoding="utf-8")
     frames = [f"T-{i},{1 + (8000 + 900 * i) // 276}\n" for i in range(10)]
-    (run / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
+    for folder in (run, clone):
+        (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")  # as NVIDIA's is
 
@@ -109,6 +115,8 @@ def smaller(command: str) -> list[str]:
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]
         arguments = [options.training_script, *given]
+    elif arguments[0] == "-m":
+        return [f"{arguments[1]}.py", *arguments[2:]]
     added = shlex.split(SMALLER.get(arguments[0], ""))
     if "--resume" in arguments:  # which takes the settings of the run
         return arguments
@@ -119,14 +127,20 @@ def smaller(command: str) -> list[str]:
     return [*arguments, *added]
 
 
+def commands_of(documents: tuple[str, ...]) -> dict[str, None]:
+    return dict.fromkeys(command for name in documents for command in commands(DOCUMENTS[name]))
+
+
 @pytest.mark.parametrize("documents", GROUPS, ids=" and ".join)
 def test_every_command_runs_in_the_order_given(documents, clone):
     if "README.md" not in documents:
         prepare(clone)
     if "docs/paper.md" in documents:
         shutil.rmtree(clone / "runs" / "paper")
-    found = [command for name in documents for command in commands(DOCUMENTS[name])]
-    for command in dict.fromkeys(found):
+    first = {command: names for names in GROUPS[::-1] for command in commands_of(names)}
+    for command in commands_of(documents):
+        if first[command] != documents and "compare_batching" in command:
+            continue  # it leaves nothing behind, and ran before
         if elsewhere := RUN_ELSEWHERE.match(command):
             assert not elsewhere[3] or os.access(clone / elsewhere[3], os.X_OK), command
             continue
@@ -141,12 +155,29 @@ def test_the_commands_of_every_document_are_run():
     assert sorted(itertools.chain(*GROUPS)) == sorted(DOCUMENTS)
 
 
-def test_the_batching_program_runs_with_batching_py_alone(tmp_path):
-    (program,) = fenced("".join(DOCUMENTS.values()), "python")
+def test_the_batching_programs_run_with_batching_py_alone(tmp_path):
+    three_lines, program, with_extra = fenced(DOCUMENTS["docs/batching.md"], "python")
+    program += (
+        "lengths, dataset, DataLoader = [*map(len, clips)], clips, torch.utils.data.DataLoader\n"
+    )
+    program += f"{three_lines}print(sum(batch.shape[1] for batch in loader))\n"
     shutil.copy(ROOT / "batching.py", tmp_path)
+    extra = str(ROOT / "batching_extra.py")
+    program += f"import shutil\nshutil.copy({extra!r}, '.')\n{with_extra}"
     run = [sys.executable, "-c", program]
     printed = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert [line.split()[0] for line in printed.splitlines()] == ["0", "1", "2"]
+    lines = printed.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["0", "1", "2", "1000"]
+    assert "1000 clips, 1500 segments: (0, 0, 500) (0, 400, 773)" in lines[4:]
+
+
+def test_excerpts_are_lines_of_the_programs_they_name():
+    """test_frameworks.py runs these programs, with the packages that they need."""
+    for excerpt in fenced(DOCUMENTS["docs/batching.md"], "py"):
+        first, *lines = excerpt.splitlines()
+        program = (ROOT / first.removeprefix("# ")).read_text(encoding="utf-8")
+        for line in lines:  # where lines break does not matter
+            assert "".join(line.split()) in "".join(program.split()), first
 
 
 def headings(document: str) -> set[str]:

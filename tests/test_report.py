@@ -1,6 +1,7 @@
 """The report: synthetic runs whose numbers are worked out by hand, and a real study."""
 
 import base64
+import gc
 import io
 import json
 import math
@@ -28,6 +29,12 @@ from scripts import report
 STUDY = DATA / "study"
 RATES = {"RAND": 0.10, "SSB-DBS-BR": 0.20, "SSB-DBS": 0.30, "SB-BR": 0.40}
 JITTER = (0.0, 0.01, 0.025)  # of a seed
+
+
+@pytest.fixture(autouse=True)
+def no_collection(monkeypatch):
+    """statsmodels looks for garbage at each correction: among all tests' objects, a second."""
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def write_rate(run, rate):

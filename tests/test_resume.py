@@ -138,6 +138,20 @@ def test_linked_checkpoint_keeps_its_logs(copied, tmp_path, monkeypatch):
     assert load(copied / "best.pt")
 
 
+def test_lost_best_checkpoint_is_no_measure_any_more(copied):
+    """And one that was not marked, in a run that was killed, is marked."""
+    state = load(newest(copied))
+    state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
+    (copied / "best.pt").unlink()
+    torch.save(state, newest(copied))
+    train.main(flags(copied, "epochs=5,epochs_per_validation=1", "--resume"))
+    best = metrics(copied, "validation")[-1]["iteration"]
+    assert load(copied / "best.pt")["iteration"] == best
+    (copied / "best.pt").unlink()
+    train.main(flags(copied, "epochs=6,epochs_per_validation=9", "--resume"))
+    assert load(copied / "best.pt")["iteration"] == best
+
+
 def test_folder_that_holds_a_run_is_refused(copied, corpus, capsys):
     before = snapshot(copied)
     arguments = flags(copied, corpus.hparams())
@@ -175,7 +189,7 @@ def kill_going_back(step: str) -> None:
 
 
 def test_going_back_survives_kills(corpus, tmp_path):
-    """To a checkpoint of another name; the same command again ends in the same state."""
+    """To a checkpoint of another name; the same command again, or --resume in the end, go on."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
@@ -188,7 +202,7 @@ def test_going_back_survives_kills(corpus, tmp_path):
     ):
         assert Child(back, hook, step).end().code == -signal.SIGKILL
     assert (out / "checkpoint_6.pt").samefile(out / "mine.pt")
-    ended = Child(back).end()
+    ended = Child(flags(out, "", "--resume")).end()
     assert ended.code == 0, ended.output
     assert_same_run(out, whole)
 

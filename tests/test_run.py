@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import os
 import resource
 import shlex
 import shutil
@@ -20,7 +21,7 @@ import train
 from analysis.same_run import compare_runs
 from data_utils import TextMelDataset
 from hparams import create_hparams, hparams_from_dict
-from training import checkpoint
+from training import checkpoint, setup
 from training.distributed import ALONE
 from training.epoch import Run
 from training.logging import OutputFolder, RunLogger
@@ -108,8 +109,12 @@ def test_full_disk_at_a_checkpoint_loses_nothing(corpus, tmp_path):
 
 
 def kill_a_worker() -> None:
+    vars(setup)["WORKERS_PER_CPU"] = 2
+    vars(os)["sched_getaffinity"] = lambda _: {0}
+
     def kill() -> None:
-        multiprocessing.active_children()[0].kill()
+        worker, _ = multiprocessing.active_children()  # of the three that were asked for
+        worker.kill()
         time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
 
     act_at(Trainer, "step", kill, 6)
@@ -127,9 +132,17 @@ def test_full_disk_under_the_logs_loses_no_training(corpus, whole, tmp_path, mon
     assert compare_runs(out, whole) == []
 
 
+def test_moved_output_folder_ends_the_run(corpus, tmp_path, monkeypatch, capsys):
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    act_at_patched(monkeypatch, Trainer, "step", lambda: out.rename(moved), 5)
+    message = refused(flags(out, corpus.hparams(**LONG)), capsys)
+    assert f"{out}: moved or replaced while the run trained" in message
+    assert (newest(moved).name, out.exists()) == ("checkpoint_3.pt", False)
+
+
 def test_failure_of_the_machine_loses_nothing(corpus, whole, tmp_path):
     out = tmp_path / "out"
-    stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=2)), kill_a_worker).end()
+    stopped = Child(flags(out, corpus.hparams(**LONG, num_workers=3)), kill_a_worker).end()
     assert stopped.code == 1, stopped.output
     assert "a data loader process died" in stopped.output
     assert "--resume" in stopped.output

@@ -28,21 +28,8 @@ def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeyp
         sounds.append((tmp_path / "0001.wav").read_bytes())
         assert " s  Four thousand seventy two.\n" in capsys.readouterr().out
     assert sounds[0] == sounds[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "this model speaks only numbers"),
-        ("hello", "it does not know hello"),
-        ("0", "expected a number from 1 to 999,999"),
-    ],
-)
-def test_what_is_no_number_is_refused(text, message, checkpoint_path, tmp_path):
-    arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "out"), "--numbers"]
-    with pytest.raises(UserError, match=message):
-        synthesize.main([*arguments, "--text", text])
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="this model speaks only numbers"):
+        synthesize.main(["--text", "", *arguments])
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -154,6 +154,24 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
     assert len(training) == (1 if changed == "train.txt" else 2)
 
 
+@pytest.mark.parametrize("clips", ["", "ab"])
+def test_list_changed_under_a_look_at_clips_is_refused(lists, tmp_path, monkeypatch, clips):
+    """Whether or not clips changed too."""
+    read_clips(lists, new_run=True)
+    for clip in clips:
+        write_sound(tmp_path / f"train-{clip}.wav", length=6000)
+    filelist, look = tmp_path / "train.txt", data_utils.changed_clips
+
+    def look_and_change(table):
+        found = look(table)
+        filelist.write_text(filelist.read_text().splitlines()[0])
+        return found
+
+    monkeypatch.setattr(data_utils, "changed_clips", look_and_change)
+    with pytest.raises(UserError, match=r"train.txt: changed while it was checked; start"):
+        read_clips(lists, new_run=True)
+
+
 # ---------------------------------------------------------------------------- several processes
 
 

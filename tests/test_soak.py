@@ -1,33 +1,20 @@
 """scripts/soak.py sees what was lost; the soak itself takes too long for the suite."""
 
 import json
-import shutil
 import signal
 
 import pytest
 import torch
-from helpers import Child, make_corpus, metrics, newest
+from helpers import metrics, newest
 
 from analysis.same_run import compare_runs
 from scripts import soak
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A finished run, and the same with another number of workers."""
-    folder = tmp_path_factory.mktemp("soak")
-    corpus = make_corpus(folder)
-    for name, workers in (("a", 0), ("b", 1)):
-        settings = corpus.hparams(epochs=1, epochs_per_validation=1, num_workers=workers)
-        assert Child(["-o", folder / name, "--hparams", settings]).end().code == 0
-    return folder / "a", folder / "b"
-
-
-def test_every_difference_between_runs_is_seen(trained, tmp_path):
+def test_every_difference_between_runs_is_seen(whole, copied):
     """A changed bit, a lost line and a lost file."""
-    first, other = trained
-    assert compare_runs(first, other) == []
-    copy = shutil.copytree(other, tmp_path / "copy")
+    first, copy = whole, copied
+    assert compare_runs(first, copy) == []
     checkpoint = newest(copy)
     saved = torch.load(checkpoint, weights_only=True)
     name, weights = next(iter(saved["state_dict"].items()))

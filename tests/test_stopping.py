@@ -40,6 +40,8 @@ def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
+    if moment == "in validation":  # before which all is saved
+        assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
     assert_same_run(out, whole)
@@ -106,9 +108,14 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
     act_at(*PLACES[place], send, call)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("place", "call"), [("a step", 7), ("a validation", 1), ("an epoch's end", 3)]
+    ("number", "place", "call"),
+    [
+        (signal.SIGINT, "a step", 7),
+        (signal.SIGTERM, "a step", 7),
+        (signal.SIGINT, "a validation", 1),
+        (signal.SIGTERM, "an epoch's end", 3),
+    ],
 )
 def test_signal_saves_and_says_how_to_resume(number, place, call, corpus, whole, tmp_path):
     out = tmp_path / "out"

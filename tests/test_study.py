@@ -34,7 +34,8 @@ def experiments(surveyor):
         return study.experiments(surveyor, create_hparams("batch_size=16,n_frames_per_step=4"))
 
 
-def test_the_ten_rows_pad_in_the_papers_order(surveyor):
+def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
+    monkeypatch.setattr(study, "PLANNED", 8)
     matched = study.matched_overrides(surveyor, 16)
     hparams, rates = create_hparams(matched), []
     for strategy in ("semi_sorted", "bucket", "alternated_sort"):
@@ -43,6 +44,8 @@ def test_the_ten_rows_pad_in_the_papers_order(surveyor):
         rates.append(found.zero_padding_rate)
     assert rates == sorted(rates, reverse=True)
     assert rates[0] - rates[-1] < 0.02
+    with pytest.raises(study.UserError, match="3 training clips: too few for"):
+        study.matched_overrides(Surveyor([30, 60, 90]), 2)
 
 
 def test_experiments_are_ten_noises_and_follow_ups(surveyor, experiments):

@@ -1,5 +1,6 @@
 """synthesize.py: what it writes, what it warns of, and that texts do not disturb each other."""
 
+import contextlib
 import resource
 
 import numpy as np
@@ -82,12 +83,16 @@ def test_arguments_out_of_range_are_refused(arguments, message, capsys):
     assert message in "".join(capsys.readouterr())
 
 
-@pytest.fixture
-def limit_file_size():
-    """Files may not grow beyond so many bytes, which stands for a full disk."""
+@contextlib.contextmanager
+def file_size_limited(size):
+    """Files may not grow beyond so many bytes, which stands for a full disk; nor may pytest's own
+    output, so that a fixture would end too late."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +100,11 @@ def limit_file_size():
     [(20, []), (3000, []), (6300, ["0001.wav"])],
     ids=["a wav's header", "a wav", "a picture"],
 )
-def test_full_disk_leaves_complete_files_alone(
-    size, written, checkpoint_path, tmp_path, limit_file_size, capsys
-):
+def test_full_disk_leaves_complete_files_alone(size, written, checkpoint_path, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["--checkpoint", str(checkpoint_path), "--text", "a", "-o", str(out), "--save-mel"]
     arguments += ["--hparams", "gate_threshold=2"]
-    limit_file_size(size)
-    with pytest.raises(UserError) as stop:
+    with file_size_limited(size), pytest.raises(UserError) as stop:
         synthesize.main(arguments)
     assert str(stop.value).startswith(f"the files {out / '0001'}.* could not be")
     assert "make room" in str(stop.value)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import pytest
 from corpora import make_corpus
 from helpers import TINY, metrics
 
+import train
 from analysis.published import SETTINGS, TABLE_2
 from hparams import HParams, create_hparams
-from scripts import quick_mode, report
+from scripts import prepare_ljspeech, quick_mode, report
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE2 = ROOT / "scripts" / "table2"
@@ -248,7 +250,7 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     assert trained(run) == []
 
 
-@pytest.mark.parametrize("minutes", [5, 60])
+@pytest.mark.parametrize("minutes", [5, 25])
 def test_quick_gpu_uses_the_minutes_in_equal_rounds(run, minutes):
     status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))
     assert status == 0, output
@@ -318,25 +320,24 @@ def test_part_of_a_corpus_links_its_clips(tmp_path):
 # --- with the real programs
 
 
-def test_real_programs_prepare_train_and_report(tmp_path, monkeypatch):
-    make_corpus(tmp_path / "a corpus", 12, text="A text.")
+@pytest.mark.usefixtures("clean_process")
+def test_real_programs_take_what_the_scripts_give(run, monkeypatch):
+    """The commands that a script gave to the stand-in prepare, train and report."""
+    make_corpus(run.here / "a corpus", 12, text="A text.")
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]
-    env = {
-        "PYTHON": sys.executable,
-        "CORPUS": "a corpus",
-        "OUT": "out",
-        "EPOCHS": "1",
-        "EXTRA": ",".join(f"{name}={value}" for name, value in tiny.items()),
-        "OMP_NUM_THREADS": "1",
-    }
-    script = str(TABLE2 / "ssb_dbs_br.sh")
-    subprocess.run(["bash", script], cwd=tmp_path, env=os.environ | env, check=True)
-    run = tmp_path / "out" / "ssb_dbs_br" / "seed_0"
-    assert [record["kind"] for record in metrics(run)] == ["run", "epoch"]
+    extra = ",".join(f"{name}={value}" for name, value in tiny.items())
+    status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
+    assert status == 0, output
+    shutil.rmtree(run.here / "out")  # what the stand-in left
+    [prepared], [trained] = (calls(run, x) for x in ("scripts/prepare_ljspeech.py", "train.py"))
+    prepare_ljspeech.main(prepared[1:])
+    train.main(trained[1:])
+    folder = run.here / "out" / "ssb_dbs_br" / "seed_0"
+    assert [record["kind"] for record in metrics(folder)] == ["run", "epoch"]
 
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(run.here)
     report.main(["out", "-o", "report"])
-    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    text = (run.here / "report" / "report.md").read_text(encoding="utf-8")
     assert "SSB-DBS-BR" in text
     assert "not a reproduction" in text

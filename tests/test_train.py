@@ -32,6 +32,7 @@ from data_utils import TextMelDataset
 from hparams import create_hparams
 from model import Tacotron2Loss
 from training import epoch
+from training.checkpoint import LoopState
 from training.trainer import StepLosses, Trainer, learning_rate_at
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -406,6 +407,11 @@ def test_diverged_run_resumes_at_a_lower_rate(more, corpus, tmp_path, capsys):
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]
     train.main(flags(out, "learning_rate=1e-3", "--resume"))
     assert load(newest(out))["loop"]["epoch"] == 3
+
+
+def test_losses_below_one_are_no_divergence():
+    state = LoopState(lowest_loss=1e-3)
+    assert [state.diverges(loss) for loss in (0.9, 1.1, math.nan)] == [False, True, True]
 
 
 def state_of(trainer) -> dict:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler, padding_stats
+from batching import LengthBatchSampler
+from batching_costs import padding_stats
 from clip_table import ClipTable
 from data_utils import Batch
 from errors import UserError
@@ -134,7 +135,9 @@ def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int
     """The update that begins with this batch of the plan; None at its end."""
     if position >= len(sampler.plan):
         return None
-    numbers, end = sampler.update_at(position)
+    starts = sampler.update_starts
+    end = int(np.append(starts, len(sampler.plan))[np.searchsorted(starts, position) + 1])
+    numbers = list(range(position, end))
     batches = [sampler.plan[number] for number in numbers]
     lengths = [sampler.lengths[batch] for batch in batches]
     steps = [np.ceil(x / frames_per_step) for x in lengths]

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
+from batching import BatchingError, LengthBatchSampler, plan_epoch
+from batching_costs import padding_stats
+from batching_extra import ShortLastUpdateSampler
 from clip_table import ClipTable, clip_id
 from data_utils import (
     HOW_TO_CHANGE_CLIPS,
@@ -302,7 +304,7 @@ def make_sampler(
     """The sampler of this process's training batches; UserError for options that this corpus, or
     this number of processes, does not allow."""
     try:
-        return LengthBatchSampler(
+        return ShortLastUpdateSampler(
             clips.num_frames,
             random_epochs=hparams.random_epochs,
             batches_per_update=hparams.batches_per_update,

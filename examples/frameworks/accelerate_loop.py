@@ -1,0 +1,41 @@
+"""accelerate: `accelerate launch accelerate_loop.py`, or in two processes with
+`--num-processes 2`. `--stop 7`, then `--resume`."""
+
+import torch
+from accelerate import Accelerator
+from task import BATCHING, Clips, Model, arguments, pad
+from torch.utils.data import DataLoader
+
+from batching import LengthBatchSampler
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = arguments(argv)
+    accelerator = Accelerator(cpu=True)
+    clips = Clips()
+    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
+    loader = DataLoader(clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers)
+    model = Model(args.folder / "steps")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    step = 0
+    if args.resume:
+        accelerator.load_state(str(args.folder / "accelerate"))
+        step = int((args.folder / "accelerate" / "step").read_text())
+    first, skipped = divmod(step, len(loader))
+    for epoch in range(first, args.epochs):
+        loader.set_epoch(epoch)  # before skip_first_batches, which hides the sampler
+        skip = skipped if epoch == first else 0
+        for batch in accelerator.skip_first_batches(loader, skip) if skip else loader:
+            optimizer.zero_grad()
+            accelerator.backward(model(**batch)["loss"])
+            optimizer.step()
+            step += 1
+            if step == args.stop:
+                accelerator.save_state(str(args.folder / "accelerate"))
+                (args.folder / "accelerate" / "step").write_text(str(step))
+                return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Lightning: `python lightning_trainer.py`, or in two processes
+`torchrun --nproc-per-node 2 lightning_trainer.py`. `--stop 7`, then `--resume`."""
+
+import os
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from task import BATCHING, Clips, Model, arguments, pad
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from batching import LengthBatchSampler
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, model: Model):
+        super().__init__()
+        self.model = model
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = arguments(argv)
+    clips = Clips()
+    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
+    # torch's DataLoader cannot be resumed inside an epoch by Lightning, this one can.
+    loader = StatefulDataLoader(
+        clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers
+    )
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=processes,
+        strategy="ddp" if processes > 1 else "auto",
+        use_distributed_sampler=False,  # this sampler is distributed
+        max_epochs=args.epochs,
+        max_steps=args.stop or -1,
+        callbacks=[
+            ModelCheckpoint(args.folder / "lightning", save_last=True, every_n_train_steps=1)
+        ],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    checkpoint = args.folder / "lightning" / "last.ckpt"
+    trainer.fit(
+        Module(Model(args.folder / "steps")), loader, ckpt_path=checkpoint if args.resume else None
+    )
+
+
+if __name__ == "__main__":
+    main()

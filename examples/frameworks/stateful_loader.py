@@ -1,0 +1,46 @@
+"""torchdata's StatefulDataLoader, which saves the position itself: `python stateful_loader.py`, or
+`torchrun --nproc-per-node 2 stateful_loader.py`. `--stop 7`, then `--resume`."""
+
+import os
+
+import torch
+from task import BATCHING, Clips, Model, arguments, pad, save
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from batching import LengthBatchSampler
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = arguments(argv)
+    if "RANK" in os.environ and not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    clips = Clips()
+    sampler = LengthBatchSampler(clips.lengths, **BATCHING, batches_per_epoch="constant")
+    loader = StatefulDataLoader(
+        clips, batch_sampler=sampler, collate_fn=pad, num_workers=args.workers
+    )
+    model = Model(args.folder / "steps")
+    parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoint, epoch, step = args.folder / "stateful.pt", 0, 0
+    if args.resume:
+        state = torch.load(checkpoint, weights_only=False)
+        loader.load_state_dict(state["loader"])
+        model.load_state_dict(state["model"])
+        epoch, step = state["epoch"], state["step"]
+    for current in range(epoch, args.epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            parallel(**batch)["loss"].backward()
+            optimizer.step()
+            step += 1
+            if step == args.stop:
+                state = {"model": model.state_dict(), "epoch": current, "step": step}
+                save(checkpoint, state | {"loader": loader.state_dict()})
+                return
+
+
+if __name__ == "__main__":
+    main()

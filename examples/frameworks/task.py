@@ -1,0 +1,76 @@
+"""What the programs in this folder share: clips of different lengths, a small model, arguments."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.utils.data import Dataset
+
+BATCHING: Any = {
+    "batch_size": 8,
+    "strategy": "semi_sorted",
+    "dynamic_batch_size": True,
+    "batch_randomization": True,
+}
+
+
+class Clips(Dataset[Tensor]):
+    """Clips of lognormal lengths. The first frame of each is its number."""
+
+    def __init__(self, count: int = 300):
+        generator = torch.Generator().manual_seed(0)
+        lengths = torch.empty(count).log_normal_(3, 0.5, generator=generator)
+        self.lengths = (lengths.int() + 2).tolist()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> Tensor:
+        return torch.cat(
+            [torch.tensor([number]), torch.sin(torch.arange(self.lengths[number] - 1))]
+        )
+
+
+def pad(clips: list[Tensor]) -> dict[str, Tensor]:
+    padded = nn.utils.rnn.pad_sequence(clips, batch_first=True)
+    return {"numbers": padded[:, 0].long(), "frames": padded[:, 1:]}
+
+
+class Model(nn.Module):
+    """Predicts each frame from the one before. Appends each step's clips and loss to a file."""
+
+    def __init__(self, record: Path):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(1, 1)
+        self.record = record.with_suffix(f".{os.environ.get('RANK', 0)}")
+
+    def forward(self, numbers: Tensor, frames: Tensor) -> dict[str, Tensor]:
+        predicted = self.layer(frames[:, :-1, None])[..., 0]
+        loss = (predicted - frames[:, 1:]).square().mean()
+        with self.record.open("a") as file:
+            file.write(json.dumps({"clips": numbers.tolist(), "loss": loss.item()}) + "\n")
+        return {"loss": loss}
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--stop", type=int, help="save after so many steps and end")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path("run"))
+    args = parser.parse_args(argv)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    if int(os.environ.get("RANK", 0)) == 0:
+        torch.save(state, path)
+    if distributed.is_initialized():
+        distributed.barrier()

@@ -1,0 +1,238 @@
+"""A paper's table made again: a run for every row and seed, each kept as soon as it is finished,
+and a report beside the published numbers.
+
+    OUT/runs/*.json    a finished run each; a table that was stopped resumes with the others
+    OUT/report.md      the table, more that was measured, and which of the paper's findings hold
+    OUT/figure.svg     one column against another, here and in the paper
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from analysis.arguments import make_parser
+from errors import UserError
+from files import lock, read_json, refuse_no_folder, write_atomically, write_bytes, write_json
+from machine import machine, peak_memory, reset_peak_memory
+from progress import duration
+from tables import markdown_table
+
+Run = Mapping[str, float]  # what was measured, by the columns' keys
+Runs = Mapping[str, Sequence[Run]]  # of every row, by seed
+CONFIDENCE = 0.95
+FAR = 6  # times the median: points higher up would flatten the others
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str
+    title: str
+    published_title: str = ""  # empty: the paper has no such column
+    digits: int = 1
+    may_be_zero: bool = False  # so rows differ by so much, not by so many per cent
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    options: Mapping[str, Any]
+    published: Sequence[float] = ()  # of the table's first columns
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper found: a row has more of a column than another, or as much within a margin."""
+
+    key: str
+    more: str
+    less: str
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """What is to be measured and shown. `experiment(settings)` gives the function that measures a
+    row with a seed; it is called only if a run is left to make."""
+
+    description: str  # the program's docstring
+    introduction: str  # the report's first lines; {seeds} stands for their number
+    settings: Any  # a dataclass, with `seeds`
+    quick: Any
+    experiment: Callable[[Any], Callable[[Row, int], Run]]
+    rows: Sequence[Row]
+    columns: Sequence[Column]  # beside the paper's
+    more_columns: Sequence[Column]
+    figure: Sequence[tuple[str, str]]  # columns' keys, across and up
+    claims: Sequence[Claim]
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """The program: make the runs that are left, and write the report.
+
+        UserError if OUT holds runs with other settings or of another machine."""
+        parser = make_parser(self.description)
+        parser.add_argument("out", metavar="OUT", type=Path, help="folder of the runs and report")
+        parser.add_argument("--quick", action="store_true", help="two minutes: little data, 1 seed")
+        args = parser.parse_args(arguments)
+        torch.set_num_threads(1)  # small layers only wait for each other on several
+        runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
+        self.draw(args.out / "figure.svg", runs)
+        report = self.report(runs)
+        write_bytes(args.out / "report.md", report.encode())
+        print(report, end="")
+
+    def make_runs(self, out: Path, settings: Any) -> Runs:
+        """Every row's runs, those of earlier calls from `out`."""
+        refuse_no_folder(out, "folder")
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+        made_with = {"settings": asdict(settings), "machine": machine(CPU)}
+        cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
+        runs: dict[str, list[Run]] = {row.name: [] for row in self.rows}
+        measure, made, start = cache(self.experiment), 0, time.perf_counter()
+        with lock(out):
+            for number, (row, seed) in enumerate(cells, 1):
+                path = out / "runs" / f"{row.name}, {seed}.json"
+                is_new = not path.exists()
+                if is_new:
+                    results = measure(settings)(row, seed)
+                    write_json(path, {"made_with": made_with, "results": results})
+                    made += 1
+                found = read_json(path)
+                if not isinstance(found, dict) or found.get("made_with") != made_with:
+                    problem = "made with other settings or on another machine"
+                    raise UserError(f"{path}: {problem}; delete it, or name another folder")
+                run = found["results"]
+                runs[row.name].append(run)
+                words = [f"{run[c.key]:.{c.digits}f} {c.title}" for c in self.columns]
+                if is_new:
+                    seconds = (time.perf_counter() - start) / made * (len(cells) - number)
+                    words.append(f"{duration(seconds)} left at most")
+                print(f"{number} of {len(cells)}, {row.name}: {', '.join(words)}", flush=True)
+        return runs
+
+    def report(self, runs: Runs) -> str:
+        parts = [
+            self.introduction.format(seeds=len(runs[self.rows[0].name])),
+            f"Measured on: {machine(CPU)}. Means, and standard errors over seeds.",
+            self.results(self.columns, runs),
+            "![here and in the paper](figure.svg)",
+            self.results(self.more_columns, runs),
+            "What the paper found, by how much one row has more than another. It is confirmed or "
+            f"contradicted where the {CONFIDENCE:.0%} interval of our difference is wholly on one "
+            "side of 0, or of the margin named.",
+            markdown_table(
+                ["the paper's finding", "there", "here", "verdict"],
+                [self.verdict(claim, runs) for claim in self.claims],
+            ),
+        ]
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+    @property
+    def by_key(self) -> dict[str, Column]:
+        return {column.key: column for column in (*self.columns, *self.more_columns)}
+
+    def published(self, key: str) -> dict[str, float]:
+        """The paper's figures of a column, by row."""
+        place = [*self.by_key].index(key)
+        return {row.name: row.published[place] for row in self.rows if row.published[place:]}
+
+    def results(self, columns: Sequence[Column], runs: Runs) -> str:
+        """Every row's means, each beside what the paper has."""
+        titles, lines = ["batches"], [[row.name] for row in self.rows]
+        for column in columns:
+            published = self.published(column.key)
+            titles += [column.title] + [column.published_title] * bool(column.published_title)
+            for line in lines:
+                found = mean_and_error([run[column.key] for run in runs[line[0]]])
+                there = [str(published.get(line[0], "–"))] * bool(column.published_title)
+                line += [with_error(*found, style=f",.{column.digits}f"), *there]
+        return markdown_table(titles, lines)
+
+    def verdict(self, claim: Claim, runs: Runs) -> list[str]:
+        """A claim with the paper's difference and ours, seed by seed, and what follows from it."""
+        column, published = self.by_key[claim.key], self.published(claim.key)
+        unit, digits = ("", column.digits) if column.may_be_zero else (" %", 1)
+
+        def differences(more: np.ndarray, less: np.ndarray) -> np.ndarray:
+            return more - less if column.may_be_zero else 100 * (more / less - 1)
+
+        names, there = (claim.more, claim.less), "–"
+        if published.keys() >= set(names):
+            found = differences(*(np.array(published[name]) for name in names))
+            there = f"{found:+.{digits}f}{unit}"
+        ours = differences(*(np.array([run[claim.key] for run in runs[name]]) for name in names))
+        mean, error = mean_and_error(ours)
+        reach = error * student.ppf((1 + CONFIDENCE) / 2, max(1, len(ours) - 1))
+        low, high = (-claim.margin, claim.margin) if claim.margin else (0, np.inf)
+        result = "undecided"  # also where the error is not known
+        if low < mean - reach and mean + reach < high:
+            result = "confirmed"
+        elif mean + reach < low or mean - reach > high:
+            result = "contradicted"
+        sign = f"= {claim.less} ± {claim.margin:g}{unit}" if claim.margin else f"> {claim.less}"
+        here = with_error(mean, error, f"+.{digits}f") + unit
+        return [f"{column.title}: {claim.more} {sign}", there, here, result]
+
+    def draw(self, path: Path, runs: Runs) -> None:
+        """The figure, as an SVG with standard errors: ours, and the paper's where it has any."""
+        panels = [(keys, "here") for keys in self.figure]
+        panels += [(keys, "in the paper") for keys in self.figure if self.published(keys[1])]
+        size = (2 + 5 * len(panels), max(5, 0.25 * len(self.rows)))  # as high as the legend
+        picture = Figure(figsize=size, layout="constrained")
+        all_axes = picture.subplots(1, len(panels))
+        for axes, (keys, where) in zip(all_axes, panels, strict=True):
+            columns = [self.by_key[key] for key in keys]
+            labels, heights = [column.title for column in columns], list[float]()
+            if where == "in the paper":
+                labels = [f"{column.title} ({column.published_title})" for column in columns]
+            for i, row in enumerate(self.rows):
+                points = [mean_and_error([run[key] for run in runs[row.name]]) for key in keys]
+                if where == "in the paper":
+                    points = [(self.published(key).get(row.name, np.nan), np.nan) for key in keys]
+                (x, x_error), (y, y_error) = points
+                heights.append(y)
+                kind = row.name.partition(",")[0]  # a colour each
+                seen = [other.name.partition(",")[0] for other in self.rows[:i]]
+                color = [*dict.fromkeys([*seen, kind])].index(kind)
+                look: dict[str, Any] = {
+                    "fmt": "osD^vP*X"[seen.count(kind) % 8],
+                    "color": f"C{color}",
+                }
+                axes.errorbar(x, y, y_error, x_error, label=row.name, **look)
+            if far := [y for y in heights if y > FAR * np.nanmedian(heights) > 0]:
+                near = [y for y in heights if y < min(far)]
+                axes.set_ylim(0.9 * min(near), 1.1 * max(near))
+                labels[1] += f" (above the picture: {', '.join(f'{y:.4g}' for y in far)})"
+            axes.set(xlabel=labels[0], ylabel=labels[1], title=where)
+            axes.grid(alpha=0.3)
+        picture.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper")
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper table"}):
+            options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
+            write_atomically(path, lambda file: picture.savefig(file, **options))
+
+
+def memory_of(step: Callable[[], object]) -> float:
+    """What a step adds to this process at most, in MB."""
+    reset_peak_memory(CPU)
+    before = peak_memory(CPU)
+    step()
+    return (peak_memory(CPU) - before) / 1e6
+
+
+def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """The mean and its standard error, which is nan for a single value."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
+
+
+def with_error(mean: float, error: float, style: str) -> str:
+    return f"{mean:{style}}" + ("" if np.isnan(error) else f" ± {error:{style.lstrip('+')}}")

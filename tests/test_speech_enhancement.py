@@ -1,0 +1,102 @@
+"""examples/speech_enhancement.py and the rooms that it shares, in miniature."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batching_extra import SegmentDataset, segments_of
+from examples.numbers_in_noise import SAMPLE_RATE, make_room
+from examples.speech_enhancement import QUICK, ROWS, ConvTasNet, Experiment, pad, snr
+
+CLOSE = {"atol": 2e-5, "rtol": 0}  # sums of another order; 1.4e-6 seen
+
+
+@pytest.fixture
+def model(one_thread):
+    torch.manual_seed(0)
+    model = ConvTasNet(window=16, channels=4, hidden=6, dilations=3)
+    for parameter in model.parameters():  # away from where it begins
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def test_the_future_does_not_change_the_past(model):
+    noisy = torch.randn(1, 300)
+    changed = noisy.clone()
+    changed[:, 200:] = 5.0
+    before, after = model(noisy), model(changed)
+    torch.testing.assert_close(after[:, : 200 - 16], before[:, : 200 - 16], **CLOSE)
+    assert not torch.allclose(after[:, 200:], before[:, 200:])
+
+
+def test_padding_does_not_change_an_enhanced_clip(model):
+    clips = [torch.randn(length, 2) for length in (103, 300)]
+    padded, lengths = pad(clips)
+    together, alone = model(padded[..., 0]), model(clips[0][None, :, 0])
+    torch.testing.assert_close(together[:1, :103], alone, **CLOSE)
+    padded[0, 103:] = 9.0  # what is in the padding has no influence on the loss
+    ratios = snr(together, padded[..., 1], lengths)
+    torch.testing.assert_close(ratios[:1], snr(alone, clips[0][None, :, 1], lengths[:1]), **CLOSE)
+
+
+def test_filters_begin_as_transform_and_inverse(one_thread):
+    model, noisy = ConvTasNet(), torch.randn(1, 1000)
+    for parameter in model.mask[-1].parameters():
+        parameter.data.zero_()
+    expected = torch.sigmoid(torch.tensor(2.0)) * noisy
+    torch.testing.assert_close(model(noisy), expected, **CLOSE)
+
+
+def test_snr_is_the_ratio_in_decibels():
+    rng = np.random.default_rng(0)
+    clean, estimated = rng.normal(size=(2, 3, 50))
+    powers = np.mean(clean**2, axis=1), np.mean((clean - estimated) ** 2, axis=1)
+    found = snr(torch.tensor(estimated), torch.tensor(clean), torch.tensor([50, 50, 50]))
+    np.testing.assert_allclose(found, 20 * np.log10(np.sqrt(powers[0] / powers[1])), rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=20), st.integers(1, 100))
+def test_segments_hold_every_sample_once(lengths, longest):
+    clips = list(torch.arange(sum(lengths)).split(lengths))
+    parts = SegmentDataset(clips, segments_of(lengths, longest))
+    assert max(map(len, parts)) <= longest
+    assert torch.cat([parts[i] for i in range(len(parts))]).tolist() == list(range(sum(lengths)))
+
+
+@settings(max_examples=20)
+@given(st.floats(0.2, 0.8), st.integers(0, 10), st.integers(0, 100))
+def test_rooms_reverberate_as_long_as_asked(seconds, direct, seed):
+    """By Schroeder's integral: its fall from -5 to -25 dB, three times as far."""
+    room = make_room(np.random.default_rng(seed), seconds, direct)
+    np.testing.assert_allclose(10 * np.log10(np.sum(room[1:] ** 2)), -direct, atol=1e-6)
+    left = 10 * np.log10(np.cumsum(room[:0:-1] ** 2)[::-1])
+    times = [np.argmax(left < left[0] - fall) / SAMPLE_RATE for fall in (5, 25)]
+    assert 3 * (times[1] - times[0]) == pytest.approx(seconds, rel=0.15)  # 0.044 seen
+
+
+def test_a_model_learns_in_every_kind_of_batch(one_thread):
+    for package in ("lightning", "pesq", "pystoi"):
+        pytest.importorskip(package)
+    experiment = Experiment(replace(QUICK, utterances=6, test_utterances=2, epochs=1))
+    for row in (ROWS[0], ROWS[-2], ROWS[-1]):
+        assert all(map(math.isfinite, experiment.run(row, seed=0).values()))
+
+
+def test_the_quick_table_is_whole(tmp_path):
+    """Two minutes: for CI's environment of frameworks only."""
+    for package in ("lightning", "pesq"):
+        pytest.importorskip(package)
+    program = [sys.executable, "examples/speech_enhancement.py", str(tmp_path), "--quick"]
+    run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    for row in ROWS:
+        assert f"\n| {row.name} " in run.stdout
+    assert len([*tmp_path.glob("runs/*.json")]) == len(ROWS)

@@ -1,0 +1,98 @@
+"""examples/speech_recognition.py and the files that it shares with others, in miniature."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batching_extra import segments_of
+from errors import UserError
+from examples.paper_table import Claim, Column, PaperTable, Row
+from examples.speech_recognition import QUICK, ROWS, AcousticModel, Experiment, WordSearch
+
+LEXICON = {"six": (1, 2, 3), "seven": (3, 4), "sixty": (1, 2, 3, 5), "no": (4, 4)}
+
+
+@given(st.lists(st.sampled_from(sorted(LEXICON)), max_size=5), st.randoms())
+def test_the_search_finds_the_spoken_words(spoken, random):
+    labels = [0]
+    for phone in (phone for word in spoken for phone in LEXICON[word]):
+        labels += [0] * (phone == labels[-1] or random.random() < 0.3) + [phone]
+    held = [label for label in labels for _ in range(random.randint(1, 3))]
+    log_probs = np.where(np.eye(6)[held] > 0, 0, -20).astype(np.float32)
+    assert WordSearch({*LEXICON.items()}).words(log_probs) == spoken
+
+
+def test_padding_does_not_change_a_clip(one_thread):
+    model, clip = AcousticModel(cells=4, labels=6), torch.randn(9, 40)
+    alone, _ = model(clip[None], torch.tensor([9]))
+    padded = torch.stack([torch.cat([clip, torch.ones(8, 40)]), torch.randn(17, 40)])
+    together, steps = model(padded, torch.tensor([9, 17]))
+    assert steps.tolist() == [3, 6]
+    torch.testing.assert_close(together[0, :3], alone[0])
+
+
+def test_a_recogniser_learns_from_utterances_and_chunks(one_thread):
+    settings = replace(QUICK, utterances=8, test_utterances=4, epochs=1, cells=4)
+    experiment = Experiment(settings)
+    for clip in experiment.train:
+        assert clip.middles[0] > 0
+        assert (clip.middles.diff() > 0).all()
+        spans = segments_of([len(clip.frames)], 50)
+        parts = [clip.cut(start, stop).phones for _, start, stop in spans]
+        assert torch.cat(parts).tolist() == clip.phones.tolist()
+    pytest.importorskip("accelerate")
+    for row in (ROWS[3], ROWS[-1]):
+        assert all(map(math.isfinite, experiment.run(row, seed=0).values()))
+
+
+def table(measure, settings=QUICK) -> PaperTable:
+    rows = [Row("fast", {}, (500.0,)), Row("slow", {}, (5.0,)), Row("new", {})]
+    rows.append(Row("odd", {}, (1000.0,)))
+    speed = Column("speed", "clips/s", "there")
+    claims = [Claim("speed", "fast", "slow"), Claim("speed", "odd", "fast")]
+    claims += [Claim("speed", "odd", "new", margin=margin) for margin in (5, 20)]
+    both, run = [("speed", "speed")], lambda _: measure
+    return PaperTable("", "# A table", settings, settings, run, rows, [speed], [], both, claims)
+
+
+def test_a_stopped_table_resumes_and_reports(tmp_path):
+    made, settings, arguments = [], replace(QUICK, seeds=3), [str(tmp_path)]
+
+    def measure(row, seed):
+        made.append((row.name, seed))
+        if len(made) == 5:
+            raise MemoryError
+        speeds = {"fast": 300.0, "slow": 3.0, "new": 7.0, "odd": 6.0}
+        return {"speed": speeds[row.name] * (1 + 0.001 * seed)}
+
+    with pytest.raises(MemoryError):
+        table(measure, settings).main(arguments)
+    table(measure, settings).main(arguments)
+    assert made[4] == made[5]
+    assert len(set(made)) == len(made) - 1 == 12
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    for expected in ("300.3 ± 0.2", "500.0", "+9900.0 %", "+9900.0 ± 0.0 %"):
+        assert expected in report
+    ends = [line.split()[-2] for line in report.splitlines() if line.startswith("| clips/s: ")]
+    assert ends == ["confirmed", "contradicted", "contradicted", "confirmed"]
+    with pytest.raises(UserError, match=r"fast, 0\.json: made with other settings"):
+        table(measure).main(arguments)
+
+
+def test_the_quick_table_is_whole(tmp_path):
+    """Two minutes: for CI's environment of frameworks only."""
+    pytest.importorskip("accelerate")
+    program = [sys.executable, "examples/speech_recognition.py", str(tmp_path), "--quick"]
+    run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    for row in ROWS:
+        assert f"\n| {row.name} " in run.stdout
+    assert len([*tmp_path.glob("runs/*.json")]) == len(ROWS)

@@ -1,0 +1,140 @@
+"""The wheel length-batching: what it holds, planning without torch, `python -m batching`, and the
+comparison with other packages' samplers."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from helpers import ROOT
+
+import batching_costs
+from batching import STRATEGIES, plan_epoch
+from batching_costs import padding_stats
+from benchmarks import samplers
+
+LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import batching
+print(len(batching.plan_epoch([3, 1, 2], 2, "sorted")))
+print(list(batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
+"""
+
+
+def build(kind: str, folder, out) -> str:
+    """The name of the wheel or sdist that the project in `folder` makes."""
+    program = f"from hatchling import build; print(build.build_{kind}({str(out)!r}))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()[-1]
+
+
+def test_the_wheel_is_batching_alone_and_typed(tmp_path):
+    """Made of what an sdist holds, as `python -m build` does; and used where nothing else is."""
+    pytest.importorskip("hatchling", reason="pip install -r requirements-dev.txt")
+    with tarfile.open(tmp_path / build("sdist", ROOT, tmp_path)) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (project,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    site = tmp_path / "site"
+    with zipfile.ZipFile(tmp_path / build("wheel", project, tmp_path)) as wheel:
+        wheel.extractall(site)
+    modules = {path.relative_to(site).as_posix() for path in site.glob("batching*/*")}
+    packages = "batching", "batching_costs", "batching_extra"
+    typed = {f"{name}/{file}" for name in packages for file in ("__init__.py", "py.typed")}
+    assert modules == typed | {"batching/__main__.py"}
+    (metadata,) = site.glob("*.dist-info/METADATA")
+    assert re.findall(r"^Requires-Dist: (\w+)[^;]*$", metadata.read_text("utf-8"), re.M) == [
+        "numpy"
+    ]
+    np.savetxt(tmp_path / "lengths.csv", LENGTHS)
+    command = [sys.executable, "-m", "batching", "lengths.csv"]
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.stdout.startswith("320 lengths"), run.stderr
+
+
+def test_plans_and_the_sampler_need_no_torch():
+    program = [sys.executable, "-c", WITHOUT_TORCH]
+    run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout == "2\n[[1, 2], [0]]\n", run.stderr
+
+
+def test_the_command_prints_what_each_strategy_costs(tmp_path, capsys):
+    rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
+    (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
+    options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
+    batching_costs.main([str(tmp_path / "lengths.csv"), *options])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {tuple(line[:2]): line[2:5] for line in lines if line and line[0] in STRATEGIES}
+    assert found.keys() == {(name, sizes) for name in STRATEGIES for sizes in ("fixed", "dynamic")}
+    plan = plan_epoch(LENGTHS, 8, "bucket", bucket_size=40, dynamic_batch_size=True, epoch=1)
+    stats = padding_stats(LENGTHS, plan)
+    cells = f"{100 * stats.padded_fraction:.2f}", len(plan), f"{stats.decoder_steps:,.0f}"
+    assert found["bucket", "dynamic"] == list(map(str, cells))
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("3\nfour\n", [], ":2: 'four': expected a length, a number above 0"),
+        ("id,frames\na,3\nb,nan\n", [], ":3: 'b,nan': expected a length"),
+        ("5x\n3\n", [], ":1: '5x': expected a length"),
+        ("3\n-1\n", [], ":2: '-1': expected a length"),
+        ("a,3\nb\n", [], ":2: 'b': expected a length"),
+        ("id,frames\na,3\n", ["--column", "seconds"], "no column 'seconds'"),
+        ("id,frames\n", [], "no lengths; expected one on each line"),
+        ("\xff\n", [], "expected lines of text in UTF-8"),
+        ("3\n4\n", ["bucket=3"], "expected name=value, a name of batch_size, "),
+        ("3\n4\n", ["max_clips=x"], "max_clips=x: expected a number"),
+        ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected 4, so that the longest"),
+    ],
+)
+def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, capsys):
+    (tmp_path / "lengths").write_text(text, encoding="latin-1")
+    with pytest.raises(SystemExit) as stop:
+        batching_costs.main([str(tmp_path / "lengths"), *arguments])
+    assert message in str(stop.value)
+    assert "\n" not in str(stop.value) + capsys.readouterr().out
+
+
+def samplers_table(monkeypatch, capsys, *options) -> tuple[dict[str, dict[str, str]], str]:
+    """Rows of benchmarks/samplers.py by their names, and the last line."""
+    arguments = ["samplers.py", *options, "--epochs", "2", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(samplers, "read_corpus", lambda: (LENGTHS, 1 + LENGTHS[::-1]))
+    samplers.main()
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}, lines[-1]
+
+
+def test_samplers_compares_guarantees_by_trying(monkeypatch, capsys):
+    """Torch's sampler replays an epoch; the rule of NeMo Automodel loses clips on four ranks."""
+    monkeypatch.setattr(samplers, "OTHERS", "torch random,NeMo Automodel's rule,lhotse 10 buckets")
+    monkeypatch.setitem(sys.modules, "lhotse", None)
+    found, last = samplers_table(monkeypatch, capsys)
+    right = {"lost": "0", "repeated": "0", "resumed": "state", "4 to 2": "yes"}
+    assert found["semi_sorted"].items() >= right.items()
+    assert found["semi_sorted_exponential"].items() >= right.items()
+    replays = right | {"resumed": "replay", "4 to 2": "no"}
+    assert found["torch random"].items() >= replays.items()
+    assert int(found["NeMo Automodel's rule"]["lost"]) > 0
+    assert "Missing: lhotse 10 buckets" in last
+
+
+def test_every_option_keeps_the_guarantees(monkeypatch, capsys):
+    """Those that draw anew lose and repeat clips, as asked."""
+    found, _ = samplers_table(monkeypatch, capsys, "--options")
+    assert len(found) == 13
+    for name, row in found.items():
+        assert (row["resumed"], row["4 to 2"]) == ("state", "yes"), name
+        assert (row["lost"], row["repeated"]) == ("0", "0") or name.startswith("`draw"), name
+        assert (float(row["largest / capacity"]) <= 1) == (name != "none, but counted (1, 5)")
