@@ -3,6 +3,7 @@ JOB a program of examples/frameworks with its arguments, or a function below wit
 what each returned, batches of clips by epochs, or how it ended."""
 
 import ast
+import faulthandler
 import importlib
 import json
 import os
@@ -188,6 +189,7 @@ def run(job):
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(100, exit=True)  # where it waits for another process
     torch.set_num_threads(1)
     os.chdir(sys.argv[1])
     results = []
