@@ -189,7 +189,7 @@ def run(job):
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(100, exit=True)  # where it waits for another process
+    faulthandler.dump_traceback_later(120, exit=True)  # prints where it waits
     torch.set_num_threads(1)
     os.chdir(sys.argv[1])
     results = []

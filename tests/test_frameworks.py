@@ -4,8 +4,10 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from functools import cache
 from importlib.util import find_spec
@@ -29,18 +31,20 @@ each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 def run(folder: Path, processes: int, *jobs: str) -> list[list]:
     """What each process returned for each job of framework_runs.py, or how it ended."""
-    folder.mkdir()
     command = [sys.executable, "-W", "ignore", "-W", "default::UserWarning:batching"]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(ROOT / "tests" / "framework_runs.py"), str(folder), *jobs],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command += [str(ROOT / "tests" / "framework_runs.py"), str(folder), *jobs]
+    for _ in range(2):
+        folder.mkdir()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        if "Timeout (" not in done.stderr:
+            break
+        # Two processes of Lightning waited for each other for ever once in some hundred runs. A
+        # sampler that makes them wait does so again.
+        warnings.warn(f"waited for ever, started again: {jobs}: {done.stderr}", stacklevel=2)
+        shutil.move(folder, folder.with_name("waited"))
     assert done.returncode == 0, done.stdout + done.stderr
     texts = [(folder / f"result.{rank}").read_text() for rank in range(processes)]
     results = [list(ranks) for ranks in zip(*map(json.loads, texts), strict=True)]
