@@ -204,7 +204,7 @@ class PaperTable:
                 seen = [other.name.partition(",")[0] for other in self.rows[:i]]
                 color = [*dict.fromkeys([*seen, kind])].index(kind)
                 look: dict[str, Any] = {
-                    "fmt": "osD^vP*X"[seen.count(kind) % 8],
+                    "fmt": "osD^vP*X<>"[seen.count(kind) % 10],
                     "color": f"C{color}",
                 }
                 axes.errorbar(x, y, y_error, x_error, label=row.name, **look)
