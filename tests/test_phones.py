@@ -16,7 +16,7 @@ from text.phones import check_language, espeak_version, to_phones
         ("en-us", "Hello  [world]", "həlˈoʊ [wˈɜːld]"),
         ("de", "„Guten Tag“ – Welt!", "„ɡˈuːtən tˈɑːk“ – vˈɛlt!"),
         ("ru", "сорок два", "sʌrˈok dvˈɑ"),
-        ("cmn", "四十，二。", "sˈi̪5 s.ˈi.ɜ，ˈər5。"),  # noqa: RUF001
+        ("cmn", "四十，二。", "sˈi̪5 s.ˈi.ɜ，ˈər5。"),
         ("hi", "बयालीस।", "bˌəjaːlˈiːs।"),
     ],
 )

@@ -87,7 +87,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     if not marks:
         return [_speak(backend, text) for text in texts]
     in_number = r"(?<=\d)[.,:'’]\d"
-    in_word = rf"(?<=[^\s{marks}])['’‐-][^\s{marks}]"  # noqa: RUF001
+    in_word = rf"(?<=[^\s{marks}])['’‐-][^\s{marks}]"
     mark = re.compile(rf"((?!{in_number}|{in_word})[{marks}])")
     pieces = [mark.split(text) for text in texts]  # words, mark, words, mark, …, words
     return ["".join(x if i % 2 else _speak(backend, x) for i, x in enumerate(p)) for p in pieces]
