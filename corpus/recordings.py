@@ -57,7 +57,7 @@ def check_recordings(
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
-        symbols, silent = b"", ""
+        symbols, silent = (), ""
         try:
             symbols = symbols_of(clip.text, hparams)
         except UserError as error:
