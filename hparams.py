@@ -324,8 +324,8 @@ def _parse(override: str) -> tuple[str, Any]:
         raise ValueError(f"{name[:60]!r}: expected name=value, such as batch_size=32")
     if name in NVIDIA_ONLY:
         raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
-    if name in ("symbol_table", "espeak_version"):
-        raise ValueError(f"{name}: leave it out; it is found by symbols=, and kept with a run")
+    if name in ("symbol_table", "espeak_version") and text.strip("[]"):
+        raise ValueError(f"{name}: leave it out; a run finds it, for its symbols= and language=")
     if name not in TYPES:
         near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"

@@ -234,7 +234,7 @@ def test_changed_clips_are_checked_again(corpus):
 
 
 def test_lengths_are_written_one_per_line(tmp_path):
-    clips = [Clip("x/a.wav", "", b"a", 7, ""), Clip('b, "c".d.npy', "", b"a", 8, "")]
+    clips = [Clip("x/a.wav", "", (1,), 7, ""), Clip('b, "c".d.npy', "", (1,), 8, "")]
     write_lengths(tmp_path / "lengths.csv", ClipTable.of("list.txt", enumerate(clips)))
     with open(tmp_path / "lengths.csv", newline="") as file:
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
