@@ -230,7 +230,7 @@ def describe(hparams: HParams) -> str:
     for name, value in asdict(hparams).items():
         star = " " if value == getattr(HParams, name) else "*"  # the class holds the defaults
         if name == "symbol_table" and value:
-            value = f"{len(value)} symbols: {''.join(value)}"
+            value = f"{len(value)} symbols: {''.join(value):.200}"
         lines.append(f"{star} {name} = {list(value) if isinstance(value, tuple) else value}")
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from errors import UserError
 
 PADDING = "_"  # id 0, which fills up a batch
-MOST_SYMBOLS = 1000
+MOST_SYMBOLS = 10_000  # Chinese written as it is has some thousands
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -80,7 +80,7 @@ def _problem_of(found: object) -> str:
         where = f"number {i + 1}, {str(symbol)[:20]!r}"
         if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
             return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
-        if unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp"):
+        if not can_be_symbol(symbol):
             return f"{where}: a control or no character; remove it"
         if (composed := unicodedata.normalize("NFC", symbol)) != symbol:
             return f"{where}: not in Unicode's form NFC; write {composed!r}"
@@ -88,6 +88,11 @@ def _problem_of(found: object) -> str:
             return f"{where}: expected every symbol once, and the padding '_' first"
         seen.add(symbol)
     return ""
+
+
+def can_be_symbol(symbol: str) -> bool:
+    """Whether it is none of the controls, line breaks, and places where Unicode has nothing."""
+    return unicodedata.category(symbol[0]) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
 
 
 ENGLISH = SymbolTable(tuple(symbols))
