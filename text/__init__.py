@@ -78,12 +78,9 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     or case, or what unidecode writes; empty where there is nothing such."""
     plain = _plain(symbol)
     known = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
-    if known:  # of its own case, and with the fewest accents
-        own_case = symbol.lower() == symbol
-        return min(
-            known,
-            key=lambda x: ((x.lower() == x) != own_case, len(unicodedata.normalize("NFD", x))),
-        )
+    if known:  # the same but for its case, then the one with the fewest accents
+        folded, marks = symbol.casefold(), lambda x: len(unicodedata.normalize("NFD", x))
+        return min(known, key=lambda x: (x.casefold() != folded, marks(x)))
     ascii_form = to_ascii(symbol).strip()
     for written in (ascii_form, ascii_form.lower()):
         if written and all(x in table.ids for x in written):
