@@ -20,7 +20,7 @@ from alignment import FORMED
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
-from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict
+from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
 from pictures import draw_alignment
 from progress import progress_bar
@@ -68,8 +68,12 @@ def load_speaker(
     `decoder=reference` takes its steps one by one on a GPU too."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = load_checkpoint(path)
-    hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
-    hparams = check_text_settings(hparams)
+    kept = hparams_from_dict(saved.get("hparams", {}))
+    hparams = check_text_settings(create_hparams(overrides, kept))
+    if not kept.symbol_table:
+        hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
+    elif hparams.symbols != kept.symbols:
+        raise UserError(f"symbols={hparams.symbols}: leave it out; {path} holds its own")
     decoder = captured_steps.free_running if hparams.decoder == "fast" else free_running
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
@@ -89,7 +93,7 @@ def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False
     if unknown and not (table.is_english or drop_unknown):
         raise UserError(
             f"{shown!r}: the voice does not know {in_words(unknown, table)}; write what it knows, "
-            "or leave them out with --drop-unknown"
+            "or leave them out (synthesize.py --drop-unknown)"
         )
     sequence = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
     if not can_be_spoken(sequence, table):

@@ -184,7 +184,13 @@ def test_kept_table_belongs_to_its_list_and_settings(corpus, monkeypatch):
     found = kept_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
-    for change in ("hop_length=200", "text_cleaners=[basic_cleaners]", "load_mel_from_disk=True"):
+    for change in (
+        "hop_length=200",
+        "text_cleaners=[basic_cleaners]",
+        "load_mel_from_disk=True",
+        "language=tr",
+        "drop_unknown=True",
+    ):
         assert kept_table(filelist, create_hparams(change)) is None
     assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
     with monkeypatch.context() as patch:

@@ -1,12 +1,12 @@
 """Symbols of any language: tables, texts, phones, splitting, and a run from corpus to speech."""
 
-import functools
 import json
-import operator
 import shutil
 import sys
 import types
 import unicodedata
+from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -27,10 +27,22 @@ from speaking import load_speaker, sequence_to_speak
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
 from text.symbols import MOST_SYMBOLS, SymbolTable, table_of
-from training.checkpoint import load_checkpoint
+from training.checkpoint import Checkpoint, load_checkpoint
 from training.setup import map_embedding
 
 BASIC = ["basic_cleaners"]
+PHONES = "text_cleaners=[phones],symbols=corpus"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Drawing takes longer than all the rest."""
+    draw_nothing(monkeypatch)
+
+
+def draw_nothing(patch):
+    for name in ("draw_lengths", "draw_faults"):
+        patch.setattr(preparation, name, lambda *_: b"a picture")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +101,7 @@ def test_turkish_i_has_its_own_lower_case():
 def test_table_of_texts_knows_all_of_them(texts):
     cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
     if any(cleaned):
-        table = table_of(functools.reduce(operator.iadd, cleaned, []))
+        table = table_of(chain(*cleaned))
         for found in cleaned:
             assert unknown_symbols(found, table) == []
             again = text_to_sequence("".join(found), [], table)
@@ -177,6 +189,17 @@ def test_phones_need_a_language_and_symbols(espeak):
     assert "language=de" in message
 
 
+def test_prepare_makes_phones_once(espeak, tmp_path, quick):
+    corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
+    prepare(corpus, tmp_path / "lists", f"{PHONES},language=x2")
+    assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
+    hparams = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
+    hparams = read_symbols(check_text_settings(hparams))
+    assert hparams.symbol_table == ("_", *sorted({*espeak.to_phones(["Clip"], "")[0], *" .01234"}))
+    assert kept_table(hparams.training_files, hparams)
+    assert not kept_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
+
+
 # ---------------------------------------------------------------------------- a run
 
 
@@ -190,8 +213,7 @@ def lists(tmp_path_factory):
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("draw_lengths", "draw_faults"):
-            patch.setattr(preparation, name, lambda *_: b"a picture")
+        draw_nothing(patch)
         with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
             file.write("odd|x|Gęś, 3\n")
         prepare(corpus, folder / "lists", OWN)
@@ -230,9 +252,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, capsys, monkeypatch):
-    for name in ("draw_lengths", "draw_faults"):
-        monkeypatch.setattr(preparation, name, lambda *_: b"a picture")
+def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, quick):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(corpus, tmp_path / "lists", OWN, skip_bad=True)
@@ -274,7 +294,7 @@ def test_warm_start_keeps_rows_of_shared_symbols(lists, english, trained, capsys
 def test_new_rows_have_mean_and_spread_of_old():
     old = torch.randn(148, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 50.0, -3.0])
     table = table_of(map(chr, range(0x4E00, 0x4E00 + 5000)))
-    saved = {"state_dict": {"embedding.weight": old}}
+    saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
     mapped, new = map_embedding(saved, table, seed=1)
     rows = mapped["state_dict"]["embedding.weight"]
     assert len(new) == 5000
@@ -282,7 +302,9 @@ def test_new_rows_have_mean_and_spread_of_old():
     assert torch.allclose(rows[1:].mean(0), old.mean(0), atol=0.3)
     assert torch.allclose(rows[1:].std(0) / old.std(0), torch.ones(3), atol=0.05)
     assert torch.equal(map_embedding(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
-    assert map_embedding(saved, ENGLISH, seed=1) == (saved, [])
+    assert map_embedding(saved, ENGLISH, seed=1) == (saved.state, [])
+    saved.state["state_dict"]["embedding.weight"] = old[:50]
+    assert "50 rows, and no table" in refusal(map_embedding, saved, table, 1)
 
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
@@ -333,7 +355,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
 
 
 def test_another_espeak_warns(espeak, capsys):
-    phones = create_hparams("text_cleaners=[phones],language=de,symbols=corpus")
+    phones = create_hparams(f"{PHONES},language=de")
     made = check_text_settings(phones)
     assert (made.espeak_version, capsys.readouterr().out) == ("1.52", "")
     espeak.version = "1.49"

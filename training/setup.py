@@ -377,34 +377,39 @@ def start_from(run: Run, start: Start) -> None:
             print(f"new clips: {in_words(change)}; epoch {state.epoch} is replanned")
     if start.weights is not None:
         path, saved = start.weights
-        table = run.hparams.table
-        saved, new = map_embedding(saved, table, run.hparams.seed)
-        checkpoint.load_weights(run.trainer.model, saved, path, run.hparams.ignore_layers)
-        kept = ", ".join(run.hparams.ignore_layers) or "none"
-        print(f"weights from {path}; ignore_layers keep theirs: {kept}")
-        if "embedding.weight" not in run.hparams.ignore_layers:
-            drawn = (
-                f", drawn from the mean and spread of the others: {' '.join(new)}" if new else ""
-            )
+        ignored, table = run.hparams.ignore_layers, run.hparams.table
+        if "embedding.weight" not in ignored:
+            saved, new = map_embedding(start.weights, table, run.hparams.seed)
+            drawn = f", drawn from the mean and spread of the old: {' '.join(new):.200}"
             print(
                 f"of {len(table)} symbols {len(table) - len(new)} keep their rows of the "
-                f"embedding; {len(new)} are new{drawn}"
+                f"embedding, {len(new)} are new{drawn if new else ''}"
             )
+        checkpoint.load_weights(run.trainer.model, saved, path, ignored)
+        print(f"weights from {path}; ignore_layers keep theirs: {', '.join(ignored) or 'none'}")
 
 
 def map_embedding(
-    saved: dict[str, Any], table: SymbolTable, seed: int
+    found: Checkpoint, table: SymbolTable, seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """A checkpoint whose embedding has the rows of `table`: a symbol that it knows keeps its row, a
-    new one is drawn from the normal distribution of all its rows, column by column, with `seed`.
-    Returns the new symbols too. A checkpoint of the same symbols comes back as it is."""
-    theirs = hparams_from_dict(saved.get("hparams", {})).table
+    """A checkpoint's state with the rows of `table` for its embedding: a symbol that it knows keeps
+    its row, a new one is drawn from the normal distribution of all its rows, column by column, with
+    `seed`. Returns the new symbols too. One of the same symbols comes back as it is.
+
+    Raises:
+        UserError: if nothing says which symbols its rows are of.
+    """
+    saved, theirs = found.state, hparams_from_dict(found.state.get("hparams", {}))
     old = checkpoint.embedding_of(saved["state_dict"])
-    if theirs.symbols == table.symbols or old is None or len(old) < len(theirs):
+    if theirs.table.symbols == table.symbols or old is None:
         return saved, []  # `load_weights` says what does not fit
-    generator = torch.Generator().manual_seed(seed)
-    old, ids = old.float(), dict(zip(theirs.symbols, range(len(theirs)), strict=True))
-    noise = torch.randn(len(table), old.shape[1], generator=generator)
+    if len(old) != theirs.n_symbols:
+        raise UserError(
+            f"{found.path}: embedding.weight has {len(old)} rows, and no table of symbols says of "
+            "which; leave it out with --hparams ignore_layers=[embedding.weight]"
+        )
+    old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
+    noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
     rows = old.mean(dim=0) + noise * old.std(dim=0)
     for i, symbol in enumerate(table.symbols):
         if symbol in ids:
