@@ -119,7 +119,8 @@ class Reader:
         seconds = write_speech(self.folder / base, speech, speaker.hparams)
         draw_mels(mel=speech.mel.numpy()).savefig(self.folder / f"{base}-mel.png")
         warnings = list(speech.warnings)
-        if dropped := dropped_symbols(text, tuple(speaker.hparams.text_cleaners)):
+        is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
+        if dropped := dropped_symbols(text, cleaners) if is_english else []:
             shown = ", ".join(map(repr, dropped))
             warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
         return {

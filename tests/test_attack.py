@@ -73,7 +73,7 @@ def attacked(request, tmp_path):
 
 def clip_of(path, hparams=H):
     """What training reads of a clip."""
-    return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", b"a"))]), hparams)[0]
+    return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
 def report_minutes(path):
@@ -89,7 +89,7 @@ def compare_lengths(path):
     compare_runs(path.parent, folder)
 
 
-TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", b"a", 5, ""))])
+TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
 PART = Part("2", "busy", *[""] * 4)
 READERS: dict[str, Callable[[Path], object]] = {
