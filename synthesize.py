@@ -17,7 +17,7 @@ from pathlib import Path
 
 from analysis.arguments import at_least_one, checked, make_parser
 from corpus.faults import dropped_symbols
-from corpus.spoken_numbers import sentence_of
+from corpus.spoken_numbers import ENGLISH, sentence_of
 from data_utils import lines_refused
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
@@ -38,7 +38,7 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     texts, problems = [], []
     for where, text in lines:
         try:
-            text = sentence_of(text) if args.numbers else text.strip()
+            text = sentence_of(text, args.numbers) if args.numbers else text.strip()
             sequence = sequence_to_speak(text, hparams, drop_unknown=args.drop_unknown)
             texts.append((text, sequence))
         except UserError as error:
@@ -65,8 +65,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
     unknown = "leave out symbols that the voice does not know"
     parser.add_argument("--drop-unknown", action="store_true", help=unknown)
-    numbers = "accept numbers only, for the demo's model"
-    parser.add_argument("--numbers", action="store_true", help=numbers)
+    numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
+    add = parser.add_argument
+    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
     if not 0 <= args.pause <= 60:  # nan too

@@ -74,7 +74,7 @@ def clone(tmp_path):
     """A copy of the project, at a path with spaces, with a corpus where README has LJSpeech."""
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
-        ".*", "demo", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
+        ".*", "demo*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
     )
     shutil.copytree(ROOT, root, ignore=left_out)
     wavs = root / "data" / "LJSpeech-1.1" / "wavs"
