@@ -29,6 +29,7 @@ README = DOCUMENTS["README.md"]
 GROUPS = (  # documents whose commands run one after another in one copy
     ("README.md", "docs/own-data.md", "docs/training.md"),
     ("docs/paper.md", "docs/batching.md"),
+    ("docs/languages.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )
 # Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
