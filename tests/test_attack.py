@@ -106,7 +106,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.wav": clip_of,
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
     "clips.csv": lambda path: change_of(CLIPS, Checkpoint(path, {"corpus": ""}), True),
-    "texts.txt": lambda path: read_texts(Namespace(text=None, text_file=path, numbers=False), H),
+    "texts.txt": lambda path: read_texts(
+        Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
+    ),
     "source.txt": lambda path: take_part(Path("corpus"), path.parent),
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
