@@ -175,7 +175,10 @@ def evaluate(
         for number, (_, text) in enumerate(progress, 1):
             base = folder / f"{number:04d}"
             write_speech(base, speak_text(speaker, sequence_to_speak(text, hparams)), hparams)
-            samples, found = read_audio(base.with_suffix(".wav"), hparams), Transcript(text, "")
+            samples, found = (
+                read_audio(base.with_suffix(".wav"), hparams),
+                Transcript(text.lower().rstrip("."), ""),
+            )
             if recogniser:
                 found = recogniser.transcribe(text, samples.numpy(), hparams.sampling_rate)
             cepstra = mel_cepstra(samples, hparams)
