@@ -78,7 +78,14 @@ def train(out: Path, clips: int, epochs: int, language: str = ENGLISH, settings:
     spoken = ("--language", language) if language != ENGLISH else ()
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
-    prepared = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
+    prepared: tuple[object, ...] = (
+        "--out",
+        lists,
+        "--cache-mels",
+        out / "mels",
+        "--val-fraction",
+        VALIDATION,
+    )
     prepared += ("--hparams", settings) if settings else ()
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
@@ -91,7 +98,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
     """How the unseen numbers are understood, measured again if the checkpoint is newer."""
     found = out / INTELLIGIBILITY_FILE
     if not found.exists() or found.stat().st_mtime < checkpoint.stat().st_mtime:
-        given = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
+        given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
         given += ("--language", language) if language != ENGLISH else ()
         run("scripts/listen.py", *given, "--speech", out / "speech", "-o", found)
     return read_findings(found, Intelligibility)
