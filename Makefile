@@ -1,17 +1,25 @@
 # make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
-# make say TEXT="4,072", make page: listen to the demo's model.
+# make say TEXT="4,072", make page: listen to the demo's model. All of them in another language, and
+# from phones: LANGUAGE=de PHONES=1.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
 
-DEMO_MODEL := demo/run/best.pt
-NUMBERS := --numbers --hparams max_decoder_steps=150
+# Desktops set LANGUAGE for gettext: only `make LANGUAGE=...` is meant.
+unexport LANGUAGE
+ifneq ($(origin LANGUAGE),command line)
+LANGUAGE :=
+endif
+# The name of the demo's folder is that of scripts/demo.py.
+DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)
+DEMO_MODEL := $(DEMO)/run/best.pt
+NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE)) --hparams max_decoder_steps=150
 export TEXT  # through the environment, so that the shell does not expand it
 
 .PHONY: demo test test-frameworks say page
 
 demo: .venv/installed
-	$(PYTHON) scripts/demo.py
+	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones)
 
 test: .venv/installed
 	$(PYTHON) -m ruff format --check .
@@ -27,13 +35,13 @@ test-frameworks: .venv-frameworks/installed
 	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
 
 say: $(DEMO_MODEL) .venv/installed
-	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o demo/said
+	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said
 
 page: $(DEMO_MODEL) .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) $(NUMBERS)
 
 $(DEMO_MODEL):
-	@echo "$@: no such checkpoint; run make demo first"; exit 1
+	@echo "$@: no such checkpoint; run make demo first, with the same LANGUAGE and PHONES"; exit 1
 
 .venv-frameworks/installed: requirements-frameworks.txt
 	$(PYTHON3) -m venv .venv-frameworks

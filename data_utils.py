@@ -40,7 +40,7 @@ from files import (
 )
 from hparams import HParams
 from progress import progress_bar
-from text import can_be_spoken, text_to_sequence
+from text import can_be_spoken, clean, in_words, unknown_symbols
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
 LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
@@ -54,6 +54,7 @@ HOW_TO_CHANGE_CLIPS = (
     "Fix the clip, or remove its line from the filelist and add --resume --new-clips"
 )
 MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
+HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
 
@@ -112,13 +113,21 @@ def read_filelist(
     return table
 
 
-def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> bytes:
-    """The ids of a clip's text, one a byte; UserError if it is too long, or without a letter."""
+def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
+    """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
+    are not in the table, which are left out in English and with `drop_unknown`."""
     if len(text) > MOST_CHARACTERS:
         most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
-    symbols = bytes(text_to_sequence(text, hparams.text_cleaners))
-    if not symbols or (new_run and not can_be_spoken(symbols)):
+    table = hparams.table
+    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
+    symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
+    if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):
+        unknown = in_words(unknown_symbols(cleaned, table), table)
+        raise UserError(
+            f"text {text[:40]!r} has what symbols={hparams.symbols} lacks: {unknown}; {HOW_TO_KNOW}"
+        )
+    if not symbols or (new_run and not can_be_spoken(symbols, table)):
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
 
@@ -254,6 +263,9 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
         "text_cleaners": list(hparams.text_cleaners),
+        "language": [hparams.language, hparams.espeak_version],
+        "symbols": list(hparams.symbol_table),
+        "drop_unknown": hparams.drop_unknown,
     }
 
 
@@ -369,7 +381,7 @@ class TextMelDataset(Dataset):
                 f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
                 "list again and add --resume --new-clips"
             )
-        return torch.tensor(list(clip.symbols)), mel, index
+        return torch.tensor(clip.symbols), mel, index
 
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:

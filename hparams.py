@@ -15,11 +15,15 @@ import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from errors import UserError
-from files import numbered_lines
+from files import naming, numbered_lines, read_json
+
+if TYPE_CHECKING:
+    from text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
@@ -58,13 +62,18 @@ class HParams:
     num_workers: Annotated[int, limits(ge=0, le=1000)] = 2  # 0 reads clips in the training process
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # tf32 rounds products, on a GPU
     decoder: Literal["fast", "reference"] = "fast"  # same results; reference is simple and slower
-    ignore_layers: tuple[str, ...] = ("embedding.weight",)  # --warm_start does not load these
+    ignore_layers: tuple[str, ...] = ()  # tensors that --warm_start does not load
 
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
     validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners",)  # how text becomes symbols, in order
+    language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
+    symbols: str = "english"  # NVIDIA's 148; corpus: what prepare found in the texts; or a .json
+    symbol_table: tuple[str, ...] = ()  # read from there and kept with the run; none: English
+    drop_unknown: bool = False  # leave out what symbols=corpus or a file lacks, not refuse it
+    espeak_version: str = ""  # that made the phones; found, not set
 
     # --- audio
     sampling_rate: Annotated[int, limits(ge=1, le=10**7)] = 22050  # Hz; other clips are refused
@@ -135,6 +144,12 @@ class HParams:
 
     def __post_init__(self) -> None:
         _refuse([*_field_problems(vars(self)).values()] or [*_rule_problems(self)])
+
+    @functools.cached_property
+    def table(self) -> "SymbolTable":
+        from text.symbols import table_with
+
+        return table_with(self.symbol_table)
 
 
 TYPES = get_type_hints(HParams)  # by name, without the limits
@@ -214,6 +229,8 @@ def describe(hparams: HParams) -> str:
     lines = []
     for name, value in asdict(hparams).items():
         star = " " if value == getattr(HParams, name) else "*"  # the class holds the defaults
+        if name == "symbol_table" and value:
+            value = f"{len(value)} symbols: {''.join(value):.200}"
         lines.append(f"{star} {name} = {list(value) if isinstance(value, tuple) else value}")
     return "\n".join(lines)
 
@@ -223,13 +240,61 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
-def check_symbols(hparams: HParams) -> None:
-    """Raise UserError if the model has fewer symbols than texts are made of."""
-    from text.symbols import symbols
+SYMBOLS_FILE = "symbols.json"  # beside the filelists that prepare writes: a list of strings
 
-    if hparams.n_symbols < len(symbols):
-        needed = f"{len(symbols)}, the symbols that texts are made of (text/symbols.py)"
+
+def symbols_path(hparams: HParams) -> Path:
+    """Where the table of symbols lies, if it is not the English one."""
+    beside = Path(hparams.training_files).with_name(SYMBOLS_FILE)
+    return beside if hparams.symbols == "corpus" else Path(hparams.symbols)
+
+
+def read_symbols(hparams: HParams) -> HParams:
+    """The settings with the table that `symbols` names, and as many rows in the embedding.
+
+    Raises:
+        UserError: if the file cannot be read, or holds no table of symbols.
+    """
+    from text.symbols import SymbolTable
+
+    if hparams.symbols == "english":
+        return hparams
+    path = symbols_path(hparams)
+    missing = "no such table of symbols; scripts/prepare_ljspeech.py --hparams symbols=corpus makes"
+    found = read_json(path, f"{missing} it beside the filelists, or name a .json by symbols=")
+    with naming(path):
+        return with_table(hparams, SymbolTable(found).symbols)
+
+
+def with_table(hparams: HParams, table: tuple[str, ...]) -> HParams:
+    return replace(hparams, symbol_table=table, n_symbols=len(table))
+
+
+def check_text_settings(hparams: HParams) -> HParams:
+    """The settings, with the version of eSpeak that makes the phones, if texts become phones.
+
+    Raises:
+        UserError: for an unknown cleaner or language, a model that has fewer symbols than texts are
+            made of, and packages that are missing.
+    """
+    from text import ENGLISH, text_to_sequence
+
+    text_to_sequence("", hparams.text_cleaners)
+    if hparams.symbols == "english" and hparams.n_symbols < len(ENGLISH):
+        needed = f"{len(ENGLISH)}, the symbols that texts are made of (text/symbols.py)"
         raise UserError(f"n_symbols={hparams.n_symbols}: must be at least {needed}")
+    if "phones" not in hparams.text_cleaners:
+        return replace(hparams, espeak_version="")
+    from text.phones import check_language, espeak_version
+
+    check_language(hparams.language)
+    now = espeak_version()
+    if hparams.espeak_version not in ("", now):
+        print(
+            f"warning: the phones were made by eSpeak NG {hparams.espeak_version}, here is {now}: "
+            "the same text may become other phones"
+        )
+    return replace(hparams, espeak_version=hparams.espeak_version or now)
 
 
 def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -259,6 +324,8 @@ def _parse(override: str) -> tuple[str, Any]:
         raise ValueError(f"{name[:60]!r}: expected name=value, such as batch_size=32")
     if name in NVIDIA_ONLY:
         raise ValueError(f"{name}: leave it out; {NVIDIA_ONLY[name]}")
+    if name in ("symbol_table", "espeak_version") and text.strip("[]"):
+        raise ValueError(f"{name}: leave it out; a run finds it, for its symbols= and language=")
     if name not in TYPES:
         near = difflib.get_close_matches(name, TYPES, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; all names are in hparams.py"
@@ -322,7 +389,7 @@ def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
             value = shown = values[name]
             if isinstance(value, int) and abs(value) >= 10**30:
                 shown = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
-            problems[name] = f"{name}={shown}: {each['msg']}"
+            problems[name] = f"{name}={shown!s:.200}: {each['msg']}"
     return problems
 
 
@@ -336,6 +403,18 @@ def _schema() -> "type[pydantic.BaseModel] | None":
     annotated: dict[str, Any] = {name: (hint, ...) for name, hint in hints.items()}
     config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
     return pydantic.create_model("HParams", __config__=config, **annotated)
+
+
+def _table_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
+    from text.symbols import table_with
+
+    try:
+        table = table_with(h.symbol_table)
+    except UserError as error:
+        yield f"symbol_table: {error}"
+        return
+    if h.n_symbols != len(table):
+        yield f"n_symbols={h.n_symbols}: symbol_table has {len(table)}; leave n_symbols out"
 
 
 def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
@@ -355,6 +434,14 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         yield f"random_epochs={h.random_epochs}: {conflict}"
     if not h.text_cleaners:
         yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
+    if "phones" in h.text_cleaners and h.symbols == "english":
+        yield "text_cleaners=[phones]: the English symbols lack most phones; add symbols=corpus"
+    if "phones" in h.text_cleaners and not h.language:
+        yield "language: missing; text_cleaners=[phones] needs one of eSpeak's, such as language=de"
+    if h.symbol_table and h.symbols == "english":
+        yield "symbols=english: but there is a symbol_table, which symbols=corpus or a file reads"
+    elif h.symbol_table:
+        yield from _table_problems(h)
     for name in ("encoder_kernel_size", "attention_location_kernel_size", "postnet_kernel_size"):
         if getattr(h, name) % 2 == 0:
             yield f"{name}={getattr(h, name)}: must be odd, so that it has a centre"

@@ -20,11 +20,20 @@ from alignment import FORMED
 from audio import SILENCE, griffin_lim, write_mel, write_wav
 from errors import UserError
 from files import write_atomically
-from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
+from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
 from pictures import draw_alignment
 from progress import progress_bar
-from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
+from text import (
+    ENGLISH,
+    SymbolTable,
+    can_be_spoken,
+    clean,
+    in_words,
+    one_character_each,
+    sequence_to_text,
+    unknown_symbols,
+)
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
 
@@ -59,22 +68,35 @@ def load_speaker(
     `decoder=reference` takes its steps one by one on a GPU too."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     saved = load_checkpoint(path)
-    hparams = create_hparams(overrides, hparams_from_dict(saved.get("hparams", {})))
-    check_symbols(hparams)
+    kept = hparams_from_dict(saved.get("hparams", {}))
+    hparams = check_text_settings(create_hparams(overrides, kept))
+    if not kept.symbol_table:
+        hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
+    elif hparams.symbols != kept.symbols:
+        raise UserError(f"symbols={hparams.symbols}: leave it out; {path} holds its own")
     decoder = captured_steps.free_running if hparams.decoder == "fast" else free_running
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
     return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
 
 
-def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
-    """The ids of a text's symbols; UserError if they leave nothing to speak."""
+def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
+    """The ids of a text's symbols; UserError if they leave nothing to speak, or for symbols that
+    the voice does not know, which are left out in English and with `drop_unknown`."""
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     if len(text) > LONGEST_TEXT:
         most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
         raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
-    sequence = text_to_sequence(text, hparams.text_cleaners)
-    if not can_be_spoken(sequence):
+    table = hparams.table
+    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
+    unknown = unknown_symbols(cleaned, table)
+    if unknown and not (table.is_english or drop_unknown):
+        raise UserError(
+            f"{shown!r}: the voice does not know {in_words(unknown, table)}; write what it knows, "
+            "or leave them out (synthesize.py --drop-unknown)"
+        )
+    sequence = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
+    if not can_be_spoken(sequence, table):
         raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
     return sequence
 
@@ -91,16 +113,16 @@ def speak_text(
     Lim smooths the joins: `pause` seconds after a sentence, less after other endings (PAUSES)."""
     hparams = speaker.hparams
     limit = max_symbols or speaker.longest_text or math.inf
-    parts = split_sequence(sequence, limit)
+    parts = split_sequence(sequence, limit, hparams.table)
     pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
     mels, alignments, warnings = [], [], []
     progress = progress_bar("Speaking", len(parts), " parts", iterable=parts)
     for number, part in enumerate(progress, 1):
         words = sequence[part.start : part.end]
-        speech = speak(speaker.model, words, seed)
+        speech = speak(speaker.model, words, seed, hparams.table)
         mels.append(speech.mel)
         alignments += speech.alignments
-        shown = textwrap.shorten(sequence_to_text(words), 30, placeholder="...")
+        shown = textwrap.shorten(sequence_to_text(words, hparams.table), 30, placeholder="...")
         where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
         warnings += [where + warning for warning in speech.warnings]
         if number < len(parts):
@@ -110,7 +132,7 @@ def speak_text(
     return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
 
 
-def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
+def speak(model: Tacotron2, sequence: list[int], seed: int, table: SymbolTable = ENGLISH) -> Speech:
     """Speak a sequence of symbol ids, with prenet dropout from `seed`. One text at a time, though a
     batch takes half the time: its matrix products round otherwise, so a text's mel would depend in
     its last bits on the texts beside it."""
@@ -119,7 +141,7 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     text = torch.tensor([sequence], device=model.embedding.weight.device)
     outputs = model.infer(text, torch.tensor([len(sequence)]), masks)
     alignment = outputs.alignments[0].float().cpu().numpy()
-    warnings = alignment_warnings(alignment, sequence)
+    warnings = alignment_warnings(alignment, sequence, table)
     if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
         warnings.append(
             f"no stop within {model.max_decoder_steps} steps, cut there: raise max_decoder_steps, "
@@ -128,7 +150,9 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
     return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
 
 
-def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
+def alignment_warnings(
+    alignment: np.ndarray, sequence: list[int], table: SymbolTable = ENGLISH
+) -> list[str]:
     """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
     missing or repeated. A word counts as reached from its middle on, for attention often skips
     silent letters at its end and the punctuation after it."""
@@ -140,7 +164,7 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
             "the model has not learnt to align yet, train longer"
         )
     focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    words = word_spans(sequence)
+    words = word_spans(sequence, table)
     reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
     if len(reached) < len(words):
         warnings.append(
@@ -156,10 +180,11 @@ def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
     return warnings
 
 
-def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones and apostrophes, none of these at first."""
-    line = one_character_each(sequence)
-    return [match.span() for match in re.finditer("[a-z@][a-z@']*", line)]
+def word_spans(sequence: list[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
+    """(first, last + 1) of every word: letters, phones, digits where the table has them, and
+    apostrophes, none of these at first."""
+    line = one_character_each(sequence, table)
+    return [match.span() for match in re.finditer(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*", line)]
 
 
 def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:

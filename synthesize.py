@@ -16,7 +16,8 @@ import textwrap
 from pathlib import Path
 
 from analysis.arguments import at_least_one, checked, make_parser
-from corpus.spoken_numbers import sentence_of
+from corpus.faults import dropped_symbols
+from corpus.spoken_numbers import ENGLISH, sentence_of
 from data_utils import lines_refused
 from errors import UserError
 from files import numbered_lines, refuse_no_folder
@@ -37,8 +38,9 @@ def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, li
     texts, problems = [], []
     for where, text in lines:
         try:
-            text = sentence_of(text) if args.numbers else text.strip()
-            texts.append((text, sequence_to_speak(text, hparams)))
+            text = sentence_of(text, args.numbers) if args.numbers else text.strip()
+            sequence = sequence_to_speak(text, hparams, drop_unknown=args.drop_unknown)
+            texts.append((text, sequence))
         except UserError as error:
             problems.append(f"{where}: {error}")
     if problems:
@@ -61,8 +63,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     parser.add_argument("--pause", type=float, default=PAUSE, metavar="SECONDS", help=pause)
     parser.add_argument("--save-mel", action="store_true", help="write the log-mel as .npy too")
-    numbers = "accept numbers only, for the demo's model"
-    parser.add_argument("--numbers", action="store_true", help=numbers)
+    unknown = "leave out symbols that the voice does not know"
+    parser.add_argument("--drop-unknown", action="store_true", help=unknown)
+    numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
+    add = parser.add_argument
+    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
     parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
     args = parser.parse_args(arguments)
     if not 0 <= args.pause <= 60:  # nan too
@@ -85,6 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
         if speech.parts:
             print(f"  {speech.parts}", flush=True)
+        is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
+        if dropped := dropped_symbols(text, cleaners) if is_english else []:
+            print(f"  warning: left out, without a symbol: {' '.join(map(repr, dropped))}")
         for warning in speech.warnings:
             print(f"  warning: {warning}", flush=True)
     print(f"wrote the files of {len(texts)} texts to {args.output_directory}")

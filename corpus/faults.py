@@ -24,7 +24,9 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    dropped = [dropped_symbols(clip.text, hparams.text_cleaners) for clip in clips]
+    # By other tables what is unknown is refused, or left out because the user says so.
+    is_english, cleaners = hparams.table.is_english, hparams.text_cleaners
+    dropped = [dropped_symbols(clip.text, cleaners) if is_english else [] for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
 

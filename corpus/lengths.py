@@ -14,7 +14,7 @@ from clip_table import SUFFIX, clip_id, read_table_file
 from data_utils import MEL_SETTINGS_FILE, lines_refused, numbered_lines, split_filelist_line
 from errors import UserError
 from files import write_json
-from hparams import HParams
+from hparams import HParams, read_symbols
 from text import text_to_sequence
 
 HEADERS = ("id,samples", "id,frames")
@@ -119,7 +119,9 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
     if clips.symbols is not None:
         return clips
     if clips.texts is not None:
-        counts = [max(1, len(text_to_sequence(t, hparams.text_cleaners))) for t in clips.texts]
+        h = read_symbols(hparams)
+        found = (text_to_sequence(t, h.text_cleaners, h.table, h.language) for t in clips.texts)
+        counts = [max(1, len(sequence)) for sequence in found]
         return replace(clips, symbols=np.array(counts))
     seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
     return replace(clips, symbols=_synthetic_symbols(seconds, np.random.default_rng(0)))

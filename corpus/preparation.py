@@ -1,5 +1,6 @@
 """From a corpus in LJSpeech's layout to filelists: every clip is checked, then all is written."""
 
+import json
 import math
 import os
 import re
@@ -16,12 +17,19 @@ from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
+from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
 from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from errors import UserError
 from files import Identity, naming, refuse_no_folder
-from hparams import HParams, create_hparams, override_lines
+from hparams import (
+    SYMBOLS_FILE,
+    HParams,
+    check_text_settings,
+    create_hparams,
+    override_lines,
+    read_symbols,
+)
 from tables import markdown_table
-from text import text_to_sequence
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
@@ -74,14 +82,17 @@ def prepare(
     skip_bad: bool = False,
     max_seconds: float = math.inf,
     trim: Path | None = None,
+    drop_unknown: bool = False,
 ) -> list[Path]:
     """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
 
     UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
     written then.
     """
-    hparams = create_hparams(overrides)
-    text_to_sequence("", hparams.text_cleaners)  # an unknown cleaner is refused here
+    overrides += ",drop_unknown=True" * drop_unknown
+    hparams = check_text_settings(create_hparams(overrides))
+    makes_table = hparams.symbols == "corpus"
+    hparams = hparams if makes_table else read_symbols(hparams)
     corpus = Path(os.path.abspath(corpus))
     mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
     if re.search(r"[,\n\r]|\s#", str(out)) or str(out) != str(out).strip():
@@ -98,6 +109,7 @@ def prepare(
         )
     metadata = Clip(str(corpus / "metadata.csv"), "", identity=Identity.of(corpus / "metadata.csv"))
     entries, problems = read_metadata(corpus)
+    hparams = with_symbols_of(entries, hparams) if makes_table else hparams
     clips, bad, unnamed = check_recordings(corpus, entries, hparams)
     sources = [metadata, *clips]
     total = len(entries) + len(problems)
@@ -117,6 +129,9 @@ def prepare(
         refuse_or_skip(list(faulty.values()), total, skip_bad)
         clips = [clip for clip in clips if clip.where not in faulty]
 
+    if makes_table and clips:
+        clips, hparams = keep_used(clips, hparams)
+
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
     held_out = {entry.where for entry in entries if entry.id in validation}
@@ -130,25 +145,35 @@ def prepare(
             f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
             "--max-seconds. No filelist was written"
         )
+    if makes_table:
+        shown = "".join(hparams.symbol_table)
+        print(f"{len(hparams.symbol_table):,} symbols, the padding first: {shown:.1000}")
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
-    warnings += fault_warnings(clips, hparams)
+    warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     for warning in filter(None, warnings):
         print(warning)
     chart = draw_faults(clips, hparams)
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
         others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
         raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
-    return write_lists(sets, overrides, out, mels, chart)
+    return write_lists(sets, overrides, hparams, out, mels, chart)
 
 
 def write_lists(
-    sets: dict[str, list[Clip]], overrides: str, out: Path, mels: Path | None, chart: bytes
+    sets: dict[str, list[Clip]],
+    overrides: str,
+    hparams: HParams,
+    out: Path,
+    mels: Path | None,
+    chart: bytes,
 ) -> list[Path]:
     """Write everything in `out`, each file after all of them could be written; returns them."""
-    hparams = create_hparams(overrides)
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(overrides, out, "_mel" if mels else "").encode()
+    if hparams.symbols == "corpus":
+        table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
+        contents[SYMBOLS_FILE] = f"{table}\n".encode()
     lists = {f"{name}.txt": clips for name, clips in sets.items()}
     if mels:
         for name, clips in sets.items():

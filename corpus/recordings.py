@@ -57,9 +57,9 @@ def check_recordings(
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
     for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
-        symbols, silent = b"", ""
+        silent = ""
         try:
-            symbols = symbols_of(clip.text, hparams)
+            clip_symbols = symbols_of(clip.text, hparams)
         except UserError as error:
             silent = f"{clip.where}: {clip.id}: normalised {error}"
         if isinstance(found, str):
@@ -67,7 +67,7 @@ def check_recordings(
         elif silent:
             problems.append(silent)
         else:
-            good.append(replace(found, symbols=symbols))
+            good.append(replace(found, symbols=clip_symbols))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
 

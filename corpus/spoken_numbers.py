@@ -2,14 +2,17 @@
 
 Closed, so that a recogniser can transcribe numbers that the model was never trained on. Texts of 4
 to about 70 letters let random batches pad about as much as LJSpeech's (ZPR 31 % in batches of 16).
+The words of other languages are num2words's.
 """
 
 import random
 import re
+import unicodedata
 
 from errors import UserError
 from text.numbers import spell_number
 
+ENGLISH = "en-us"  # eSpeak's name of it
 # Long numbers are most of them, as most clips of read speech are long.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # by their digits
 _UNITS = "one two three four five six seven eight nine".split()
@@ -29,9 +32,26 @@ public <number> = [<three> thousand] [<three>];
 """
 
 
-def in_words(number: int) -> str:
-    """The words of a number from 1 to 999,999, small letters, a space between two."""
-    return " ".join(re.findall("[a-z]+", spell_number(str(number))))
+def is_english(language: str) -> bool:
+    return language.partition("-")[0] == "en"
+
+
+def in_words(number: int, language: str = ENGLISH) -> str:
+    """The words of a number from 1 to 999,999 in a language by eSpeak's name of it, a space between
+    two; the English in small letters. UserError for a language without words."""
+    if is_english(language):
+        return " ".join(re.findall("[a-z]+", spell_number(str(number))))
+    try:
+        from num2words import CONVERTER_CLASSES, num2words
+    except ImportError as error:
+        raise UserError(f"numbers: {error}; pip install -r requirements-phones.txt") from None
+    base, _, region = language.partition("-")
+    if base not in CONVERTER_CLASSES:
+        names = ", ".join(sorted(CONVERTER_CLASSES))
+        raise UserError(f"language={language}: num2words has no words for it; it has {names}")
+    name = f"{base}_{region.upper()}"
+    words = num2words(number, lang=name if name in CONVERTER_CLASSES else base)
+    return " ".join(unicodedata.normalize("NFC", words).split())
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
@@ -46,17 +66,21 @@ def draw_numbers(count: int, seed: int) -> list[int]:
     raise UserError(f"{count:,} different numbers: too many, ask for fewer")
 
 
-def sentence_of(text: str) -> str:
-    """The sentence, "Four thousand seventy two.", of "4,072", "4072" or the words of a number;
-    UserError on anything else."""
+def sentence_of(text: str, language: str = ENGLISH) -> str:
+    """The sentence, "Four thousand seventy two.", of "4,072", "4072" or the words of a number, in
+    another language of digits alone; UserError on anything else. Only English begins with a
+    capital: elsewhere it could be another word (of the Turkish i it is not I)."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
         if not 1 <= int(digits[:20]) < 10**6:
             raise UserError(f"{text!r}: expected a number from 1 to {10**6 - 1:,}")
-        return f"{in_words(int(digits)).capitalize()}."
-    words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
-    unknown = sorted(set(words) - WORDS)
-    if not words or unknown:
+        words = in_words(int(digits), language)
+        return f"{words.capitalize() if is_english(language) else words}."
+    if not is_english(language):
+        raise UserError(f"{text!r}: this model speaks only numbers: give one in digits")
+    found = re.findall("[a-z]+", text.lower().replace(" and ", " "))
+    unknown = sorted(set(found) - WORDS)
+    if not found or unknown:
         note = f"; it does not know {', '.join(unknown)}" if unknown else ""
         raise UserError(f"{text!r}: this model speaks only numbers, in digits or in words{note}")
-    return f"{' '.join(words).capitalize()}."
+    return f"{' '.join(found).capitalize()}."

@@ -7,13 +7,14 @@ import shlex
 import shutil
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from audio import write_sound
-from corpus.spoken_numbers import draw_numbers, sentence_of
+from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
 from errors import UserError
 from files import folder_made_whole, read_bytes
 from progress import progress_bar
@@ -31,29 +32,34 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 
 
 class Voice:
-    """eSpeak NG's American English voice; UserError where it does not start."""
+    """eSpeak NG's voice of a language, by its name; UserError where it does not start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
 
-    def __init__(self) -> None:
+    def __init__(self, language: str = ENGLISH) -> None:
         import espeakng_loader
 
         self._chunks: list[np.ndarray] = []
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
         self._callback = kind(self._receive)  # kept here: eSpeak holds only a pointer
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            # eSpeak carries state from one utterance to the next, even past its termination. A
-            # library loaded from a file of its own starts afresh: a corpus is always the same.
-            copy = shutil.copy(espeakng_loader.get_library_path(), folder)
-            self._library = library = ctypes.CDLL(str(copy))
-            data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
-            data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-            synchronous = 2  # of speak_lib.h, too
-            rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
-            library.espeak_SetSynthCallback(self._callback)
-            if rate != SAMPLE_RATE or library.espeak_SetVoiceByName(b"en-us") != 0:
-                raise UserError("eSpeak NG does not start; reinstall the package espeakng-loader")
+        folder = tempfile.mkdtemp()  # eSpeak comes back for the dictionaries of other languages
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # eSpeak carries state from one utterance to the next, even past its termination. A library
+        # loaded from a file of its own starts afresh: a corpus is always the same.
+        copy = shutil.copy(espeakng_loader.get_library_path(), folder)
+        self._library = library = ctypes.CDLL(str(copy))
+        data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
+        data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
+        synchronous = 2  # of speak_lib.h, too
+        rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
+        library.espeak_SetSynthCallback(self._callback)
+        names = language.encode(), language.partition("-")[0].encode()  # fr-fr's file is fr
+        if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
+            raise UserError(
+                f"eSpeak NG does not start with the language {language}: choose another, or "
+                "reinstall the package espeakng-loader"
+            )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
@@ -76,14 +82,18 @@ class Voice:
         return samples[audible[0] : audible[-1] + 1]
 
 
-def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0) -> None:
+def make_corpus(
+    out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0, language: str = ENGLISH
+) -> None:
     """Make the corpus in the folder `out` and say so; do nothing where it exists already.
 
     UserError where `out` holds anything else. Whatever fails, `out` is then as it was before.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
-    record = json.dumps(made_from | ({"skip": skip} if skip else {}))
+    made_from |= {"skip": skip} if skip else {}
+    made_from |= {"language": language} if language != ENGLISH else {}
+    record = json.dumps(made_from)
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
         found = read_bytes(file).decode(errors="replace").strip() if file.exists() else "no record"
@@ -94,7 +104,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return
-    voice, lines, seconds = Voice(), [], 0.0
+    voice, lines, seconds = Voice(language), [], 0.0
     noise_rng = np.random.default_rng([seed, 1])
     numbers = draw_numbers(skip + clips, seed)[skip:]
     with folder_made_whole(out) as folder:
@@ -103,7 +113,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
         for i, number in enumerate(bar, start=skip + 1):
             if stop_requested.is_set():
                 raise KeyboardInterrupt
-            sentence = sentence_of(str(number))
+            sentence = sentence_of(str(number), language)
             samples = voice.speak(sentence, WORDS_PER_MINUTE)
             samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
             samples = np.rint(samples + noise_rng.normal(0, NOISE, len(samples)))

@@ -1,10 +1,12 @@
 """From nothing to a trained model, in about ten minutes on two CPU cores.
 
     python scripts/demo.py [--out demo]
+    python scripts/demo.py --language de [--phones]     into demo-de, demo-de-phones
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
-numbers, and a recogniser transcribes them. Run again, it resumes where it stopped.
+numbers, and a recogniser transcribes them; in other languages it is asked which recording each of
+them is nearest to. Run again, it resumes where it stopped.
 """
 
 from project_root import ROOT
@@ -21,6 +23,7 @@ from typing import Any
 
 from analysis.arguments import make_parser
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
 from errors import UserError
 from files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from tables import markdown_table
@@ -53,14 +56,37 @@ def run(*command: object, threads: str = "1") -> None:
         raise UserError(f"stopped at {program}; {again}")
 
 
-def train(out: Path, clips: int, epochs: int) -> Path:
+def text_settings(language: str, *, phones: bool) -> str:
+    """The settings of a language that are not the defaults. UserError if num2words and eSpeak do
+    not both have it, or eSpeak cannot read the words: it says the same of all Japanese ones."""
+    if language == ENGLISH and not phones:
+        return ""
+    from text.phones import to_phones
+
+    sentences = [sentence_of(str(number), language) for number in range(1, 10)]
+    if len(set(to_phones(sentences, language))) < len(sentences):
+        raise UserError(f"--language {language}: eSpeak NG cannot read num2words' words of it")
+    cleaners = f"[phones],language={language}" if phones else "[basic_cleaners]"
+    return f"symbols=corpus,text_cleaners={cleaners}"
+
+
+def train(out: Path, clips: int, epochs: int, language: str = ENGLISH, settings: str = "") -> Path:
     """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
     is kept. Returns the run's folder."""
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
     model = os.path.relpath(ROOT / "scripts" / "speaking_model.txt")
-    run("scripts/make_demo_corpus.py", corpus, "--clips", clips)
-    run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips)
-    prepared = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
+    spoken = ("--language", language) if language != ENGLISH else ()
+    run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
+    run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
+    prepared: tuple[object, ...] = (
+        "--out",
+        lists,
+        "--cache-mels",
+        out / "mels",
+        "--val-fraction",
+        VALIDATION,
+    )
+    prepared += ("--hparams", settings) if settings else ()
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
     hparams += f",random_epochs={RANDOM_EPOCHS}"
@@ -68,11 +94,12 @@ def train(out: Path, clips: int, epochs: int) -> Path:
     return folder
 
 
-def speak(out: Path, checkpoint: Path) -> Intelligibility:
-    """Word error rates of the unseen numbers, measured again if the checkpoint is newer."""
+def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
+    """How the unseen numbers are understood, measured again if the checkpoint is newer."""
     found = out / INTELLIGIBILITY_FILE
     if not found.exists() or found.stat().st_mtime < checkpoint.stat().st_mtime:
-        given = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
+        given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
+        given += ("--language", language) if language != ENGLISH else ()
         run("scripts/listen.py", *given, "--speech", out / "speech", "-o", found)
     return read_findings(found, Intelligibility)
 
@@ -93,25 +120,33 @@ def compare(epochs: list[dict[str, Any]]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="default: demo")
+    parser.add_argument("--out", type=Path, help="default: demo, demo-de or demo-de-phones")
+    shown = "eSpeak's name of it; num2words must have it too (%(default)s)"
+    parser.add_argument("--language", default=ENGLISH, help=shown)
+    parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=14, help=f"more than {RANDOM_EPOCHS}")
     args = parser.parse_args(arguments)
     if args.epochs <= RANDOM_EPOCHS:
         parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
-    out, began = args.out, time.monotonic()
+    language, began = args.language, time.monotonic()
+    settings = text_settings(language, phones=args.phones)
+    name = f"demo{'' if language == ENGLISH else f'-{language}'}{'-phones' if args.phones else ''}"
+    out = args.out or Path(name)
     refuse_no_folder(out, "--out")
-    folder = train(out, args.clips, args.epochs)
-    speech = speak(out, folder / BEST)
+    folder = train(out, args.clips, args.epochs, language, settings)
+    speech = speak(out, folder / BEST, language)
     records = json_lines(folder / METRICS_FILE)
     table = compare([record for record in records if record["kind"] == "epoch"])
     write_bytes(out / "comparison.txt", table.encode())
+    chosen = f" LANGUAGE={language}" if language != ENGLISH else ""
+    chosen += " PHONES=1" if args.phones else ""
     print(f"""
 {table}
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.
 The run begins with random batches and continues under SSB-DBS-BR (docs/training.md).
 
-{speech.texts:<3} unseen numbers         word error rate
+{speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}
@@ -122,8 +157,8 @@ checkpoints    {folder / BEST} and beside it
 took           {(time.monotonic() - began) / 60:.1f} minutes
 
 Next, listen to it:
-  make say TEXT="4,072"
-  make page
+  make say TEXT="4,072"{chosen}
+  make page{chosen}
 or train on LJSpeech, on a GPU:
   python scripts/prepare_ljspeech.py data/LJSpeech-1.1 --download --cache-mels data/mels
 It ends with the command that trains.""")

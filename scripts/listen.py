@@ -1,11 +1,13 @@
-"""The word error rate of a checkpoint that was trained on spoken numbers.
+"""How well a checkpoint that was trained on spoken numbers is understood.
 
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
     python scripts/listen.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
 The checkpoint synthesizes the texts of the recordings, which it must not have been trained on, and
-pocketsphinx transcribes them. The file holds the word error rate, the reference rates of the
-recordings and of the recordings after mel and Griffin-Lim, and the transcripts.
+pocketsphinx transcribes them, if they are English. The file holds the word error rate, the
+reference rates of the recordings and of the recordings after mel and Griffin-Lim, the transcripts,
+and the identification rate: for how many texts the nearest recording, by dynamic time warping of
+mel-cepstra, is that of the same text.
 """
 
 import project_root
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from analysis.arguments import make_parser, output_file
 from analysis.transcription import evaluate
+from corpus.spoken_numbers import ENGLISH
 from files import write_json
 
 
@@ -24,10 +27,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recordings", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
+    shown = "eSpeak's name of it (%(default)s)"
+    parser.add_argument("--language", default=ENGLISH, help=shown)
     args = parser.parse_args(arguments)
-    found = evaluate(args.checkpoint, args.recordings, args.speech)
+    found = evaluate(args.checkpoint, args.recordings, args.speech, args.language)
     write_json(args.out, asdict(found))
-    print(f"word error rates of {found.texts} texts\n{found.summary()}")
+    rates = "" if found.word_error_rate is None else "word error rates of "
+    print(f"{rates}{found.texts} texts\n{found.summary()}")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ others. Clips of 0.3 to 4 s, most of them long: random batches of 16 pad 31 %, a
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
     OUT/demo_corpus.json  what the corpus was made from
 
-The corpus depends only on --clips, --skip and --seed and appears whole or not at all. --skip N
-leaves out the first N numbers of the seed, which are those of its corpus of N clips.
+The corpus depends only on --clips, --skip, --seed and --language (others than English need
+requirements-phones.txt) and appears whole or not at all. --skip N leaves out the first N numbers of
+the seed, which are those of its corpus of N clips.
 """
 
 import project_root
@@ -22,6 +23,7 @@ import signal
 import sys
 
 from analysis.arguments import at_least_one, make_parser, whole_number
+from corpus.spoken_numbers import ENGLISH
 from corpus.synthesised import make_corpus, stop_requested
 
 
@@ -32,6 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--clips", type=at_least_one, default=1000, help="numbers (1000: 40 minutes)")
     add("--skip", type=number, default=0, help="skip this many numbers first (0)")
     add("--seed", type=number, default=0, help="another seed, another corpus (0)")
+    add("--language", default=ENGLISH, help="eSpeak's name of it (%(default)s)")
     try:
         make_corpus(**vars(parser.parse_args(arguments)))
     except KeyboardInterrupt:

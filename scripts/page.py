@@ -39,7 +39,7 @@ from starlette.staticfiles import StaticFiles
 
 from analysis.arguments import at_least_one, checked, make_parser
 from corpus.faults import dropped_symbols
-from corpus.spoken_numbers import sentence_of
+from corpus.spoken_numbers import ENGLISH, sentence_of
 from errors import UserError
 from pictures import draw_mels
 from speaking import Speaker, load_speaker, sequence_to_speak, speak_text, write_speech
@@ -93,7 +93,7 @@ class Reader:
 
     speakers: dict[str, Speaker]
     folder: Path
-    numbers: bool = False  # the models only know spoken numbers
+    numbers: str | None = None  # the language of models that only know spoken numbers
     max_symbols: int | None = None  # longer texts are split
     results: int = 0
 
@@ -105,7 +105,7 @@ class Reader:
             raise UserError("There is no text yet: type one first.")
         if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
-        text = sentence_of(text) if self.numbers else text
+        text = sentence_of(text, self.numbers) if self.numbers else text
         sequence = sequence_to_speak(text, speaker.hparams)
         if len(sequence) > MOST_SYMBOLS:
             long = f"The text is too long: {len(sequence):,} symbols after cleaning"
@@ -119,7 +119,8 @@ class Reader:
         seconds = write_speech(self.folder / base, speech, speaker.hparams)
         draw_mels(mel=speech.mel.numpy()).savefig(self.folder / f"{base}-mel.png")
         warnings = list(speech.warnings)
-        if dropped := dropped_symbols(text, tuple(speaker.hparams.text_cleaners)):
+        is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
+        if dropped := dropped_symbols(text, cleaners) if is_english else []:
             shown = ", ".join(map(repr, dropped))
             warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
         return {
@@ -214,7 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--hparams", default="", help="for example max_decoder_steps=2000")
     shown = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=shown)
-    add("--numbers", action="store_true", help="accept numbers only, for the demo's model")
+    shown = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
+    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=shown)
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
     if not is_local(args.host):

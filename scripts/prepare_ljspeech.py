@@ -9,6 +9,7 @@
     OUT/train.txt, val.txt          path|text|seconds, a clip a line; train_mel.txt and val_mel.txt
                                     for cached log-mels
     OUT/*.txt.clips                 the clips of each list as a table, for training to start with
+    OUT/symbols.json                with --hparams symbols=corpus: what the cleaned texts consist of
     OUT/settings.txt                for training: train.py --hparams @OUT/settings.txt
     OUT/lengths.png, corpus.png     lengths; symbols against seconds, and silence at the ends
 
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--max-seconds", metavar="S", type=positive, default=math.inf, help="skip longer clips")
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help="write trimmed clips there")
     add("--download", action="store_true", help="fetch LJSpeech-1.1 into CORPUS")
+    add("--drop-unknown", action="store_true", help="leave out what has no symbol, in training too")
     add("--hparams", metavar="NAME=VALUE,...", dest="overrides", default="", help="audio, cleaners")
     args = parser.parse_args(arguments)
     if re.search(r",|\s#", str(args.out)):

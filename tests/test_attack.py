@@ -73,7 +73,7 @@ def attacked(request, tmp_path):
 
 def clip_of(path, hparams=H):
     """What training reads of a clip."""
-    return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", b"a"))]), hparams)[0]
+    return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
 def report_minutes(path):
@@ -89,7 +89,7 @@ def compare_lengths(path):
     compare_runs(path.parent, folder)
 
 
-TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", b"a", 5, ""))])
+TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
 PART = Part("2", "busy", *[""] * 4)
 READERS: dict[str, Callable[[Path], object]] = {
@@ -106,7 +106,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.wav": clip_of,
     "a.npy": lambda path: clip_of(path, create_hparams("load_mel_from_disk=True")),
     "clips.csv": lambda path: change_of(CLIPS, Checkpoint(path, {"corpus": ""}), True),
-    "texts.txt": lambda path: read_texts(Namespace(text=None, text_file=path, numbers=False), H),
+    "texts.txt": lambda path: read_texts(
+        Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
+    ),
     "source.txt": lambda path: take_part(Path("corpus"), path.parent),
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),

@@ -184,7 +184,13 @@ def test_kept_table_belongs_to_its_list_and_settings(corpus, monkeypatch):
     found = kept_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
-    for change in ("hop_length=200", "text_cleaners=[basic_cleaners]", "load_mel_from_disk=True"):
+    for change in (
+        "hop_length=200",
+        "text_cleaners=[basic_cleaners]",
+        "load_mel_from_disk=True",
+        "language=tr",
+        "drop_unknown=True",
+    ):
         assert kept_table(filelist, create_hparams(change)) is None
     assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
     with monkeypatch.context() as patch:
@@ -234,7 +240,7 @@ def test_changed_clips_are_checked_again(corpus):
 
 
 def test_lengths_are_written_one_per_line(tmp_path):
-    clips = [Clip("x/a.wav", "", b"a", 7, ""), Clip('b, "c".d.npy', "", b"a", 8, "")]
+    clips = [Clip("x/a.wav", "", (1,), 7, ""), Clip('b, "c".d.npy', "", (1,), 8, "")]
     write_lengths(tmp_path / "lengths.csv", ClipTable.of("list.txt", enumerate(clips)))
     with open(tmp_path / "lengths.csv", newline="") as file:
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]

@@ -140,3 +140,32 @@ def test_ctrl_c_lets_the_program_save(tmp_path):
     process.join(30)
     assert process.exitcode == 1
     assert f"UserError: stopped at {program}; run" in log.read_text().partition("\nsaved\n")[2]
+
+
+def test_a_language_has_its_own_folder_and_settings(tmp_path, monkeypatch):
+    commands = []
+
+    def stop(program, *arguments, **_):
+        commands.append([program, *map(str, arguments)])
+        if program == "train.py":
+            raise UserError("stopped")
+
+    monkeypatch.setattr(demo, "run", stop)
+    monkeypatch.chdir(tmp_path)
+    for given in ("", "--language de", "--language ko --phones", "--phones"):
+        with pytest.raises(UserError, match="stopped"):
+            demo.main(given.split())
+    corpora, prepared = commands[::4], commands[2::4]
+    assert [words[1] for words in corpora] == [
+        f"{folder}/corpus" for folder in ("demo", "demo-de", "demo-ko-phones", "demo-phones")
+    ]
+    assert [words[4:] for words in corpora] == [[], ["--language", "de"], ["--language", "ko"], []]
+    phones = "symbols=corpus,text_cleaners=[phones],language="
+    letters = "symbols=corpus,text_cleaners=[basic_cleaners]"
+    assert [words[8:] for words in prepared] == [
+        [],
+        *(["--hparams", x] for x in (letters, f"{phones}ko", f"{phones}en-us")),
+    ]
+    for language, problem in (("ja", "cannot read"), ("kok", "no words"), ("tet", "not know it")):
+        with pytest.raises(UserError, match=f"{language}: .*{problem}"):
+            demo.main(["--language", language])

@@ -22,7 +22,6 @@ PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
     "seed": 1234,
-    "ignore_layers": ("embedding.weight",),
     "load_mel_from_disk": False,
     "text_cleaners": ("english_cleaners",),
     "sampling_rate": 22050,

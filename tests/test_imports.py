@@ -32,6 +32,7 @@ OWNERS = {
     "soundfile": "audio.py",
     "inflect": "text/numbers.py",
     "unidecode": "text/cleaners.py",
+    "phonemizer": "text/phones.py",
     "triton": "fast_decoder/kernels.py",
 }
 REPORT_PACKAGES = {"jinja2", "pandas", "seaborn", "statsmodels", "tabulate"}

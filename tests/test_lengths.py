@@ -74,7 +74,7 @@ def test_wrong_files_are_refused_by_line(tmp_path, content, expected):
 
 
 def test_clip_tables_give_lengths_and_symbols(tmp_path):
-    made = [Clip("x/a.wav", "Ah!", b"abc", 80, ""), Clip("b.npy", "", b"x", 2, "")]
+    made = [Clip("x/a.wav", "Ah!", (1, 2, 3), 80, ""), Clip("b.npy", "", (1,), 2, "")]
     filelist = tmp_path / "list.txt"
     ClipTable.of(filelist, enumerate(made, 1)).write()
     clips = read_lengths(table_path(filelist), HPARAMS)

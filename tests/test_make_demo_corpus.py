@@ -114,6 +114,25 @@ def test_stopped_run_leaves_nothing(tmp_path, number):
     assert list(folder.iterdir()) == []
 
 
+def test_a_language_has_its_own_voice_and_record(tmp_path):
+    folders = [tmp_path / language for language in ("en-us", "de", "fr-fr")]
+    for folder in folders:
+        make_corpus(folder, clips=2, language=folder.name)
+    assert read_lines(folders[1])[0][2].endswith("zig.")
+    records = [(folder / "demo_corpus.json").read_text() for folder in folders]
+    assert [record.partition('"language": ')[2] for record in records] == [
+        "",
+        '"de"}\n',
+        '"fr-fr"}\n',
+    ]
+    text = "quarante-deux mille sept"
+    sounds = [len(Voice(language).speak(text, 175)) for language in ("fr-fr", "fr", "de", "en-us")]
+    assert sounds[0] == sounds[1]
+    assert len({*sounds}) == 3
+    with pytest.raises(UserError, match="does not start with the language xx"):
+        Voice("xx")
+
+
 def test_skip_continues_the_shorter_corpus(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")

@@ -84,7 +84,7 @@ def test_worst_cases_by_hand():
 
 def clips(num_frames: list[int], num_symbols: list[int]) -> ClipTable:
     pairs = zip(num_frames, num_symbols, strict=True)
-    synthetic = [Clip("", "", bytes([1] * symbols), frames, "") for frames, symbols in pairs]
+    synthetic = [Clip("", "", (1,) * symbols, frames, "") for frames, symbols in pairs]
     return ClipTable.of("list.txt", enumerate(synthetic, 1))
 
 

@@ -111,7 +111,7 @@ def test_a_bad_text_is_refused_before_synthesis(inputs, message, client, reader)
 
 
 def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
-    reader.numbers, spoken = True, []
+    reader.numbers, spoken = "en-us", []
     monkeypatch.setattr(page, "sequence_to_speak", lambda text, _: spoken.append(text) or [1, 2, 3])
     reader.read(page.Inputs(**asked("four thousand AND seventy-two")))
     assert spoken == ["Four thousand seventy two."]

@@ -258,7 +258,8 @@ def reference_style(path: Path, corpus) -> dict:
 def test_warm_start_keeps_ignored_layers_fresh(corpus, tmp_path, capsys):
     path, out = tmp_path / "tacotron2.pt", tmp_path / "out"
     theirs = reference_style(path, corpus)
-    arguments = flags(out, corpus.hparams(epochs=1), "-c", path)
+    ignored = {"ignore_layers": "[embedding.weight]"}
+    arguments = flags(out, corpus.hparams(epochs=1, **ignored), "-c", path)
     assert "--warm_start" in refused(arguments, capsys)
     assert not out.exists()
     train.main([*arguments, "--warm_start"])

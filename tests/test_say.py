@@ -41,12 +41,14 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_on_what_is_typed(tmp_path):
+def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # as many desktops have it, for gettext
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say", "page"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
-        assert refused.stdout == f"{CHECKPOINT}: no such checkpoint; run make demo first\n"
+        missing = f"{CHECKPOINT}: no such checkpoint; run make demo first, with the same "
+        assert refused.stdout == f"{missing}LANGUAGE and PHONES\n"
     python = tmp_path / ".venv" / "bin" / "python"
     for path in (tmp_path / CHECKPOINT, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,3 +60,12 @@ def test_make_passes_on_what_is_typed(tmp_path):
     assert said[:4] == ["[synthesize.py]", "[--checkpoint]", f"[{CHECKPOINT}]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
     assert make(tmp_path, "page").stdout.splitlines()[1:] == ["[scripts/page.py]", *said[1:6]]
+    other = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1")
+    assert other.stdout.startswith("demo-fr-fr-phones/run/best.pt: no such checkpoint; ")
+    (tmp_path / "demo-fr-fr" / "run").mkdir(parents=True)
+    (tmp_path / "demo-fr-fr" / "run" / "best.pt").touch()
+    said = make(tmp_path, "say", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
+    assert said[2:4] == ["[demo-fr-fr/run/best.pt]", "[--numbers=fr-fr]"]
+    assert said[-1] == "[demo-fr-fr/said]"
+    demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1").stdout.splitlines()
+    assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]"]

@@ -272,7 +272,7 @@ def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
 
 
 CLIPS = ClipTable.of(
-    "list.txt", ((i, Clip(f"{i}.wav", "Ah.", b"ah.", 10 + i, f"list.txt:{i}")) for i in range(5))
+    "list.txt", ((i, Clip(f"{i}.wav", "Ah.", (1, 2, 3), 10 + i, f"list.txt:{i}")) for i in range(5))
 )
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 

@@ -1,6 +1,7 @@
 """Numbers in words, and the grammar by which a recogniser transcribes them."""
 
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -57,6 +58,30 @@ def test_words_are_read_as_the_number(number):
     words = in_words(number)
     assert value(words) == number
     assert set(words.split()) <= WORDS
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("de", "zweiundvierzigtausendsieben."),
+        ("fr-fr", "quarante-deux mille sept."),
+        ("fr-ch", "quarante-deux mille sept."),
+        ("ru", "сорок две тысячи семь."),
+        ("ko", "사만 이천칠."),
+    ],
+)
+def test_other_languages_have_their_own_words(language, expected):
+    assert sentence_of("42,007", language) == expected
+    with pytest.raises(UserError, match="only numbers: give one in digits"):
+        sentence_of(expected, language)
+
+
+def test_languages_without_number_words_are_refused(monkeypatch):
+    with pytest.raises(UserError, match=r"language=kok: num2words has no words for it; it has am,"):
+        in_words(7, "kok")  # Konkani, and ko is Korean
+    monkeypatch.setitem(sys.modules, "num2words", None)
+    with pytest.raises(UserError, match=r"num2words.*requirements-phones\.txt"):
+        in_words(7, "de")
 
 
 def test_numbers_are_distinct_and_mostly_long():

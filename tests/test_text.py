@@ -201,7 +201,7 @@ awkward_text = st.one_of(st.text(), st.text(alphabet="0123456789.,$£€%{}stndr
 
 
 @settings(deadline=None, max_examples=300)
-@given(awkward_text, st.sampled_from(sorted(CLEANERS)))
+@given(awkward_text, st.sampled_from(sorted(CLEANERS.keys() - {"phones"})))
 def test_any_text_gives_ids_in_range(text, cleaner):
     sequence = text_to_sequence(text, [cleaner])
     assert all(0 <= i < 148 for i in sequence)

@@ -1,9 +1,11 @@
-"""analysis/transcription.py and scripts/listen.py: word error rates of speech and recordings."""
+"""analysis/transcription.py and scripts/listen.py: word error rates of speech and recordings, and
+which recording the speech is nearest to."""
 
 import json
 
 import numpy as np
 import pytest
+import torch
 from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
@@ -14,11 +16,16 @@ from analysis.transcription import (
     Transcript,
     evaluate,
     measure_reference,
+    mel_cepstra,
     read_findings,
+    read_recordings,
+    warped_distance,
     word_error_rate,
 )
 from audio import write_wav
 from corpus.spoken_numbers import in_words
+from corpus.synthesised import Voice
+from corpus.synthesised import make_corpus as spoken_corpus
 from hparams import create_hparams
 from scripts import listen
 
@@ -28,8 +35,6 @@ TEXTS = ["Seven.", "Seven hundred.", "Two."]
 
 @pytest.mark.parametrize("rate", [22050, 16000])
 def test_spoken_numbers_are_mostly_understood(rate):
-    from corpus.synthesised import Voice
-
     recogniser, voice, transcripts = NumberRecogniser(), Voice(), []
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
@@ -114,8 +119,49 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     lines = (speech / "index.csv").read_text().splitlines()
     assert lines == ["wav,text", *(f"000{i}.wav,{text}" for i, text in enumerate(TEXTS, 1))]
     printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
-    assert printed == ["texts", "0.500", "1.000", "0.500"]
+    assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert evaluate(checkpoint, recordings) == found  # and keeps no sounds
+
+
+def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatch, capsys):
+    """The stand-in for a model says one number in eSpeak's voice, faster, instead of another."""
+    folder, out = tmp_path / "unseen", tmp_path / "found.json"
+    spoken_corpus(folder, clips=6, language="de")
+    voice, texts = Voice("de"), [text for _, text in read_recordings(folder)]
+
+    def write_speech(base, text, hparams):
+        samples = voice.speak(texts[1] if text == texts[4] else text, 230) / 32768
+        write_wav(base.with_suffix(".wav"), samples, hparams.sampling_rate)
+
+    monkeypatch.setattr(transcription, "load_checkpoint", lambda _: {})
+    monkeypatch.setattr(transcription, "load_speaker", lambda *_: None)
+    monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
+    monkeypatch.setattr(transcription, "speak_text", lambda _, text: text)
+    monkeypatch.setattr(transcription, "write_speech", write_speech)
+    monkeypatch.setattr(transcription, "NumberRecogniser", None)
+    arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]
+    listen.main(list(map(str, arguments)))
+    found = read_findings(out, Intelligibility)
+    assert found.identification_rate == 5 / 6
+    expected = [texts[i].rstrip(".") for i in (0, 1, 2, 3, 1, 5)]
+    assert [(t.heard, t.nearest) for t in found.transcripts] == [("", text) for text in expected]
+    assert found.word_error_rate is found.recordings is None
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "6 texts",
+        "identification rate of the model     0.833",
+    ]
+
+
+def test_warped_distance_ignores_tempo_and_level():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((12, 30))
+    assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
+    steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
+    assert steps == pytest.approx(1 / 3)  # 0 with 0, 1 with 0, 3 with 3
+    sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
+    cepstra = mel_cepstra(sound, HPARAMS)
+    np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)
+    assert cepstra.shape == (12, 1 + 22050 // HPARAMS.hop_length)
 
 
 def test_a_damaged_result_or_corpus_is_refused(recordings, checkpoint_path, tmp_path):

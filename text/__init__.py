@@ -2,54 +2,129 @@
 
     text_to_sequence("Turn left on {HH AW1 S S T AH0 N} Street.", ["english_cleaners"])
 
-The symbols, the cleaning and the handling of braces are those of NVIDIA/tacotron2, so that its
-checkpoints read a text as they were trained to.
+The English symbols, the cleaning and the handling of braces are those of NVIDIA/tacotron2, so that
+its checkpoints read a text as they were trained to. Other tables of symbols: text/symbols.py.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
-from text.cleaners import clean_pieces
-from text.symbols import symbols
+from text.cleaners import clean_pieces, to_ascii
+from text.symbols import ENGLISH, SymbolTable, symbols
 
-__all__ = ["can_be_spoken", "one_character_each", "sequence_to_text", "symbols", "text_to_sequence"]
+__all__ = [
+    "ENGLISH",
+    "SymbolTable",
+    "can_be_spoken",
+    "clean",
+    "nearest",
+    "one_character_each",
+    "sequence_to_text",
+    "symbols",
+    "text_to_sequence",
+    "unknown_symbols",
+]
 
+PHONES = "phones"  # the cleaner that writes a text in the International Phonetic Alphabet
 _ARPABET_SPAN = re.compile(r"\{(.+?)\}")
-_SYMBOL_IDS = {symbol: i for i, symbol in enumerate(symbols)}
-_SPOKEN_IDS = {i for i, symbol in enumerate(symbols) if symbol[0] == "@" or symbol.isalpha()}
+_IPA_SPAN = re.compile(r"(?<!\w)/(\S(?:[^/\n]*\S)?)/(?!\w)")
 
 
-def text_to_sequence(text: str, cleaner_names: Sequence[str]) -> list[int]:
-    """Ids, each from 0 to len(symbols) - 1, of a text; the empty list for an empty one.
+def clean(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> list[str]:
+    """What a text consists of after cleaning, in Unicode's form NFC, known to `table` or not.
 
-    `{HH AH0 L OW1}` gives phones of the ARPAbet; the text around it is cleaned piece by piece.
-    What has no symbol is dropped. Two quirks of NVIDIA's code are kept: an underscore becomes id 0,
-    the padding's; and a phone span in the first line drops all further lines, so pass single lines.
-    Errors as `clean_pieces`.
+    `{HH AH0 L OW1}` gives phones of the ARPAbet, if the table has them, and `/hɛlˈoʊ/` the phones
+    that it holds, if the cleaners make phones; the text around is cleaned piece by piece. Two
+    quirks of NVIDIA's code are kept: in English an underscore becomes the padding, and a phone span
+    in the first line drops all further lines, so pass single lines. Errors as `clean_pieces`.
     """
-    pieces = _ARPABET_SPAN.split(text.partition("\n")[0])  # text, phones, text, phones, …, text
-    pieces = [text] if len(pieces) == 1 else pieces
-    pieces[::2] = clean_pieces(pieces[::2], cleaner_names)
+    text, by_hand = unicodedata.normalize("NFC", text), None
+    if PHONES in cleaner_names:
+        by_hand = _IPA_SPAN
+    elif table.has_phones:
+        by_hand = _ARPABET_SPAN
+    pieces = [text]
+    if by_hand is not None:  # text, phones, text, phones, …, text
+        pieces = by_hand.split(text.partition("\n")[0] if by_hand is _ARPABET_SPAN else text)
+        pieces = [text] if len(pieces) == 1 else pieces
+    pieces[::2] = clean_pieces(pieces[::2], cleaner_names, language)
 
-    sequence = []
+    found: list[str] = []
     for i, piece in enumerate(pieces):
-        candidates = piece if i % 2 == 0 else [f"@{phone}" for phone in piece.split()]
-        sequence += [_SYMBOL_IDS[symbol] for symbol in candidates if symbol in _SYMBOL_IDS]
-    return sequence
+        in_braces = i % 2 and by_hand is _ARPABET_SPAN
+        found += [f"@{x}" for x in piece.split()] if in_braces else _composed(piece)
+    return found
 
 
-def can_be_spoken(sequence: Iterable[int]) -> bool:
-    """Whether ids hold a letter or a phone."""
-    return not _SPOKEN_IDS.isdisjoint(sequence)
+def text_to_sequence(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> list[int]:
+    """Ids, each from 0 to len(table) - 1, of a text, cleaned as by `clean`; the empty list for an
+    empty one. What has no symbol is dropped; `unknown_symbols` names it. Errors as `clean`."""
+    found = clean(text, cleaner_names, table, language)
+    return [table.ids[symbol] for symbol in found if symbol in table.ids]
 
 
-def one_character_each(sequence: Iterable[int]) -> str:
-    """Letters in lower case, "@" for every phone, other symbols as they are."""
-    return "".join(symbols[i][0].lower() for i in sequence)
+def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
+    """Those that `table` lacks, in the order of the text, each once."""
+    return [symbol for symbol in dict.fromkeys(cleaned) if symbol not in table.ids]
 
 
-def sequence_to_text(sequence: Iterable[int]) -> str:
-    """The text that ids from 0 to len(symbols) - 1 stand for: phones in braces, padding as "_"."""
-    found = (symbols[int(i)] for i in sequence)
-    text = "".join(f"{{{symbol[1:]}}}" if symbol[0] == "@" else symbol for symbol in found)
+def nearest(symbol: str, table: SymbolTable) -> str:
+    """What of `table` could stand for a symbol that it lacks: the same letter with another accent
+    or case, or what unidecode writes; empty where there is nothing such."""
+    plain = _plain(symbol)
+    known = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
+    if known:  # the same but for its case, then the one with the fewest accents
+        folded, marks = symbol.casefold(), lambda x: len(unicodedata.normalize("NFD", x))
+        return min(known, key=lambda x: (x.casefold() != folded, marks(x)))
+    ascii_form = to_ascii(symbol).strip()
+    for written in (ascii_form, ascii_form.lower()):
+        if written and all(x in table.ids for x in written):
+            return written
+    return ""
+
+
+def in_words(unknown: Iterable[str], table: SymbolTable) -> str:
+    """Unknown symbols, with their code points and the nearest that is known."""
+    shown = []
+    for symbol in list(unknown)[:10]:
+        near = nearest(symbol, table)
+        points = " ".join(f"U+{ord(x):04X}" for x in symbol)
+        shown.append(f"{symbol!r} ({points}, {f'nearest: {near!r}' if near else 'nothing near'})")
+    return ", ".join(shown)
+
+
+def _plain(symbol: str) -> str:
+    """A letter without case and accents."""
+    kept = [x for x in unicodedata.normalize("NFD", symbol) if unicodedata.category(x)[0] == "L"]
+    return "".join(kept).casefold()
+
+
+def _composed(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool:
+    """Whether ids hold a letter, a phone, or a digit where the table has digits."""
+    return not table.spoken_ids.isdisjoint(sequence)
+
+
+def one_character_each(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
+    """Letters in lower case, "@" for phones of the ARPAbet and for marks that are written with a
+    letter, such as vowel signs; other symbols as they are."""
+    found = (table.symbols[i] for i in sequence)
+    return "".join(
+        "@" if len(x) > 1 or unicodedata.category(x)[0] == "M" else x.lower()[0] for x in found
+    )
+
+
+def sequence_to_text(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
+    """The text that ids from 0 to len(table) - 1 stand for: ARPAbet phones in braces, padding as
+    "_"."""
+    found = (table.symbols[int(i)] for i in sequence)
+    text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in found)
     return text.replace("}{", " ")

@@ -2,11 +2,14 @@
 
 `english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it:
 "£10" becomes "psten", "Mrs." "misess". `english_cleaners_corrected` fixes these.
-`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` leave numbers as digits,
-which have no symbols, so write numbers out for them.
+`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` (any alphabet as it is, for
+symbols=corpus) leave numbers as digits, which have no English symbols, so write numbers out for
+them. `phones` writes a text of any language in the International Phonetic Alphabet.
 """
 
+import functools
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from errors import UserError
@@ -45,9 +48,13 @@ _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
+# Invisible: controls, marks of the direction of writing, soft hyphens. The joiners of Persian and
+# of the Indic scripts are letters in effect, and stay.
+_INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
 
-def _to_ascii(text: str) -> str:
+def to_ascii(text: str) -> str:
     """As unidecode, which is not loaded where the text is ASCII already."""
     if text.isascii():
         return text
@@ -58,13 +65,13 @@ def _to_ascii(text: str) -> str:
 
 def _to_ascii_but_currency(text: str) -> str:
     """unidecode would turn £ into PS and € into EUR before a number rule could see them."""
-    return re.sub(r"[^£€]+", lambda match: _to_ascii(match[0]), text)
+    return re.sub(r"[^£€]+", lambda match: to_ascii(match[0]), text)
 
 
 # How each cleaner makes a text ASCII, and its rules, each applied to the result of the one before.
 CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
     "english_cleaners": (
-        _to_ascii,
+        to_ascii,
         [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES],
     ),
     "english_cleaners_corrected": (
@@ -77,13 +84,17 @@ CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
             *_WHITESPACE_RULES,
         ],
     ),
-    "transliteration_cleaners": (_to_ascii, _WHITESPACE_RULES),
-    "basic_cleaners": (str, _WHITESPACE_RULES),
+    "transliteration_cleaners": (to_ascii, _WHITESPACE_RULES),
+    "basic_cleaners": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
+    "phones": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
 }
 
 
-def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[str]:
-    """Clean the pieces of one text, each by itself, with every named cleaner in turn.
+def clean_pieces(
+    pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
+) -> list[str]:
+    """Clean the pieces of one text, each by itself, with every named cleaner in turn. `language`,
+    eSpeak's name of it, decides the phones, and in Turkish the lower case of I.
 
     Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
     """
@@ -91,11 +102,36 @@ def clean_pieces(pieces: Sequence[str], cleaner_names: Sequence[str]) -> list[st
     for name in cleaner_names:
         if name not in CLEANERS:
             raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
-        to_ascii, rules = CLEANERS[name]
-        pieces = [to_ascii(piece).lower() for piece in pieces]
+        change, rules = CLEANERS[name]
+        pieces = [change(piece) for piece in pieces]
+        if name == "basic_cleaners":
+            pieces = [_turkish(piece, language) for piece in pieces]
+        if name != "phones":  # eSpeak reads capitals: "US" is not "us"
+            pieces = [piece.lower() for piece in pieces]
         for pattern, replacement in rules:
             pieces = [pattern.sub(replacement, piece) for piece in pieces]
+        if name == "phones":
+            pieces = [_phones(piece, language) for piece in pieces]
         if name == "english_cleaners_corrected":  # inside, a space separates words from phones
             pieces[0] = pieces[0].lstrip()
             pieces[-1] = pieces[-1].rstrip()
     return pieces
+
+
+def _turkish(text: str, language: str) -> str:
+    """Capitals whose lower case Python gets wrong: of İ it makes two characters, and in Turkish and
+    Azerbaijani I is the capital of ı."""
+    text = text.replace("\u0130", "i")
+    return text.replace("I", "\u0131") if language in ("tr", "az") else text
+
+
+@functools.lru_cache(2**16)  # prepare needs the texts twice: to count symbols, then for their ids
+def _phones(text: str, language: str) -> str:
+    """The phones of a text, with the blanks around it and its punctuation."""
+    bare = text.strip()
+    if not any(unicodedata.category(character)[0] in "LN" for character in bare):
+        return text  # nothing to speak
+    from text.phones import to_phones
+
+    [found] = to_phones([bare], language)
+    return text.replace(bare, found.strip(), 1)

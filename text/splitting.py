@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from text import one_character_each
+from text import ENGLISH, SymbolTable, one_character_each
 from text.cleaners import ABBREVIATIONS
 
 
 class Ending(IntEnum):
     """What a part ends with, best first."""
 
-    SENTENCE = 0  # . ! ?
+    SENTENCE = 0  # . ! ? and their like in other scripts
     CLAUSE = 1  # ; : , a dash, dots
     WORD = 2  # a space between two words
     INSIDE = 3  # a space inside a number, or after an abbreviation
@@ -31,8 +31,14 @@ class TextPart:
     ending: Ending
 
 
-_SPOKEN = re.compile("[a-z@]")  # a letter or a phone, in a line of one character a symbol
-_UNITS = re.compile(r"\S+?(?:--+(?=[^-\s])|(?=\s|$))")  # up to a space, or a dash between words
+_SPOKEN = re.compile(r"[^\W_]|@")  # a letter or a phone, in a line of one character a symbol
+# Up to a space, or a dash between words, or one of these, which Chinese and Japanese write without
+# a space after them, and closing quotes that follow it.
+_FULL_WIDTH = "。！？，、；："
+_UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
+_AS_ASCII = str.maketrans(
+    dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
+)
 # Cleaners that leave abbreviations alone leave all of these, and every cleaner leaves the second
 # line's. A sentence that ends with one of them is only less likely to be split there.
 _DOTTED = ABBREVIATIONS.keys() | set(
@@ -50,12 +56,14 @@ _NUMBER_WORD = re.compile(
 _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 
 
-def split_sequence(sequence: Sequence[int], limit: float) -> list[TextPart]:
+def split_sequence(
+    sequence: Sequence[int], limit: float, table: SymbolTable = ENGLISH
+) -> list[TextPart]:
     """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
     Nothing is left out but spaces between two parts. `sequence` holds ids, some to be spoken."""
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
-    return _join_evenly(_smallest_parts(one_character_each(sequence)), limit)
+    return _join_evenly(_smallest_parts(one_character_each(sequence, table)), limit)
 
 
 def _smallest_parts(line: str) -> list[TextPart]:
@@ -73,12 +81,15 @@ def _smallest_parts(line: str) -> list[TextPart]:
 
 def _ending(unit: str, following: str) -> Ending:
     """What a unit ends with, if `following` comes next."""
-    last = unit.rstrip("')").split(" ")[-1]
+    unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
+    last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
         return Ending.SENTENCE
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
-        initials = re.fullmatch(r"(?:[a-z]\.)*[a-z]", bare)  # "j.", "u.s."
+        initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
+        if initials and bare.upper() == bare:  # a word of one character, in Chinese
+            initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
     words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
     goes_on = not last.endswith(",") or _NUMBER_GOES_ON.fullmatch(last)

@@ -1,10 +1,19 @@
-"""The 148 input symbols of the model; a symbol's place in the list is its id.
+"""Tables of input symbols; a symbol's place in its table is its id, a row of the embedding.
 
-The order is that of NVIDIA/tacotron2: the rows of a trained embedding follow it. Phones carry an
-"@", so that the ARPAbet phone B and the letter B stay two symbols.
+`ENGLISH` has the 148 of NVIDIA/tacotron2, in that order, for the rows of trained embeddings follow
+it. Its phones carry an "@", so that the ARPAbet phone B and the letter B stay two symbols. Tables
+for other languages are made of what a corpus's texts consist of (`table_of`), and kept with a run.
 """
 
-_PADDING = "_"  # id 0, which fills up a batch
+import functools
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from errors import UserError
+
+PADDING = "_"  # id 0, which fills up a batch
+MOST_SYMBOLS = 10_000  # Chinese written as it is has some thousands
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -15,10 +24,86 @@ _PHONES = (
 
 # A vowel comes bare and with stress 0 (none), 1 (primary) and 2 (secondary).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
+_ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
 
 symbols: list[str] = [
-    _PADDING,
+    PADDING,
     *_PUNCTUATION,
     *_LETTERS,
     *(f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]),
 ]
+
+
+@dataclass(frozen=True)
+class SymbolTable:
+    """Symbols in the order of their ids. Raises UserError for what cannot be a table: no text, one
+    that is empty, too long, without the padding "_" at first, or with a symbol that is twice there,
+    no single character (or phone of the ARPAbet after an "@"), a control, or not in form NFC."""
+
+    symbols: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if problem := _problem_of(self.symbols):
+            raise UserError(f"symbols: {problem}")
+        object.__setattr__(self, "symbols", tuple(self.symbols))
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """By symbol; without the padding, which NVIDIA's code alone accepts in a text."""
+        return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
+
+    @functools.cached_property
+    def is_english(self) -> bool:
+        return self.symbols == tuple(symbols)
+
+    @functools.cached_property
+    def has_phones(self) -> bool:
+        """Whether phones of the ARPAbet can be given in braces."""
+        return any(len(symbol) > 1 for symbol in self.symbols)
+
+    @functools.cached_property
+    def spoken_ids(self) -> set[int]:
+        """Of letters, phones, and digits, which may be tones."""
+        return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
+
+
+def _problem_of(found: object) -> str:
+    """What is wrong with the symbols of a table, if anything."""
+    if not isinstance(found, list | tuple) or not 2 <= len(found) <= MOST_SYMBOLS:
+        count = f"{len(found):,} of them" if isinstance(found, list | tuple) else "no list"
+        return f"{count}, expected a list of 2 to {MOST_SYMBOLS:,}, the padding '_' first"
+    seen: set[str] = set()
+    for i, symbol in enumerate(found):
+        where = f"number {i + 1}, {str(symbol)[:20]!r}"
+        if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
+            return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
+        if not can_be_symbol(symbol):
+            return f"{where}: a control or no character; remove it"
+        if (composed := unicodedata.normalize("NFC", symbol)) != symbol:
+            return f"{where}: not in Unicode's form NFC; write {composed!r}"
+        if (i == 0) != (symbol == PADDING) or symbol in seen:
+            return f"{where}: expected every symbol once, and the padding '_' first"
+        seen.add(symbol)
+    return ""
+
+
+def can_be_symbol(symbol: str) -> bool:
+    """Whether it is none of the controls, line breaks, and places where Unicode has nothing."""
+    return unicodedata.category(symbol[0]) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
+
+
+ENGLISH = SymbolTable(tuple(symbols))
+
+
+@functools.lru_cache(8)
+def table_with(found: tuple[str, ...]) -> SymbolTable:
+    """The table of these symbols; of none, as in checkpoints without a table, the English one."""
+    return SymbolTable(found) if found else ENGLISH
+
+
+def table_of(characters: Iterable[str]) -> SymbolTable:
+    """The padding, then what texts consist of, sorted."""
+    return SymbolTable((PADDING, *sorted(set(characters) - {PADDING})))

@@ -173,7 +173,7 @@ def problems_of(state: dict[str, Any]) -> list[str]:
         for part, kind in get_type_hints(PlainParts, include_extras=True).items():
             if part in state:
                 problems += _plain_problems(part, kind, state[part])
-    return problems or _contradictions(state)
+    return problems or _symbol_problems(state) or _contradictions(state)
 
 
 def _is_ours(state: dict[str, Any]) -> bool:
@@ -198,6 +198,25 @@ def _settings_problems(saved: Any) -> list[str]:
         lines = [line.strip() for line in str(error).splitlines()]
         return ["hparams: " + "; ".join(lines[1:] or lines)]
     return []
+
+
+def _symbol_problems(state: dict[str, Any]) -> list[str]:
+    """Between the table of symbols, where there is one, and the embedding."""
+    symbols, table = (state["hparams"].get(x) for x in ("symbols", "symbol_table"))
+    embedding = embedding_of(state["state_dict"])
+    if not table and symbols in (None, "english"):
+        return []
+    if not table:
+        return [f"hparams: symbols={symbols}, but symbol_table is missing"]
+    if embedding is not None and len(embedding) != len(table):
+        rows = f"embedding.weight has {len(embedding)} rows"
+        return [f"hparams: symbol_table: {len(table)} symbols, but {rows}"]
+    return []
+
+
+def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    found = weights.get("embedding.weight", weights.get("module.embedding.weight"))
+    return found if found is not None and found.dim() == 2 else None
 
 
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:

@@ -34,12 +34,14 @@ from hparams import (
     HAS_PYDANTIC,
     HParams,
     batching_options,
-    check_symbols,
+    check_text_settings,
     create_hparams,
     hparams_from_dict,
+    read_symbols,
+    symbols_path,
 )
 from machine import describe_environment, fingerprint_of_code, versions
-from text import text_to_sequence
+from text import SymbolTable
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.distributed import ALONE, Processes
@@ -115,6 +117,7 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
                 print(
                     f"changed since the checkpoint: {name} = {getattr(hparams, name)}, was {value}"
                 )
+        hparams = settle_symbols(check_text_settings(hparams), base)
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
@@ -129,6 +132,22 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
         return hparams
 
     return processes.all_or_none(settle)
+
+
+def settle_symbols(hparams: HParams, resumed: HParams | None) -> HParams:
+    """The settings with their table of symbols, that of the checkpoint where a run is `resumed`;
+    UserError if its file is there, and is another."""
+    path = symbols_path(hparams)
+    if resumed is None:
+        return read_symbols(hparams)
+    changed = hparams.symbols != resumed.symbols or (hparams.symbol_table and path.exists())
+    if changed and read_symbols(hparams).symbol_table != resumed.symbol_table:
+        raise UserError(
+            f"symbols={hparams.symbols}: {path} is another table than the checkpoint's, of "
+            f"{len(resumed.table)} symbols: put that back, or start another run from the "
+            "checkpoint's weights with -c and --warm_start"
+        )
+    return hparams
 
 
 def is_finished(start: Start, hparams: HParams, output: OutputFolder, processes: Processes) -> bool:
@@ -282,8 +301,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
-    check_symbols(hparams)
-    text_to_sequence("", hparams.text_cleaners)  # an unknown one is refused once, not in each line
+    check_text_settings(hparams)  # what is wrong is refused once, not in each line
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
         try:
@@ -359,9 +377,46 @@ def start_from(run: Run, start: Start) -> None:
             print(f"new clips: {in_words(change)}; epoch {state.epoch} is replanned")
     if start.weights is not None:
         path, saved = start.weights
-        checkpoint.load_weights(run.trainer.model, saved, path, run.hparams.ignore_layers)
-        kept = ", ".join(run.hparams.ignore_layers) or "none"
-        print(f"weights from {path}; ignore_layers keep theirs: {kept}")
+        ignored, table = run.hparams.ignore_layers, run.hparams.table
+        if "embedding.weight" not in ignored:
+            saved, new = map_embedding(start.weights, table, run.hparams.seed)
+            drawn = f", drawn from the mean and spread of the old: {' '.join(new):.200}"
+            print(
+                f"of {len(table)} symbols {len(table) - len(new)} keep their rows of the "
+                f"embedding, {len(new)} are new{drawn if new else ''}"
+            )
+        checkpoint.load_weights(run.trainer.model, saved, path, ignored)
+        print(f"weights from {path}; ignore_layers keep theirs: {', '.join(ignored) or 'none'}")
+
+
+def map_embedding(
+    found: Checkpoint, table: SymbolTable, seed: int
+) -> tuple[dict[str, Any], list[str]]:
+    """A checkpoint's state with the rows of `table` for its embedding: a symbol that it knows keeps
+    its row, a new one is drawn from the normal distribution of all its rows, column by column, with
+    `seed`. Returns the new symbols too. One of the same symbols comes back as it is.
+
+    Raises:
+        UserError: if nothing says which symbols its rows are of.
+    """
+    saved, theirs = found.state, hparams_from_dict(found.state.get("hparams", {}))
+    old = checkpoint.embedding_of(saved["state_dict"])
+    if theirs.table.symbols == table.symbols or old is None:
+        return saved, []  # `load_weights` says what does not fit
+    if len(old) != theirs.n_symbols:
+        raise UserError(
+            f"{found.path}: embedding.weight has {len(old)} rows, and no table of symbols says of "
+            "which; leave it out with --hparams ignore_layers=[embedding.weight]"
+        )
+    old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
+    noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
+    rows = old.mean(dim=0) + noise * old.std(dim=0)
+    for i, symbol in enumerate(table.symbols):
+        if symbol in ids:
+            rows[i] = old[ids[symbol]]
+    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
+    new = [symbol for symbol in table.symbols if symbol not in ids]
+    return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
 
 def open_logs(run: Run, start: Start) -> None:

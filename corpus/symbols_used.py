@@ -1,0 +1,57 @@
+"""The symbols that a corpus's texts consist of: the table of a run, and which of them are rare."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clip_table import Clip
+from data_utils import MOST_CHARACTERS
+from hparams import HParams, with_table
+from progress import progress_bar
+from text import clean
+from text.symbols import can_be_symbol, table_of
+
+RARE = 10  # a symbol that fewer clips have is hardly learnt
+MOST_SHOWN = 20  # rare symbols in a report, and
+CLIPS_SHOWN = 5  # clips of each
+
+
+def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
+    """The settings with the table of all that the clips' texts consist of after cleaning."""
+    found: set[str] = set()
+    texts = [clip.text for clip in clips if len(clip.text) <= MOST_CHARACTERS]
+    for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
+        found.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
+    # Others are refused, or dropped, in the lines where they are.
+    return with_table(hparams, table_of(filter(can_be_symbol, found)).symbols)
+
+
+def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
+    """The clips and settings without the symbols of clips that were left out: what no clip has is
+    never trained."""
+    old = hparams.table
+    new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
+    ids = [new.ids.get(symbol, 0) for symbol in old.symbols]
+    kept = [replace(clip, symbols=tuple(ids[i] for i in clip.symbols)) for clip in clips]
+    return kept, with_table(hparams, new.symbols)
+
+
+def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
+    """A warning about symbols in fewer than RARE of the clips, rarest first; none about English,
+    whose table is the same for every corpus."""
+    places: dict[int, list[str]] = {}
+    for clip in clips:
+        for i in set(clip.symbols):
+            places.setdefault(i, []).append(clip.id)
+    rare = sorted((i for i in places if len(places[i]) < RARE), key=lambda i: (len(places[i]), i))
+    if not rare or hparams.table.is_english:
+        return ""
+    notes = []
+    for i in rare[:MOST_SHOWN]:
+        more = ", ..." * (len(places[i]) > CLIPS_SHOWN)
+        count, shown = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
+        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({shown}{more})")
+    more = f" and {len(rare) - MOST_SHOWN:,} more" * (len(rare) > MOST_SHOWN)
+    return (
+        f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "
+        f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/languages.md)"
+    )

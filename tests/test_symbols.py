@@ -1,0 +1,363 @@
+"""Symbols of any language: tables, texts, phones, splitting, and a run from corpus to speech."""
+
+import json
+import shutil
+import sys
+import types
+import unicodedata
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from corpora import make_corpus, refusal, write_tone
+from helpers import flags, load, newest, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import refused
+
+import synthesize
+import train
+from corpus import preparation
+from corpus.preparation import prepare
+from data_utils import kept_table, read_filelist
+from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
+from model import Tacotron2
+from speaking import load_speaker, sequence_to_speak
+from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
+from text.splitting import Ending, split_sequence
+from text.symbols import MOST_SYMBOLS, SymbolTable, table_of
+from training.checkpoint import Checkpoint, load_checkpoint
+from training.setup import map_embedding
+
+BASIC = ["basic_cleaners"]
+PHONES = "text_cleaners=[phones],symbols=corpus"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Drawing takes longer than all the rest."""
+    draw_nothing(monkeypatch)
+
+
+def draw_nothing(patch):
+    for name in ("draw_lengths", "draw_faults"):
+        patch.setattr(preparation, name, lambda *_: b"a picture")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [
+        ("_a", "no list"),
+        ({"_": 0}, "no list"),
+        (["_"], "1 of them"),
+        (["_", *map(chr, range(0x4E00, 0x4E00 + MOST_SYMBOLS))], f"{MOST_SYMBOLS + 1:,} of them"),
+        (["a", "_"], "number 1, 'a': expected every symbol once, and the padding '_' first"),
+        (["_", "a", "_"], "number 3, '_': expected every symbol once"),
+        (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),
+        (["_", "a", 3], "number 3, '3': expected one character"),
+        (["_", "ab"], "'ab': expected one character, or a phone"),
+        (["_", ""], "'': expected one character"),
+        (["_", "@QQ"], "'@QQ': expected one character, or a phone"),
+        (["_", "\x07"], "a control"),
+        (["_", "\ud800"], "a control"),
+        (["_", "\u212b"], "not in Unicode's form NFC; write 'Å'"),
+    ],
+)
+def test_hostile_tables_are_refused(symbols, message, tmp_path):
+    assert message in refusal(SymbolTable, symbols)
+    (tmp_path / "mine.json").write_text(json.dumps(symbols))
+    found = refusal(read_symbols, create_hparams(f"symbols={tmp_path / 'mine.json'}"))
+    assert message in found
+    assert str(tmp_path / "mine.json") in found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Zażółć GĘŚLĄ jaźń!", "zażółć gęślą jaźń!"),
+        (unicodedata.normalize("NFD", "Été à Orléans"), "été à orléans"),
+        ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),  # marks of the direction go, vowel signs stay
+        ("हिन्दी में।", "हिन्दी में।"),
+        ("می\u200cروم", "می\u200cروم"),  # a joiner that Persian spelling needs
+        ("Ni3 hao3!", "ni3 hao3!"),
+        ("你好，世界。", "你好，世界。"),
+        ("İstanbul", "istanbul"),
+        ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
+    ],
+)
+def test_basic_cleaners_keep_all_alphabets(text, expected):
+    assert "".join(clean(text, BASIC)) == expected
+    table = table_of(expected)
+    assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
+
+
+def test_turkish_i_has_its_own_lower_case():
+    assert "".join(clean("ISPARTA İZMİR", BASIC, language="tr")) == "ısparta izmir"
+    assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"]), min_size=1)))
+def test_table_of_texts_knows_all_of_them(texts):
+    cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
+    if any(cleaned):
+        table = table_of(chain(*cleaned))
+        for found in cleaned:
+            assert unknown_symbols(found, table) == []
+            again = text_to_sequence("".join(found), [], table)
+            assert sequence_to_text(again, table) == "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "known", "expected"),
+    [
+        ("ą", "abcde", "a"),
+        ("a", "ąbc", "ą"),
+        ("É", "eéê", "é"),
+        ("ê", "éeè", "e"),
+        ("Ж", "жз", "ж"),
+        ("ß", "pqs", "ss"),
+        ("ł", "klm", "l"),
+        ("，", "., ", ","),
+        ("字", "abc", ""),
+        ("q", "abc", ""),
+    ],
+)
+def test_nearest_known_symbol_is_named(symbol, known, expected):
+    assert nearest(symbol, table_of(known)) == expected
+
+
+def test_underscore_is_padding_in_english_only():
+    assert text_to_sequence("_", BASIC) == [0]
+    assert unknown_symbols(clean("a_b", BASIC, table_of("ab")), table_of("ab")) == ["_"]
+
+
+# ---------------------------------------------------------------------------- splitting
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "ending"),
+    [
+        (
+            "我们今天去了。他说：「好！」然后走了。",
+            ["我们今天去了。", "他说：「好！」", "然后走了。"],
+            "SENTENCE",
+        ),
+        ("मैं घर गया। वह आया।", ["मैं घर गया।", "वह आया।"], "SENTENCE"),
+        ("ذهبت إلى البيت؟ نعم ذهبت.", ["ذهبت إلى البيت؟", "نعم ذهبت."], "SENTENCE"),
+        ("これは長い文です、そして続きます", ["これは長い文です、", "そして続きます"], "CLAUSE"),
+    ],
+)
+def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
+    table = table_of(text)
+    sequence = text_to_sequence(text, BASIC, table)
+    found = split_sequence(sequence, max(map(len, parts)), table)
+    assert [sequence_to_text(sequence[x.start : x.end], table) for x in found] == parts
+    assert {part.ending for part in found[:-1]} == {Ending[ending]}
+
+
+# ---------------------------------------------------------------------------- phones
+
+
+@pytest.fixture
+def espeak(monkeypatch):
+    """In place of text/phones.py: a phone for each letter, and the texts that were given."""
+    module, asked = types.ModuleType("text.phones"), []
+
+    def to_phones(texts, language):
+        asked.extend((text, language) for text in texts)
+        return ["".join(chr(0x250 + ord(x) % 64) if x.isalpha() else x for x in t) for t in texts]
+
+    module.to_phones, module.espeak_version = to_phones, lambda: module.version
+    module.check_language, module.version = lambda language: None, "1.52"
+    monkeypatch.setitem(sys.modules, "text.phones", module)
+    module.asked = asked
+    return module
+
+
+def test_phones_by_hand_stay_as_they_are(espeak):
+    found = "".join(clean("He said /ɡʊd ˈnaɪt/, and/or\nwent 1/2.", ["phones"], language="x1"))
+    assert "/" in found
+    assert "ɡʊd ˈnaɪt, " in found
+    assert espeak.asked == [("He said", "x1"), (", and/or went 1/2.", "x1")]
+    assert "/ab/" in "".join(clean("/ab/", BASIC))
+
+
+def test_phones_need_a_language_and_symbols(espeak):
+    message = refusal(create_hparams, "text_cleaners=[phones]")
+    assert "add symbols=corpus" in message
+    assert "language=de" in message
+
+
+def test_prepare_makes_phones_once(espeak, tmp_path, quick):
+    corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
+    prepare(corpus, tmp_path / "lists", f"{PHONES},language=x2")
+    assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
+    hparams = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
+    hparams = read_symbols(check_text_settings(hparams))
+    assert hparams.symbol_table == ("_", *sorted({*espeak.to_phones(["Clip"], "")[0], *" .01234"}))
+    assert kept_table(hparams.training_files, hparams)
+    assert not kept_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
+
+
+# ---------------------------------------------------------------------------- a run
+
+
+OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners", epochs=1)
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory):
+    """A prepared corpus of Polish texts, one of which has letters that no other has."""
+    folder = tmp_path_factory.mktemp("polish")
+    corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
+    write_tone(corpus / "wavs" / "odd.wav", 5000)
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
+            file.write("odd|x|Gęś, 3\n")
+        prepare(corpus, folder / "lists", OWN)
+    return folder / "lists"
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory):
+    """An English checkpoint, as NVIDIA's recipe saves one for several GPUs."""
+    path = tmp_path_factory.mktemp("english") / "english.pt"
+    torch.manual_seed(5)
+    weights = Tacotron2(create_hparams(tiny(sampling_rate=22050))).state_dict()
+    torch.save({"state_dict": {f"module.{name}": x for name, x in weights.items()}}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(lists, english, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "polish"
+    arguments = flags(out, f"@{lists / 'settings.txt'}", "-c", english, "--warm_start")
+    train.main(arguments)
+    return out
+
+
+def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
+    table = json.loads((lists / "symbols.json").read_text("utf-8"))
+    assert table == ["_", *sorted(set(" .,żółwgęś0123456789"))]
+    hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
+    assert (hparams.symbol_table, hparams.n_symbols) == (tuple(table), len(table))
+    files = hparams.training_files, hparams.validation_files
+    clips = [clip for filelist in files for clip in kept_table(filelist, hparams)]  # by prepare
+    assert all(clip.text.lower() == sequence_to_text(clip.symbols, hparams.table) for clip in clips)
+    warning = preparation.rare_symbols(clips * 2, hparams)
+    assert "'ę' in 2 (odd, odd)" in warning
+    assert "'ż'" not in warning
+    assert preparation.rare_symbols(clips * 10, hparams) == ""
+
+
+def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, quick):
+    corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
+    (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
+    prepare(corpus, tmp_path / "lists", OWN, skip_bad=True)
+    table = json.loads((tmp_path / "lists" / "symbols.json").read_text("utf-8"))
+    assert "ę" not in table
+    assert "ż" in table
+    hparams = read_symbols(create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}"))
+    [first, *_] = read_filelist(hparams.training_files, hparams)
+    assert sequence_to_text(first.symbols, hparams.table) == first.text.lower()
+
+
+def test_unknown_symbols_refuse_before_training(lists, tmp_path, capsys):
+    table = json.loads((lists / "symbols.json").read_text("utf-8"))
+    table.remove("ę")
+    (tmp_path / "mine.json").write_text(json.dumps(table))
+    settings = f"@{lists / 'settings.txt'},symbols={tmp_path / 'mine.json'}"
+    found = refused(flags(tmp_path / "out", settings), capsys)
+    assert ".txt:" in found
+    assert "'ę' (U+0119, nothing near)" in found
+    assert "drop_unknown" in found
+    assert not (tmp_path / "out").exists()
+    hparams = read_symbols(create_hparams(f"{settings},drop_unknown=True"))
+    for name in (hparams.training_files, hparams.validation_files):
+        assert len(read_filelist(name, hparams))
+
+
+def test_warm_start_keeps_rows_of_shared_symbols(lists, english, trained, capsys):
+    begun = load(trained / "checkpoint_0.pt")
+    table, rows = begun["hparams"]["symbol_table"], begun["state_dict"]["embedding.weight"]
+    theirs = load_checkpoint(english)["state_dict"]["module.embedding.weight"]
+    shared = [symbol for symbol in table if symbol in ENGLISH.symbols]
+    assert shared == list("_ ,.gw")
+    assert len(rows) == len(table)
+    for i, symbol in enumerate(table):
+        if symbol in shared:
+            assert torch.equal(rows[i], theirs[ENGLISH.symbols.index(symbol)])
+
+
+def test_new_rows_have_mean_and_spread_of_old():
+    old = torch.randn(148, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 50.0, -3.0])
+    table = table_of(map(chr, range(0x4E00, 0x4E00 + 5000)))
+    saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
+    mapped, new = map_embedding(saved, table, seed=1)
+    rows = mapped["state_dict"]["embedding.weight"]
+    assert len(new) == 5000
+    assert torch.equal(rows[0], old[0])
+    assert torch.allclose(rows[1:].mean(0), old.mean(0), atol=0.3)
+    assert torch.allclose(rows[1:].std(0) / old.std(0), torch.ones(3), atol=0.05)
+    assert torch.equal(map_embedding(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
+    assert map_embedding(saved, ENGLISH, seed=1) == (saved.state, [])
+    saved.state["state_dict"]["embedding.weight"] = old[:50]
+    assert "50 rows, and no table" in refusal(map_embedding, saved, table, 1)
+
+
+def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
+    path = newest(trained)
+    speaker = load_speaker(path)
+    assert len(sequence_to_speak("żółw", speaker.hparams)) == 4
+    command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
+    message = refusal(synthesize.main, command)
+    assert "'ą' (U+0105, nothing near), '!' (U+0021, nothing near); write what" in message
+    synthesize.main([*command, "--drop-unknown", "--hparams", "max_decoder_steps=5"])
+    assert (tmp_path / "out" / "0001.wav").exists()
+
+
+def test_resume_keeps_its_table(trained, lists, tmp_path, capsys):
+    out = shutil.copytree(trained, tmp_path / "run")
+    table = json.loads((lists / "symbols.json").read_text("utf-8"))
+    (tmp_path / "other.json").write_text(json.dumps([*table, "q"]))
+    other = flags(out, f"epochs=2,symbols={tmp_path / 'other.json'}", "--resume")
+    assert "is another table than the checkpoint's" in refused(other, capsys)
+    train.main(flags(out, "epochs=2", "--resume"))
+    assert load(newest(out))["hparams"]["symbol_table"] == tuple(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: (*table, "q"), "symbols, but embedding.weight has"),
+        (lambda table: (), "symbol_table is missing"),
+        (lambda table: (*table[:-1], "_"), "the padding '_' first"),
+        (lambda table: ("x",) * 10**5, "100,000 of them"),
+    ],
+)
+def test_checkpoint_with_another_table_is_refused(change, message, trained, tmp_path):
+    state = load(newest(trained))
+    table = change(state["hparams"]["symbol_table"])
+    changed = state["hparams"] | {"symbol_table": table, "n_symbols": len(table) or 148}
+    torch.save(state | {"hparams": changed}, tmp_path / "bad.pt")
+    found = refusal(load_checkpoint, tmp_path / "bad.pt")
+    assert message in found
+    assert len(found) < 1000
+
+
+def test_checkpoints_without_table_are_english(checkpoint_path):
+    hparams = load_speaker(checkpoint_path).hparams
+    assert hparams.table is ENGLISH
+    assert hparams_from_dict({}).table is ENGLISH
+    assert sequence_to_speak("So.", hparams) == text_to_sequence("So.", ["english_cleaners"])
+
+
+def test_another_espeak_warns(espeak, capsys):
+    phones = create_hparams(f"{PHONES},language=de")
+    made = check_text_settings(phones)
+    assert (made.espeak_version, capsys.readouterr().out) == ("1.52", "")
+    espeak.version = "1.49"
+    assert check_text_settings(made).espeak_version == "1.52"
+    assert "made by eSpeak NG 1.52, here is 1.49" in capsys.readouterr().out
