@@ -27,7 +27,7 @@ from corpus.metadata import read_metadata
 from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
 from errors import UserError
 from files import lock, read_json, write_json
-from hparams import HParams, create_hparams
+from hparams import HParams, create_hparams, read_symbols
 from scripts.quick_mode import take_part
 from scripts.study import Study
 from synthesize import read_texts
@@ -99,6 +99,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": lambda path: read_runs([path.parent]),
     "lengths.csv": lambda path: read_lengths(path, H),
     "settings.txt": lambda path: create_hparams(f"@{path}"),
+    "symbols.json": lambda path: read_symbols(create_hparams(f"symbols={path}")),
     "epoch.json": lambda path: read_costs(path, H),
     "kernel_checks.json": read_json,
     "intelligibility.json": lambda path: read_findings(path, Intelligibility),
