@@ -6,6 +6,9 @@ and a report beside the published numbers.
     OUT/figure.svg     one column against another, here and in the paper
 """
 
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +34,7 @@ Runs = Mapping[str, Sequence[Run]]  # of every row, by seed
 CONFIDENCE = 0.95
 FAR = 6  # times the median: points higher up would flatten the others
 CPU = torch.device("cpu")
+FORK = multiprocessing.get_context("fork")  # hands on what cannot be pickled
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Row:
     name: str
     options: Mapping[str, Any]
     published: Sequence[float] = ()  # of the table's first columns
+
+
+Cells = Sequence[tuple[Row, int]]  # rows with seeds
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class PaperTable:
     more_columns: Sequence[Column]
     figure: Sequence[tuple[str, str]]  # columns' keys, across and up
     claims: Sequence[Claim]
+    processes: int = 2  # with a thread each; all rows are timed beside another
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The program: make the runs that are left, and write the report.
@@ -91,33 +99,58 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Every row's runs, those of earlier calls from `out`."""
+        """Every row's runs: those of earlier calls from `out`, the others shared by processes."""
         refuse_no_folder(out, "folder")
         (out / "runs").mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        runs: dict[str, list[Run]] = {row.name: [] for row in self.rows}
-        measure, made, start = cache(self.experiment), 0, time.perf_counter()
-        with lock(out):
-            for number, (row, seed) in enumerate(cells, 1):
-                path = out / "runs" / f"{row.name}, {seed}.json"
-                is_new = not path.exists()
-                if is_new:
-                    results = measure(settings)(row, seed)
-                    write_json(path, {"made_with": made_with, "results": results})
-                    made += 1
-                found = read_json(path)
-                if not isinstance(found, dict) or found.get("made_with") != made_with:
-                    problem = "made with other settings or on another machine"
-                    raise UserError(f"{path}: {problem}; delete it, or name another folder")
-                run = found["results"]
-                runs[row.name].append(run)
-                words = [f"{run[c.key]:.{c.digits}f} {c.title}" for c in self.columns]
-                if is_new:
-                    seconds = (time.perf_counter() - start) / made * (len(cells) - number)
-                    words.append(f"{duration(seconds)} left at most")
-                print(f"{number} of {len(cells)}, {row.name}: {', '.join(words)}", flush=True)
-        return runs
+        paths = [out / "runs" / f"{row.name}, {seed}.json" for row, seed in cells]
+        with lock(out):  # which a killed program's other process holds until its run is made
+            for path in filter(Path.exists, paths):
+                read_run(path, made_with)
+            left = [cell for cell, path in zip(cells, paths, strict=True) if not path.exists()]
+            shares = [left[i :: self.processes] for i in range(self.processes)]
+            arguments = [(share, out / "runs", made_with, settings) for share in shares]
+            others = [FORK.Process(target=self.help, args=each, daemon=True) for each in arguments]
+            for process in others[1:]:
+                process.start()
+            self.make_share(*arguments[0])
+            for process in others[1:]:
+                process.join()
+        if missing := [path for path in paths if not path.exists()]:
+            raise UserError(f"{missing[0]}: not made, as a process ended; the same command resumes")
+        found = {row.name: list[Run]() for row in self.rows}
+        for (row, _), path in zip(cells, paths, strict=True):
+            found[row.name].append(read_run(path, made_with))
+        return found
+
+    def help(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
+        """Make a share in a process of its own, which ends by Ctrl-C without a word."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self.make_share(cells, folder, made_with, settings, parent=os.getppid())
+
+    def make_share(
+        self,
+        cells: Cells,
+        folder: Path,
+        made_with: Any,
+        settings: Any,
+        *,
+        parent: int | None = None,
+    ) -> None:
+        """Measure rows with seeds, and write what was found. Ends early if `parent` has."""
+        start, measure = time.perf_counter(), cache(self.experiment)
+        for made, (row, seed) in enumerate(cells, 1):
+            run = measure(settings)(row, seed)
+            write_json(
+                folder / f"{row.name}, {seed}.json", {"made_with": made_with, "results": run}
+            )
+            words = [f"{run[c.key]:.{c.digits}f} {c.title}" for c in self.columns]
+            seconds = (time.perf_counter() - start) / made * (len(cells) - made)
+            left = f"{len(cells) - made} more in this process, {duration(seconds)}"
+            print(f"{row.name}, seed {seed}: {', '.join(words)}; {left}", flush=True)
+            if parent not in (None, os.getppid()):
+                return
 
     def report(self, runs: Runs) -> str:
         parts = [
@@ -218,6 +251,15 @@ class PaperTable:
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper table"}):
             options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
             write_atomically(path, lambda file: picture.savefig(file, **options))
+
+
+def read_run(path: Path, made_with: Any) -> Run:
+    """What a finished run found. UserError if it is of other settings or of another machine."""
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("made_with") != made_with:
+        problem = "made with other settings or on another machine"
+        raise UserError(f"{path}: {problem}; delete it, or name another folder")
+    return found["results"]
 
 
 def memory_of(step: Callable[[], object]) -> float:

@@ -254,7 +254,8 @@ INTRODUCTION = """
 
 A causal Conv-TasNet, trained with the SNR loss to leave the direct sound and the early reflections
 of spoken numbers in rooms and noise, {seeds} seeds. Every row trains as many epochs. Time is that
-of one core, memory what a step on the largest batch adds to the process, padding that over audio.
+of one core while the other is busy too, memory what a step on the largest batch adds to the
+process, padding that over audio.
 Gains in narrow-band PESQ, ESTOI and SNR are over the unprocessed recordings: "matched" noise is of
 the kind of the training, "mismatched" noise is a crowd. Clips longer than a dynamic batch are cut.
 

@@ -1,6 +1,7 @@
 """examples/speech_recognition.py and the files that it shares with others, in miniature."""
 
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -53,14 +54,15 @@ def test_a_recogniser_learns_from_utterances_and_chunks(one_thread):
         assert all(map(math.isfinite, experiment.run(row, seed=0).values()))
 
 
-def table(measure, settings=QUICK) -> PaperTable:
+def table(measure, settings=QUICK, processes=1) -> PaperTable:
     rows = [Row("fast", {}, (500.0,)), Row("slow", {}, (5.0,)), Row("new", {})]
     rows.append(Row("odd", {}, (1000.0,)))
     speed = Column("speed", "clips/s", "there")
     claims = [Claim("speed", "fast", "slow"), Claim("speed", "odd", "fast")]
     claims += [Claim("speed", "odd", "new", margin=margin) for margin in (5, 20)]
     both, run = [("speed", "speed")], lambda _: measure
-    return PaperTable("", "# A table", settings, settings, run, rows, [speed], [], both, claims)
+    texts = "", "# A table"
+    return PaperTable(*texts, settings, settings, run, rows, [speed], [], both, claims, processes)
 
 
 def test_a_stopped_table_resumes_and_reports(tmp_path):
@@ -85,6 +87,28 @@ def test_a_stopped_table_resumes_and_reports(tmp_path):
     assert ends == ["confirmed", "contradicted", "contradicted", "confirmed"]
     with pytest.raises(UserError, match=r"fast, 0\.json: made with other settings"):
         table(measure).main(arguments)
+
+
+def test_two_processes_share_a_table(tmp_path):
+    def measure(row, seed):
+        return {"speed": 1.0, "process": float(os.getpid())}
+
+    shared = table(measure, processes=2)
+    runs = shared.make_runs(tmp_path, shared.settings)
+    makers = [run["process"] for row in runs.values() for run in row]
+    assert len(makers) == 4 * QUICK.seeds
+    assert makers.count(os.getpid()) == len(makers) // 2
+    path = next(tmp_path.glob("runs/*.json"))
+    path.unlink()
+    shared = table(
+        lambda row, seed: os._exit(1) if os.getppid() == pid else {"speed": 2.0}, processes=2
+    )
+    pid = os.getpid()
+    assert shared.make_runs(tmp_path, shared.settings)  # one run is left, for this process
+    for path in tmp_path.glob("runs/*.json"):
+        path.unlink()
+    with pytest.raises(UserError, match="not made, as a process ended"):
+        shared.make_runs(tmp_path, shared.settings)
 
 
 def test_the_quick_table_is_whole(tmp_path):
