@@ -19,9 +19,9 @@ import torch
 from errors import UserError
 from files import open_file, write_bytes
 from hparams import HParams
+from waveform import LOUDEST, write_sound
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
-LOUDEST = 20  # log-mels of sound in [-1, 1] reach some 3
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -202,25 +202,6 @@ def _is_cut_off_wav(file: BinaryIO) -> bool:
     most = UNKNOWN_BYTES.get(head[:4], 0)
     ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
     return any(size < most and length < begin + size for begin, size in ends)
-
-
-def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] as 16-bit WAV, scaled down if louder than 1; UserError if not finite."""
-    peak = float(np.abs(samples).max(initial=0.0))
-    if not np.isfinite(peak):
-        raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
-
-
-def write_sound(
-    path: str | Path, samples: np.ndarray, sampling_rate: int, kind: str, subtype: str
-) -> None:
-    """Write samples [N] in one step, of a format and subtype as soundfile names them."""
-    import soundfile
-
-    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
-    soundfile.write(content, samples, sampling_rate, subtype, format=kind)
-    write_bytes(path, content.getbuffer())
 
 
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:

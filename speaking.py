@@ -17,7 +17,7 @@ import torch
 
 import captured_steps
 from alignment import FORMED
-from audio import SILENCE, griffin_lim, write_mel, write_wav
+from audio import SILENCE, griffin_lim, write_mel
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
@@ -27,6 +27,7 @@ from progress import progress_bar
 from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
 from text.splitting import Ending, split_sequence
 from training.checkpoint import load_checkpoint, load_weights
+from waveform import write_wav
 
 LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words

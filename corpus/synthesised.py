@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from audio import write_sound
 from corpus.spoken_numbers import draw_numbers, sentence_of
 from errors import UserError
 from files import folder_made_whole, read_bytes
 from progress import progress_bar
+from waveform import write_sound
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"

@@ -18,7 +18,7 @@ from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
 from analysis.step_costs import read_costs
 from analysis.transcription import Intelligibility, read_findings
-from audio import write_mel, write_wav
+from audio import write_mel
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from clip_table import Clip, ClipTable, read_table_file
 from corpus import download, synthesised
@@ -35,6 +35,7 @@ from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_chec
 from training.epoch import Clips
 from training.logging import RunLogger
 from training.setup import change_of, write_clips
+from waveform import write_wav
 
 H = HParams()
 PRECIOUS = b"precious\n"

@@ -17,10 +17,10 @@ from analysis.transcription import (
     read_findings,
     word_error_rate,
 )
-from audio import write_wav
 from corpus.spoken_numbers import in_words
 from hparams import create_hparams
 from scripts import listen
+from waveform import write_wav
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]
