@@ -19,10 +19,8 @@ import torch
 from errors import UserError
 from files import open_file, write_bytes
 from hparams import HParams
-from waveform import LOUDEST, write_sound
+from waveform import ITERATIONS, LOG_FLOOR, GriffinLim, write_sound
 
-LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
-SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 BLOCK = 2**20  # samples read at once
@@ -261,34 +259,10 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
     return mel.clamp(min=LOG_FLOOR).log()
 
 
-def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -> np.ndarray:
-    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames].
-
-    By librosa: linear magnitudes by non-negative least squares, phases by fast Griffin-Lim.
-    UserError for a mel that no sound has.
-    """
-    import librosa
-
-    h, loudest = hparams, log_mel.max().item()
-    if not loudest <= LOUDEST:  # true for nan as well
-        raise UserError(
-            f"the log-mel reaches {loudest:g}, expected at most {LOUDEST}: the model's training "
-            "has diverged; use an earlier checkpoint"
-        )
-    magnitudes = librosa.util.nnls(
-        mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
-    )
-    # Mirroring the ends, as for the mel, takes some samples: short mels repeat their last frame.
-    num_frames = magnitudes.shape[1]
-    missing = max(0, 2 + h.filter_length // h.hop_length - num_frames)
-    samples = librosa.griffinlim(
-        np.pad(magnitudes.astype(np.float32), ((0, 0), (0, missing)), mode="edge"),
-        n_iter=iterations,
-        hop_length=h.hop_length,
-        win_length=h.win_length,
-        n_fft=h.filter_length,
-        length=h.hop_length * (num_frames + missing) - 1,
-        pad_mode="reflect",
-        random_state=0,
-    )
-    return samples[: h.hop_length * num_frames - 1]
+def griffin_lim(
+    log_mel: torch.Tensor, hparams: HParams, iterations: int = ITERATIONS
+) -> np.ndarray:
+    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames], by
+    waveform.GriffinLim; UserError for a mel that no sound has."""
+    vocoder = GriffinLim(hparams, mel_filters(hparams).numpy(), iterations)
+    return np.concatenate([*vocoder.stream([log_mel.detach().float().cpu().numpy()])])

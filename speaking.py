@@ -17,22 +17,19 @@ import torch
 
 import captured_steps
 from alignment import FORMED
-from audio import SILENCE, griffin_lim, write_mel
+from audio import griffin_lim, write_mel
 from errors import UserError
 from files import write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
 from progress import progress_bar
-from text import can_be_spoken, one_character_each, sequence_to_text, text_to_sequence
-from text.splitting import Ending, split_sequence
+from reading import PAUSE, parts_to_speak
+from text import one_character_each, sequence_to_text
 from training.checkpoint import load_checkpoint, load_weights
-from waveform import write_wav
+from waveform import SILENCE, write_wav
 
-LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
-PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
 @dataclass(frozen=True)
@@ -68,18 +65,6 @@ def load_speaker(
     return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
 
 
-def sequence_to_speak(text: str, hparams: HParams) -> list[int]:
-    """The ids of a text's symbols; UserError if they leave nothing to speak."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    if len(text) > LONGEST_TEXT:
-        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
-    sequence = text_to_sequence(text, hparams.text_cleaners)
-    if not can_be_spoken(sequence):
-        raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
-    return sequence
-
-
 def speak_text(
     speaker: Speaker,
     sequence: list[int],
@@ -92,21 +77,17 @@ def speak_text(
     Lim smooths the joins: `pause` seconds after a sentence, less after other endings (PAUSES)."""
     hparams = speaker.hparams
     limit = max_symbols or speaker.longest_text or math.inf
-    parts = split_sequence(sequence, limit)
-    pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
+    parts = parts_to_speak(sequence, limit, pause, hparams)
     mels, alignments, warnings = [], [], []
     progress = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-    for number, part in enumerate(progress, 1):
-        words = sequence[part.start : part.end]
+    for number, (words, silent_frames) in enumerate(progress, 1):
         speech = speak(speaker.model, words, seed)
         mels.append(speech.mel)
         alignments += speech.alignments
         shown = textwrap.shorten(sequence_to_text(words), 30, placeholder="...")
         where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
         warnings += [where + warning for warning in speech.warnings]
-        if number < len(parts):
-            frames = round(pause_frames * PAUSES[part.ending])
-            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
+        mels.append(speech.mel.new_full((len(speech.mel), silent_frames), SILENCE))
     split = f"in {len(parts)} parts, to keep to {limit} symbols each" if len(parts) > 1 else ""
     return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
 

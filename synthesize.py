@@ -22,7 +22,8 @@ from errors import UserError
 from files import numbered_lines, refuse_no_folder
 from hparams import HParams
 from printing import print_without_failing
-from speaking import PAUSE, load_speaker, sequence_to_speak, speak_text, write_speech
+from reading import PAUSE, sequence_to_speak
+from speaking import load_speaker, speak_text, write_speech
 
 
 def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, list[int]]]:

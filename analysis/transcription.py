@@ -23,7 +23,8 @@ from errors import UserError
 from files import LARGEST_JSON, read_bytes, write_atomically, write_json
 from hparams import HParams, hparams_from_dict
 from progress import progress_bar
-from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
+from reading import sequence_to_speak
+from speaking import load_speaker, speak_text, write_speech
 from training.checkpoint import load_checkpoint
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model

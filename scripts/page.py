@@ -42,7 +42,8 @@ from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
 from pictures import draw_mels
-from speaking import Speaker, load_speaker, sequence_to_speak, speak_text, write_speech
+from reading import sequence_to_speak
+from speaking import Speaker, load_speaker, speak_text, write_speech
 from training.checkpoint import BEST
 
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"

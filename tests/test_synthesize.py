@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 import speaking
 import synthesize
 import version
-from audio import SILENCE
 from errors import UserError
+from waveform import SILENCE
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 
