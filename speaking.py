@@ -6,6 +6,7 @@ speech = speak_text(speaker, sequence)
 write_speech(Path("out/evening"), speech, speaker.hparams)
 """
 
+import io
 import math
 import re
 import textwrap
@@ -16,10 +17,11 @@ import numpy as np
 import torch
 
 import captured_steps
+import voice
 from alignment import FORMED
 from audio import griffin_lim, write_mel
 from errors import UserError
-from files import write_atomically
+from files import naming, read_bytes, write_atomically
 from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
@@ -27,6 +29,7 @@ from progress import progress_bar
 from reading import PAUSE, parts_to_speak
 from text import one_character_each, sequence_to_text
 from training.checkpoint import load_checkpoint, load_weights
+from voice import Vocoder
 from waveform import SILENCE, write_wav
 
 LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
@@ -144,10 +147,41 @@ def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer("[a-z@][a-z@']*", line)]
 
 
-def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
-    """Write `base`.wav by Griffin-Lim, the alignment as `base`.png and, if asked, the mel as .npy.
-    Returns its seconds of sound; UserError if a file cannot be written."""
-    samples, rate = griffin_lim(speech.mel, hparams), hparams.sampling_rate
+def load_vocoder(path: Path, hparams: HParams) -> Vocoder:
+    """A vocoder in a file of ONNX, as voice.load_vocoder, or of TorchScript (.pt, .ts, ...), which
+    may have an attribute `sampling_rate`."""
+    if path.suffix == ".onnx":
+        return voice.load_vocoder(path, hparams)
+    with naming(path):
+        try:
+            module = torch.jit.load(io.BytesIO(read_bytes(path, voice.LARGEST_GRAPH)), "cpu").eval()
+        except RuntimeError as error:
+            reason = (str(error).splitlines() or [""])[0][:120]
+            raise UserError(f"no TorchScript ({reason}); name an ONNX file .onnx") from None
+
+        def run(mel: np.ndarray) -> np.ndarray:
+            try:
+                with torch.no_grad():
+                    return module(torch.from_numpy(mel)[None]).numpy()
+            except (RuntimeError, AttributeError) as error:
+                last = str(error).strip().splitlines()[-1:]
+                raise UserError(f"a module that cannot be run on a mel ({last})") from None
+
+        return voice.checked_vocoder(run, getattr(module, "sampling_rate", None), hparams)
+
+
+def write_speech(
+    base: Path,
+    speech: Speech,
+    hparams: HParams,
+    *,
+    save_mel: bool = False,
+    vocoder: Vocoder | None = None,
+) -> float:
+    """Write `base`.wav by a vocoder or Griffin-Lim, the alignment as `base`.png and, if asked, the
+    mel as .npy. Returns its seconds of sound; UserError if a file cannot be written."""
+    samples = vocoder(speech.mel.numpy()) if vocoder else griffin_lim(speech.mel, hparams)
+    rate = hparams.sampling_rate
     picture = draw_alignment(*speech.alignments)
     try:
         write_wav(base.with_suffix(".wav"), samples, rate)

@@ -8,6 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from corpus.spoken_numbers import sentence_of
+from errors import UserError, lines_refused
+from files import numbered_lines
+from hparams import HParams
+from reading import PAUSE, sequence_to_speak
 from version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
@@ -38,6 +43,46 @@ def add_measuring_options(parser: argparse.ArgumentParser, **counts: int) -> Non
     for name, count in counts.items():
         option = f"--{name.replace('_', '-')}"
         add(option, type=at_least_one, default=count, help="default: %(default)s")
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """What is spoken, and how: for `read_texts`, and for what speaks."""
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", help="one text")
+    source.add_argument("--text-file", type=Path, help="one text per line, UTF-8")
+    seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
+    add("--seed", type=seed, default=0, help="of the prenet's dropout")
+    limit = "split longer texts into parts; default: the longest training text"
+    add("--max-symbols", type=at_least_one, metavar="N", help=limit)
+    seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
+    pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
+    add("--pause", type=seconds, default=PAUSE, metavar="SECONDS", help=pause)
+    add("--numbers", action="store_true", help="accept numbers only, for the demo's model")
+    add("--vocoder", type=Path, metavar="FILE", help="in place of Griffin-Lim; docs/voices.md")
+    add("--hparams", default="", help="for example max_decoder_steps=2000")
+
+
+def read_texts(args: argparse.Namespace, hparams: HParams) -> list[tuple[str, list[int]]]:
+    """(text, symbols) of each text; UserError lists those that leave nothing to speak."""
+    if args.text is not None:
+        lines = [("--text", args.text.replace("\n", " "))]
+    else:
+        numbered = numbered_lines(args.text_file, "no such file; check its path")
+        lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
+    if not lines:
+        raise UserError(f"{args.text_file}: no text in it; write one per line")
+    texts, problems = [], []
+    for where, text in lines:
+        try:
+            text = sentence_of(text) if args.numbers else text.strip()
+            texts.append((text, sequence_to_speak(text, hparams)))
+        except UserError as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        one = len(problems) == 1
+        raise UserError(problems[0]) if one else lines_refused(args.text_file, problems, len(lines))
+    return texts
 
 
 def checked(

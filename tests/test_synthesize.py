@@ -73,7 +73,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
     [
         (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
         *(([f"--seed={x}"], "--seed: ") for x in ("-1", "18446744073709551616", "x")),
-        (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
+        (["--pause=nan"], "--pause: 'nan': expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
 )
