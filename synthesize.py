@@ -3,10 +3,11 @@
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text "Printing, in the only sense."
     python synthesize.py --checkpoint runs/ljspeech/best.pt --text-file texts.txt -o out --save-mel
 
-Writes a wav by Griffin-Lim (or --vocoder, docs/voices.md) and a picture of the alignment for each text; with --save-mel the
-log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. A text longer than the
-longest training text is split into parts, which end after sentences where possible, and joined with
-pauses. --max-symbols sets another limit; NVIDIA's checkpoints need it, as they have none.
+Writes a wav by Griffin-Lim (or --vocoder, docs/voices.md) and a picture of the alignment for each
+text; with --save-mel the log-mel too, float32 [n_mels, frames] as HiFi-GAN and WaveGlow read it. A
+text longer than the longest training text is split into parts, which end after sentences where
+possible, and joined with pauses. --max-symbols sets another limit; NVIDIA's checkpoints need it, as
+they have none.
 """
 
 import environment

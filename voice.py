@@ -44,7 +44,8 @@ Vocoder = Callable[[np.ndarray], np.ndarray]
 
 def state_shapes(h: HParams) -> dict[str, Shape]:
     """Of a decoder step's state, as model.DecoderState has it, for one text."""
-    attention, decoder = [1, h.attention_rnn_dim], [1, h.decoder_rnn_dim]
+    attention: Shape = [1, h.attention_rnn_dim]
+    decoder: Shape = [1, h.decoder_rnn_dim]
     return {
         "attention_hidden": attention,
         "attention_cell": attention,
@@ -64,7 +65,8 @@ def graph_shapes(h: HParams) -> dict[str, tuple[dict[str, Shape], dict[str, Shap
         "processed_memory": [1, None, h.attention_dim],
     }
     frames: Shape = [1, h.n_mel_channels * h.n_frames_per_step]
-    state, mel = state_shapes(h), [1, h.n_mel_channels, None]
+    mel: Shape = [1, h.n_mel_channels, None]
+    state = state_shapes(h)
     after = {f"next_{name}": shape for name, shape in ({"frames": frames} | state).items()}
     given = {"frames": frames, "keep": [2, h.prenet_dim]}
     return {

@@ -90,9 +90,9 @@ class SpeakingStep(nn.Module):
 
     def __init__(self, decoder: Decoder):
         super().__init__()
-        self.decoder: Any = copy.deepcopy(decoder)
-        self.decoder.attention_rnn = Cell(decoder.attention_rnn)
-        self.decoder.decoder_rnn = Cell(decoder.decoder_rnn)
+        self.decoder = copy.deepcopy(decoder)
+        for name in ("attention_rnn", "decoder_rnn"):
+            setattr(self.decoder, name, Cell(getattr(decoder, name)))
 
     def forward(self, frames, keep, memory, processed_memory, *state):
         x = frames
