@@ -22,7 +22,7 @@ import numpy as np
 
 from analysis.arguments import add_text_options, make_parser, output_file, read_texts
 from voice import Voice
-from waveform import write_wav
+from waveform import write_sound
 
 UNKNOWN = 2**32 - 1  # bytes, of a WAV whose end is not known yet
 
@@ -38,14 +38,15 @@ def wav_header(rate: int) -> bytes:
 
 
 def speak_all(voice: Voice, args: argparse.Namespace) -> Iterator[np.ndarray]:
-    """Samples of all texts in pieces, as they are made; warnings on standard error."""
+    """16-bit samples of all texts in pieces, as they are made; warnings on standard error."""
     texts = read_texts(args, voice.hparams)
     for number, (text, sequence) in enumerate(texts, 1):
-        yield from voice.stream(sequence, args.seed, args.max_symbols, args.pause)
+        for samples in voice.stream(sequence, args.seed, args.max_symbols, args.pause):
+            yield np.rint(32767 * samples).astype("<i2")
         for warning in voice.warnings:
             print(f"warning: {text[:60]!r}: {warning}", file=sys.stderr)
         if number < len(texts):
-            yield np.zeros(round(args.pause * voice.hparams.sampling_rate), np.float32)
+            yield np.zeros(round(args.pause * voice.hparams.sampling_rate), "<i2")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -68,14 +69,14 @@ def main(arguments: list[str] | None = None) -> None:
             if args.stream == "wav":
                 sys.stdout.buffer.write(wav_header(rate))
         if args.stream:
-            sys.stdout.buffer.write(np.rint(32767 * samples).astype("<i2").tobytes())
+            sys.stdout.buffer.write(samples.tobytes())
             sys.stdout.buffer.flush()
         else:
             pieces.append(samples)
         count += len(samples)
     took = time.perf_counter() - loaded
     if args.out:
-        write_wav(args.out, np.concatenate(pieces), rate)
+        write_sound(args.out, np.concatenate(pieces), rate, "WAV", "PCM_16")
     if args.time:
         seconds = count / rate
         print(

@@ -94,7 +94,7 @@ def open_graph(content: bytes, threads: int | None = None) -> Any:
         raise UserError(f"no ONNX graph that runs here ({_brief(error)})") from None
 
 
-class Graph:
+class VoiceGraph:
     """A graph with the inputs and outputs that it should have; UserError for another."""
 
     def __init__(self, session: Any, inputs: dict[str, Shape], outputs: dict[str, Shape]):
@@ -164,7 +164,9 @@ class Voice:
         self.graphs = {}
         for name, shapes in graph_shapes(h).items():
             with naming(self.folder / f"{name}.onnx"):
-                self.graphs[name] = Graph(open_graph(self._read(f"{name}.onnx"), threads), *shapes)
+                self.graphs[name] = VoiceGraph(
+                    open_graph(self._read(f"{name}.onnx"), threads), *shapes
+                )
         with naming(self.folder / FILTERS):
             self.griffin_lim = GriffinLim(h, self._filters())
         self.vocoder = load_vocoder(vocoder, h, threads) if vocoder else None
@@ -221,7 +223,10 @@ class Voice:
             sounds = windowed(mels, self.vocoder, VOCODER_CONTEXT, self.hparams.hop_length)
         else:
             sounds = self.griffin_lim.stream(mels)
-        return (np.clip(sound, -1, 1) for sound in sounds)
+        for sound in sounds:
+            if not np.isfinite(sound).all():
+                raise UserError(f"{self.folder}: the sound holds nan or infinity; export it again")
+            yield np.clip(sound, -1, 1)
 
     def mels(
         self, sequence: list[int], seed: int, max_symbols: int | None = None, pause: float = PAUSE

@@ -1,0 +1,63 @@
+"""waveform.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
+
+import librosa
+import numpy as np
+import pytest
+import torch
+from helpers import LJSPEECH_CLIPS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audio import log_mel_spectrogram, mel_filters, read_audio
+from hparams import HParams, create_hparams
+from waveform import GriffinLim, windowed
+
+
+def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    return np.split(array, np.cumsum(sizes), axis=1)
+
+
+@settings(deadline=None, max_examples=50)
+@given(sizes=st.lists(st.integers(0, 9), max_size=6), context=st.integers(0, 4))
+def test_pieces_of_a_convolution_make_the_whole(sizes, context):
+    signal, kernel = np.random.default_rng(0).random((1, 40)), np.arange(2.0 * context + 1)
+    smooth = lambda x: np.convolve(x[0], kernel)[context : context + x.shape[1]][None]  # noqa: E731
+    pieces = [piece for piece in split(signal, sizes) if piece.shape[1]]
+    found = np.concatenate([*windowed(pieces, smooth, context)], axis=1)
+    np.testing.assert_allclose(found, smooth(signal), atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def clip():
+    samples = read_audio(sorted(LJSPEECH_CLIPS.glob("*.wav"))[0], HParams())
+    return log_mel_spectrogram(samples[:16_000], HParams())
+
+
+def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
+    """Mean difference of the log-mels."""
+    again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
+    return float((again[:, : mel.shape[1]] - mel).abs().mean())
+
+
+def test_griffin_lim_in_pieces_is_no_worse_than_librosa(clip):
+    filters = mel_filters(HParams()).numpy()
+    magnitudes = librosa.util.nnls(filters, clip.exp().numpy())
+    theirs = librosa.griffinlim(magnitudes, n_iter=60, hop_length=256, length=16_000)
+    vocoder = GriffinLim(HParams(), filters)
+    for sizes in ([], [16, 32], [5] * 10):
+        pieces = [*vocoder.stream(split(clip.numpy(), sizes))]
+        samples = np.concatenate(pieces)
+        assert len(samples) == 256 * clip.shape[1] - 1
+        assert len(pieces) >= len(sizes) - 3
+        assert distance(samples, clip) < distance(theirs, clip)
+
+
+@pytest.mark.parametrize("settings", ["", "hop_time=12.5,win_time=50", "filter_length=1000"])
+def test_any_hop_and_filter_gives_all_samples(settings):
+    h = create_hparams("win_length=900," * (settings != "hop_time=12.5,win_time=50") + settings)
+    vocoder = GriffinLim(h, mel_filters(h).numpy())
+    for frames in (1, 2, 40):
+        mel = np.full((80, frames), -3.0, np.float32)
+        [*pieces] = vocoder.stream(split(mel, [frames // 2]))
+        assert len(np.concatenate(pieces)) == h.hop_length * frames - 1
+        assert np.isfinite(np.concatenate(pieces)).all()
