@@ -47,7 +47,7 @@ CHECKED_STEPS = 200
 ALLOWED = 1e-5  # of the loudest mel value, between torch and the graphs after those steps
 SMALLEST_INT8 = 2**16  # weights of a matrix; smaller ones take no time, and attention needs them
 COMPARED = 20  # texts
-MOST_STEPS = 300  # of a text that is compared
+MOST_FRAMES = 400  # of a text that is compared
 
 
 class SpeakingEncoder(nn.Module):
@@ -260,7 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
         difference = check(folder, speaker)
         print(f"fp32 beside torch: {difference:.1e} of the loudest value, {CHECKED_STEPS} steps")
         if not args.fp32:
-            exact = Voice(folder, f"max_decoder_steps={min(h.max_decoder_steps, MOST_STEPS)}")
+            steps = min(h.max_decoder_steps, MOST_FRAMES // h.n_frames_per_step + 1)
+            exact = Voice(folder, f"max_decoder_steps={steps}")
             files["decoder.onnx"] = to_int8(files["decoder.onnx"])
             write_voice(folder, files, about)
             print(cost(folder, exact))
