@@ -2,11 +2,15 @@
 
     python benchmarks/synthesis.py                                  # 1 text, then 16 in one batch
     python benchmarks/synthesis.py --texts 1,64 --steps 300 --json synthesis.json
+    python benchmarks/synthesis.py --device cpu --voices voice voice_fp32 --threads 1,2
 
 The full-size model with random weights, in float32 as synthesize.py. Every text has --symbols
 symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all from symbol ids to
 the mel in the machine's memory. Griffin-Lim is timed separately, on the CPU, for one text's mel,
 where librosa is installed.
+
+--voices, folders of scripts/export_voice.py, speak in turns with a torch model of the same size,
+one text after another, with each number of --threads.
 
 On a GPU the steps one by one and in CUDA graphs (captured_steps.py) run in turns, the capture
 included each time, and their mels are compared. On a CPU they run one by one only.
@@ -17,9 +21,12 @@ import project_root
 import argparse
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import captured_steps
@@ -30,6 +37,8 @@ from audio import griffin_lim
 from hparams import create_hparams
 from model import Tacotron2
 from tables import markdown_table
+from text.symbols import symbols
+from voice import Voice
 
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 
@@ -43,6 +52,37 @@ def speak(args: argparse.Namespace, speaker: Tacotron2, count: int, way: str) ->
     return speaker.infer(texts, torch.full((count,), args.symbols), masks).mel_postnet.cpu()
 
 
+def in_threads(threads: int, task: Callable[[], torch.Tensor]) -> torch.Tensor:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return task()
+    finally:
+        torch.set_num_threads(before)
+
+
+def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> None:
+    """As `speak`, one text after another."""
+    for text in np.random.default_rng(0).integers(1, len(symbols), (count, args.symbols)).tolist():
+        for _ in voice.mels(text, seed=0, max_symbols=args.symbols):
+            pass
+
+
+def tasks_of_voices(
+    args: argparse.Namespace, speaker: Tacotron2, count: int
+) -> dict[str, Callable[[], object]]:
+    """Torch and every voice, with each number of threads."""
+    tasks: dict[str, Callable[[], object]] = {}
+    for threads in args.threads if args.voices else ():
+        in_torch = functools.partial(speak, args, speaker, count, "one by one")
+        tasks[f"torch, {threads} threads"] = functools.partial(in_threads, threads, in_torch)
+        for path in args.voices:
+            voice = Voice(path, f"max_decoder_steps={args.steps},gate_threshold=1", threads)
+            name = f"{voice.about['weights']}, {threads} threads"
+            tasks[name] = functools.partial(speak_voice, args, voice, count)
+    return tasks
+
+
 def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]]:
     """A row for each number of texts and each way to speak them; Griffin-Lim's at the end."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
@@ -51,10 +91,16 @@ def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]
     for count in args.texts:
         tasks = {way: functools.partial(speak, args, speaker, count, way) for way in ways}
         mels = [task() for task in tasks.values()]
-        seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
+        others = tasks_of_voices(args, speaker, count)
+        title = f"{count} at once"
+        seconds = time_in_turns(tasks | others, args.repeats, args.device, title=title)
         for way, mel in zip(ways, mels, strict=True):
             row = {"texts": count, "way": way, "bitwise_the_same": torch.equal(mel, mels[0])}
             factors = (seconds[way] * second / (count * mel.shape[2])).tolist()
+            rows.append(row | {"real_time_factors": factors})
+        for way in others:
+            row = {"texts": count, "way": way, "bitwise_the_same": None}
+            factors = (seconds[way] * second / (count * mels[0].shape[2])).tolist()
             rows.append(row | {"real_time_factors": factors})
     mel = speak(args, speaker, 1, ways[0])[0]
     factors = None
@@ -71,8 +117,13 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_measuring_options(parser, symbols=120, steps=600, repeats=5)
     shown = "at once (%(default)s)"
     parser.add_argument("--texts", type=options.whole_numbers, default="1,16", help=shown)
+    shown = "of one model, with its settings"
+    parser.add_argument("--voices", type=Path, nargs="+", default=[], metavar="FOLDER", help=shown)
+    shown = "of torch and of voices, where there are --voices (%(default)s)"
+    parser.add_argument("--threads", type=options.whole_numbers, default="1,2", help=shown)
     args = parser.parse_args(arguments)
-    hparams = create_hparams(args.hparams)
+    base = Voice(args.voices[0]).hparams if args.voices else None
+    hparams = create_hparams(args.hparams, base)
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
     rows = measure(args, Tacotron2(args.hparams).eval().to(args.device))

@@ -51,7 +51,9 @@ def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
 def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     monkeypatch.setattr(synthesis, "griffin_lim", missing)
     hparams, ways = create_hparams(f"{SMALL},max_decoder_steps=5,gate_threshold=1"), []
-    args = SimpleNamespace(hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1)
+    args = SimpleNamespace(
+        hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1, voices=[]
+    )
 
     def speak(args, speaker, count, way):
         ways.append(way)

@@ -326,3 +326,14 @@ def test_a_vocoder_that_does_not_fit_is_refused(made, message, checkpoint, tmp_p
     (tmp_path / "v.pt").write_bytes(b"no module")
     with pytest.raises(UserError, match=r"v\.pt: no TorchScript"):
         speaking.load_vocoder(tmp_path / "v.pt", create_hparams(SETTINGS))
+
+
+def test_the_benchmark_times_voices_beside_torch(exported, tmp_path, capsys):
+    synthesis = importlib.import_module("benchmarks.synthesis")
+    folders = [str(exported[0][name]) for name in ("--fp32", "--int8")]
+    few = "--device cpu --texts 2 --symbols 3 --steps 4 --repeats 1 --threads 1"
+    synthesis.main([*few.split(), "--voices", *folders, "--json", str(tmp_path / "a.json")])
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    ways = ["one by one", "torch, 1 threads", "fp32, 1 threads", "int8, 1 threads", "Griffin-Lim"]
+    assert [row["way"] for row in rows] == ways
+    assert all(row["real_time_factors"][0] > 0 for row in rows)
