@@ -1,10 +1,10 @@
 # make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
-# make say TEXT="4,072", make page: listen to the demo's model.
+# make say TEXT="4,072", make page: listen to the demo's voice.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
 
-DEMO_MODEL := demo/run/best.pt
+DEMO_VOICE := demo/voice/voice.json
 NUMBERS := --numbers --hparams max_decoder_steps=150
 export TEXT  # through the environment, so that the shell does not expand it
 
@@ -26,14 +26,14 @@ test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
 
-say: $(DEMO_MODEL) .venv/installed
-	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o demo/said
+say: $(DEMO_VOICE) .venv/installed
+	@$(PYTHON) speak.py $(dir $(DEMO_VOICE)) $(NUMBERS) --text="$$TEXT" -o demo/said.wav
 
-page: $(DEMO_MODEL) .venv/installed
-	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) $(NUMBERS)
+page: $(DEMO_VOICE) .venv/installed
+	$(PYTHON) scripts/page.py --checkpoint $(dir $(DEMO_VOICE)) $(NUMBERS)
 
-$(DEMO_MODEL):
-	@echo "$@: no such checkpoint; run make demo first"; exit 1
+$(DEMO_VOICE):
+	@echo "$@: no such voice; run make demo first"; exit 1
 
 .venv-frameworks/installed: requirements-frameworks.txt
 	$(PYTHON3) -m venv .venv-frameworks

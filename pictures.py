@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
+from scipy.linalg import block_diag
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
 
@@ -20,7 +20,7 @@ def draw_alignment(*alignments: np.ndarray) -> Figure:
     size = min(1 + 0.25 * (count - 1), 4)
     figure = _figure(4 * size, 8 * size)
     axes = figure.add_subplot()
-    weights = torch.block_diag(*map(torch.from_numpy, alignments)).numpy()
+    weights = block_diag(*alignments)
     highest = float(np.nan_to_num(weights).max())
     image = axes.imshow(weights.T, cmap="viridis", vmin=0, vmax=highest, **IMAGE)
     title = "alignment" if count == 1 else f"alignment, {count} parts"

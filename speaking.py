@@ -8,7 +8,6 @@ write_speech(Path("out/evening"), speech, speaker.hparams)
 
 import io
 import math
-import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 
 import captured_steps
 import voice
-from alignment import FORMED
 from audio import griffin_lim, write_mel
 from errors import UserError
 from files import naming, read_bytes, write_atomically
@@ -26,13 +24,11 @@ from hparams import HParams, check_symbols, create_hparams, hparams_from_dict
 from model import Tacotron2, free_running
 from pictures import draw_alignment
 from progress import progress_bar
-from reading import PAUSE, parts_to_speak
-from text import one_character_each, sequence_to_text
+from reading import PAUSE, alignment_warnings, parts_to_speak
+from text import sequence_to_text
 from training.checkpoint import load_checkpoint, load_weights
 from voice import Vocoder
 from waveform import SILENCE, write_wav
-
-LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
 
 
 @dataclass(frozen=True)
@@ -111,40 +107,6 @@ def speak(model: Tacotron2, sequence: list[int], seed: int) -> Speech:
             "split the text with a lower --max-symbols, or train longer"
         )
     return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
-
-
-def alignment_warnings(alignment: np.ndarray, sequence: list[int]) -> list[str]:
-    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
-    missing or repeated. A word counts as reached from its middle on, for attention often skips
-    silent letters at its end and the punctuation after it."""
-    warnings = []
-    sharpness = alignment.max(axis=1).mean()
-    if sharpness < FORMED:
-        warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
-            "the model has not learnt to align yet, train longer"
-        )
-    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    words = word_spans(sequence)
-    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
-    if len(reached) < len(words):
-        warnings.append(
-            f"words are missing at the end: attention reached word {len(reached)} of {len(words)} "
-            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
-        )
-    jumps = focus[:-1] - focus[1:]
-    if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
-        warnings.append(
-            f"attention jumps back {jumps.max()} symbols at step {jumps.argmax() + 1}: "
-            "words may be repeated"
-        )
-    return warnings
-
-
-def word_spans(sequence: list[int]) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones and apostrophes, none of these at first."""
-    line = one_character_each(sequence)
-    return [match.span() for match in re.finditer("[a-z@][a-z@']*", line)]
 
 
 def load_vocoder(path: Path, hparams: HParams) -> Vocoder:

@@ -15,7 +15,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from errors import UserError
 from files import naming, read_bytes, read_json
 from hparams import HParams, create_hparams, hparams_from_dict
-from reading import PAUSE, parts_to_speak, sequence_to_speak
+from reading import PAUSE, alignment_warnings, parts_to_speak, sequence_to_speak
 from text.symbols import symbols
 from waveform import SILENCE, GriffinLim, windowed
 
@@ -170,7 +170,9 @@ class Voice:
         with naming(self.folder / FILTERS):
             self.griffin_lim = GriffinLim(h, self._filters())
         self.vocoder = load_vocoder(vocoder, h, threads) if vocoder else None
-        self.warnings: list[str] = []  # of the text that was spoken last
+        # Of the text that was spoken last: what is wrong, and [steps, symbols] of each part.
+        self.warnings: list[str] = []
+        self.alignments: list[np.ndarray] = []
 
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
@@ -218,7 +220,10 @@ class Voice:
             UserError: if there is nothing to speak, or if a graph or its sound is broken.
         """
         sequence = sequence_to_speak(text, self.hparams) if isinstance(text, str) else text
-        mels = self.mels(sequence, seed, max_symbols, pause)
+        return self.sound(self.mels(sequence, seed, max_symbols, pause))
+
+    def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Samples of log-mels [n_mels, frames] that follow one another."""
         if self.vocoder:
             sounds = windowed(mels, self.vocoder, VOCODER_CONTEXT, self.hparams.hop_length)
         else:
@@ -232,20 +237,26 @@ class Voice:
         self, sequence: list[int], seed: int, max_symbols: int | None = None, pause: float = PAUSE
     ) -> Iterator[np.ndarray]:
         """Log-mels [n_mels, frames] that follow one another, of ids of symbols."""
-        h, self.warnings = self.hparams, []
+        h, self.warnings, self.alignments = self.hparams, [], []
         context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
         refine = lambda mel: self.graphs["postnet"].run(mel=mel[None])[0][0]  # noqa: E731
         parts = parts_to_speak(sequence, max_symbols or self.longest_text or math.inf, pause, h)
         size = FIRST_PIECE
         for number, (words, silent_frames) in enumerate(parts, 1):
-            decoded = self._decode(words, seed, size, f"part {number} of {len(parts)}: ")
-            yield from windowed(decoded, refine, context)
+            yield from windowed(self._decode(words, seed, size), refine, context)
+            found = alignment_warnings(self.alignments[-1], words)
+            if not self._ended:
+                steps = f"no stop within {h.max_decoder_steps} steps, cut there: raise"
+                found.append(f"{steps} max_decoder_steps, lower --max-symbols, or train longer")
+            where = f"part {number} of {len(parts)}: " if len(parts) > 1 else ""
+            self.warnings += [where + warning for warning in found]
             if silent_frames:
                 yield np.full((h.n_mel_channels, silent_frames), SILENCE, np.float32)
             size = LARGEST_PIECE
 
-    def _decode(self, words: list[int], seed: int, size: int, where: str) -> Iterator[np.ndarray]:
-        """Frames [n_mels, n], about `size` at first, of one part before the postnet."""
+    def _decode(self, words: list[int], seed: int, size: int) -> Iterator[np.ndarray]:
+        """Frames [n_mels, n], about `size` at first, of one part before the postnet; then
+        `alignments` has its own, and `_ended` whether the gate stopped it."""
         h, rng, made = self.hparams, np.random.default_rng(seed), list[np.ndarray]()
         memory, processed = self.graphs["encoder"].run(symbols=np.array([words], np.int64))
         given = {"memory": memory, "processed_memory": processed}
@@ -257,23 +268,21 @@ class Voice:
         p, threshold = h.p_prenet_dropout, h.gate_threshold
         stop = math.log(threshold / (1 - threshold)) if threshold < 1 else math.inf
         run = self.graphs["decoder"].run
-        for _ in range(h.max_decoder_steps):
+        attended: list[np.ndarray] = []
+        for step in range(1, h.max_decoder_steps + 1):
             keep = (rng.random((2, h.prenet_dim)) >= p).astype(np.float32) / np.float32(1 - p)
             gate, *after = run(keep=keep, **given, **state)
             state = dict(zip(state, after, strict=True))
             made.append(state["frames"].reshape(h.n_frames_per_step, h.n_mel_channels))
-            ended = gate[0] > stop
-            if ended or len(made) * h.n_frames_per_step >= size:
+            attended.append(state["alignment"][0])
+            self._ended = bool(gate[0] > stop)
+            last = self._ended or step == h.max_decoder_steps
+            if last or len(made) * h.n_frames_per_step >= size:
                 yield np.concatenate(made).T
                 made, size = [], min(2 * size, LARGEST_PIECE)
-            if ended:
-                return
-        self.warnings.append(
-            f"{where}no stop within {h.max_decoder_steps} steps, cut there: raise "
-            "max_decoder_steps, split the text with a lower --max-symbols, or train longer"
-        )
-        if made:
-            yield np.concatenate(made).T
+            if last:
+                break
+        self.alignments.append(np.array(attended))
 
 
 def _check_about(path: Path, about: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import project_root
 import copy
 import hashlib
 import io
+import logging
 import tempfile
 import warnings
 from dataclasses import asdict
@@ -47,7 +48,7 @@ CHECKED_STEPS = 200
 ALLOWED = 1e-5  # of the loudest mel value, between torch and the graphs after those steps
 SMALLEST_INT8 = 2**16  # weights of a matrix; smaller ones take no time, and attention needs them
 COMPARED = 20  # texts
-MOST_FRAMES = 400  # of a text that is compared
+MOST_FRAMES = 200  # of a text that is compared
 
 
 class SpeakingEncoder(nn.Module):
@@ -154,6 +155,7 @@ def to_int8(graph: bytes) -> bytes:
     small = [node.name for node in model.graph.node if not large.intersection(node.input)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
+        logging.disable(logging.WARNING)  # advice that does not concern the user
         quantize_dynamic(
             model,
             path,
@@ -162,6 +164,7 @@ def to_int8(graph: bytes) -> bytes:
             per_channel=True,
             reduce_range=True,  # products of 8 bits overflow on processors without VNNI
         )
+        logging.disable(logging.NOTSET)
         return path.read_bytes()
 
 

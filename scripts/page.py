@@ -1,9 +1,10 @@
-"""A page to listen on: type a text, hear and see the speech of one or more checkpoints.
+"""A page to listen on: type a text, hear and see the speech of checkpoints and voices.
 
     python scripts/page.py --checkpoint runs/ljspeech/best.pt
     python scripts/page.py --checkpoint runs/table2              every run of it, by name and seed
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
-    make page                                                    the demo's model
+    python scripts/page.py --checkpoint voice                    a folder of export_voice.py
+    make page                                                    the demo's voice
 
 It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
 machine can open the page, unless --host says otherwise. Then give the names, or addresses, that
@@ -24,8 +25,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import h11
+import numpy as np
 import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -41,11 +44,16 @@ from analysis.arguments import at_least_one, checked, make_parser
 from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import sentence_of
 from errors import UserError
-from pictures import draw_mels
+from pictures import draw_alignment, draw_mels
 from reading import sequence_to_speak
-from speaking import Speaker, load_speaker, speak_text, write_speech
-from training.checkpoint import BEST
+from voice import SETTINGS as VOICE
+from voice import Voice
+from waveform import write_wav
 
+if TYPE_CHECKING:
+    from speaking import Speaker
+
+BEST = "best.pt"  # in a run's folder
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
 MOST_SYMBOLS = 1000  # of a text, about a minute of speech
 MOST_WAITING = 20  # requests; one is synthesized at a time
@@ -62,16 +70,20 @@ HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
     """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
     for rand/seed_0/best.pt, the whole path where the name is taken. A folder stands for its
-    best.pt, or for those of a study's runs in it; UserError if it holds neither."""
+    best.pt, or for those of a study's runs in it, or is a voice; else UserError."""
     found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
+        if (path / VOICE).exists():
+            found[str(path) if path.name in found else path.name] = path
+            continue
         checkpoints = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
         if (path / BEST).exists():
             checkpoints = [path / BEST]
         if path.is_dir() and not checkpoints:
-            neither = f"holds neither {BEST} nor NAME/seed_N/{BEST}"
-            raise UserError(f"{path}: {neither}; name a checkpoint, a run's folder or one of runs")
+            neither = f"holds neither {BEST} nor NAME/seed_N/{BEST} nor {VOICE}"
+            fix = "name a checkpoint, a run's folder, one of runs, or a voice"
+            raise UserError(f"{path}: {neither}; {fix}")
         for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
@@ -92,7 +104,7 @@ class Inputs(BaseModel):
 class Reader:
     """Synthesizes texts into files, in a folder for each."""
 
-    speakers: dict[str, Speaker]
+    speakers: dict[str, Any]  # a Speaker or a Voice each
     folder: Path
     numbers: bool = False  # the models only know spoken numbers
     max_symbols: int | None = None  # longer texts are split
@@ -111,25 +123,58 @@ class Reader:
         if len(sequence) > MOST_SYMBOLS:
             long = f"The text is too long: {len(sequence):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
-        speech = speak_text(speaker, sequence, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
-        (self.folder / str(self.results)).mkdir()
         # The name is what a browser saves the files as.
         base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
-        seconds = write_speech(self.folder / base, speech, speaker.hparams)
-        draw_mels(mel=speech.mel.numpy()).savefig(self.folder / f"{base}-mel.png")
-        warnings = list(speech.warnings)
+        make = make_with_voice if isinstance(speaker, Voice) else make_with_checkpoint
+        mel, warnings, notes = make(speaker, sequence, self.max_symbols, self.folder / base)
+        draw_mels(mel=mel).savefig(self.folder / f"{base}-mel.png")
         if dropped := dropped_symbols(text, tuple(speaker.hparams.text_cleaners)):
             shown = ", ".join(map(repr, dropped))
             warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
         return {
-            "notes": [note for note in (f"{seconds:.2f} s of sound", speech.parts) if note],
+            "notes": [note for note in notes if note],
             "warnings": warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
             "mel": f"results/{base}-mel.png",
         }
+
+
+Made = tuple[np.ndarray, list[str], list[str]]  # log-mel [n_mels, frames], warnings, notes
+
+
+def make_with_checkpoint(
+    speaker: "Speaker", sequence: list[int], most: int | None, base: Path
+) -> Made:
+    """Write the sound and the alignment of a text as `base`.wav and .png."""
+    from speaking import speak_text, write_speech
+
+    speech = speak_text(speaker, sequence, max_symbols=most)
+    base.parent.mkdir()
+    seconds = write_speech(base, speech, speaker.hparams)
+    return speech.mel.numpy(), list(speech.warnings), [f"{seconds:.2f} s of sound", speech.parts]
+
+
+def make_with_voice(voice: Voice, sequence: list[int], most: int | None, base: Path) -> Made:
+    """The same without torch."""
+    mels = [*voice.mels(sequence, 0, most)]
+    samples = np.concatenate([*voice.sound(mels)])
+    base.parent.mkdir()
+    write_wav(base.with_suffix(".wav"), samples, voice.hparams.sampling_rate)
+    draw_alignment(*voice.alignments).savefig(base.with_suffix(".png"))
+    seconds = len(samples) / voice.hparams.sampling_rate
+    parts = f"in {len(voice.alignments)} parts" if len(voice.alignments) > 1 else ""
+    return np.concatenate(mels, axis=1), voice.warnings, [f"{seconds:.2f} s of sound", parts]
+
+
+def load(path: Path, overrides: str) -> "Speaker | Voice":
+    if (path / VOICE).exists():
+        return Voice(path, overrides)
+    from speaking import load_speaker  # torch takes seconds, and voices do without
+
+    return load_speaker(path, overrides)
 
 
 def is_local(host: str) -> bool:
@@ -205,7 +250,7 @@ class Shorten(logging.Filter):
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    shown = "a checkpoint, a run's folder, or a folder of runs"
+    shown = "a checkpoint, a run's folder, a folder of runs, or a voice"
     add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
     add("--host", default="127.0.0.1", help="default: %(default)s")
     name = checked(str, "a host name or address, without *", lambda name: "*" not in name)
@@ -227,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
         socket.create_server((args.host, args.port), family=family) as opened,  # before models load
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
-        speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+        speakers = {name: load(path, args.hparams) for name, path in paths.items()}
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)

@@ -1,5 +1,6 @@
 """scripts/page.py: which checkpoints it finds, what it refuses, and its page over HTTP."""
 
+import importlib
 import json
 import os
 import signal
@@ -229,3 +230,22 @@ def request(address: str, line: str, rest: str) -> socket.socket:
     client = socket.create_connection((host, int(port)), timeout=10)
     client.sendall(f"{line} HTTP/1.1\r\nHost: {host}\r\n{rest}".encode())
     return client
+
+
+def test_a_voice_opens_the_page_without_torch(checkpoint_path, tmp_path):
+    export_voice = importlib.import_module("scripts.export_voice")
+    export_voice.main(["--checkpoint", str(checkpoint_path), "-o", str(tmp_path / "ann"), "--fp32"])
+    script = "import sys; sys.modules |= dict.fromkeys(['torch', 'librosa'])\n"
+    script += "from scripts import page; from pathlib import Path; import json\n"
+    script += "paths = page.find_checkpoints([Path(sys.argv[1])])\n"
+    script += "voices = {name: page.load(path, '') for name, path in paths.items()}\n"
+    script += "asked = page.Inputs(text='A % dog.', checkpoint='ann')\n"
+    script += "print(json.dumps(page.Reader(voices, Path(sys.argv[2])).read(asked)))"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    command = [sys.executable, "-c", script, str(tmp_path / "ann"), str(tmp_path)]
+    printed = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+    found = json.loads(printed)
+    assert found["warnings"][0].endswith("no symbol for it: '%'")
+    assert "no stop within 12 steps" in found["warnings"][-1]
+    for name in ("sound", "alignment", "mel"):
+        assert (tmp_path / found[name].removeprefix("results/")).stat().st_size > 0

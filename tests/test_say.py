@@ -1,4 +1,4 @@
-"""`make say` and `make page`: numbers spoken with the demo's model."""
+"""`make say` and `make page`: numbers spoken with the demo's voice."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import speaking
 import synthesize
 from errors import UserError
 
-CHECKPOINT = Path("demo", "run", "best.pt")
+VOICE = Path("demo", "voice", "voice.json")
 
 
 def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeypatch, capsys):
@@ -46,15 +46,16 @@ def test_make_passes_on_what_is_typed(tmp_path):
     for target in ("say", "page"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
-        assert refused.stdout == f"{CHECKPOINT}: no such checkpoint; run make demo first\n"
+        assert refused.stdout == f"{VOICE}: no such voice; run make demo first\n"
     python = tmp_path / ".venv" / "bin" / "python"
-    for path in (tmp_path / CHECKPOINT, python, tmp_path / ".venv" / "installed"):
+    for path in (tmp_path / VOICE, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     python.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
     python.chmod(0o755)
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
-    assert said[:4] == ["[synthesize.py]", "[--checkpoint]", f"[{CHECKPOINT}]", "[--numbers]"]
+    assert said[:3] == ["[speak.py]", "[demo/voice/]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
-    assert make(tmp_path, "page").stdout.splitlines()[1:] == ["[scripts/page.py]", *said[1:6]]
+    page = ["[scripts/page.py]", "[--checkpoint]", *said[1:5]]
+    assert make(tmp_path, "page").stdout.splitlines()[1:] == page
