@@ -64,14 +64,15 @@ def graph_shapes(h: HParams) -> dict[str, tuple[dict[str, Shape], dict[str, Shap
         "memory": [1, None, h.encoder_embedding_dim],
         "processed_memory": [1, None, h.attention_dim],
     }
-    frames: Shape = [1, h.n_mel_channels * h.n_frames_per_step]
+    frames: dict[str, Shape] = {"frames": [1, h.n_mel_channels * h.n_frames_per_step]}
+    keep: dict[str, Shape] = {"keep": [2, h.prenet_dim]}
     mel: Shape = [1, h.n_mel_channels, None]
     state = state_shapes(h)
-    after = {f"next_{name}": shape for name, shape in ({"frames": frames} | state).items()}
-    given = {"frames": frames, "keep": [2, h.prenet_dim]}
+    after: dict[str, Shape] = {"gate": [1]}
+    after |= {f"next_{name}": shape for name, shape in (frames | state).items()}
     return {
         "encoder": ({"symbols": [1, None]}, memory),
-        "decoder": (given | memory | state, {"gate": [1]} | after),
+        "decoder": (frames | keep | memory | state, after),
         "postnet": ({"mel": mel}, {"refined": mel}),
     }
 

@@ -72,9 +72,8 @@ def torch_mel(checkpoint, sequence: list[int], seed: int) -> np.ndarray:
     drawn = np.random.default_rng(seed).random((model.max_decoder_steps, 2, 1, 8)) >= 0.5
     first, second = (torch.from_numpy(drawn[:, layer]) for layer in range(2))
     masks = DropoutMasks((first, second), None, None)
-    return model.infer(torch.tensor([sequence]), torch.tensor([len(sequence)]), masks).mel_postnet[
-        0
-    ]
+    text, lengths = torch.tensor([sequence]), torch.tensor([len(sequence)])
+    return model.infer(text, lengths, masks).mel_postnet[0].numpy()
 
 
 def test_parts_have_the_mels_of_torch(exported, checkpoint):
@@ -287,10 +286,9 @@ def onnx_vocoder(path, hop: int = 256, sampling_rate: int = 22050) -> None:
         helper.make_node("Div", ["long", "twenty"], ["sound"]),
     ]
     weights = [numpy_helper.from_array(np.array(x), name) for name, x in numbers.items()]
-    weights.append(numpy_helper.from_array(np.float32(20), "twenty"))
-    ends = [
-        helper.make_tensor_value_info(n, 1, [1, c, "t" + n]) for n, c in (("mel", 80), ("sound", 1))
-    ]
+    weights.append(numpy_helper.from_array(np.array(20, np.float32), "twenty"))
+    shapes = {"mel": [1, 80, "frames"], "sound": [1, 1, "samples"]}
+    ends = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
     made = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     helper.set_model_props(model, {"sampling_rate": str(sampling_rate)})
