@@ -30,7 +30,7 @@ NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as re
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
-class Voice:
+class MadeVoice:
     """eSpeak NG's American English voice; UserError where it does not start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
@@ -94,7 +94,7 @@ def make_corpus(out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return
-    voice, lines, seconds = Voice(), [], 0.0
+    voice, lines, seconds = MadeVoice(), [], 0.0
     noise_rng = np.random.default_rng([seed, 1])
     numbers = draw_numbers(skip + clips, seed)[skip:]
     with folder_made_whole(out) as folder:

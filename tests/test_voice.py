@@ -287,7 +287,10 @@ def onnx_vocoder(path, hop: int = 256, sampling_rate: int = 22050) -> None:
     ]
     weights = [numpy_helper.from_array(np.array(x), name) for name, x in numbers.items()]
     weights.append(numpy_helper.from_array(np.array(20, np.float32), "twenty"))
-    shapes = {"mel": [1, 80, "frames"], "sound": [1, 1, "samples"]}
+    shapes: dict[str, list[int | str | None]] = {
+        "mel": [1, 80, "frames"],
+        "sound": [1, 1, "samples"],
+    }
     ends = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
     made = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
