@@ -28,9 +28,9 @@ TEXTS = ["Seven.", "Seven hundred.", "Two."]
 
 @pytest.mark.parametrize("rate", [22050, 16000])
 def test_spoken_numbers_are_mostly_understood(rate):
-    from corpus.synthesised import Voice
+    from corpus.synthesised import MadeVoice
 
-    recogniser, voice, transcripts = NumberRecogniser(), Voice(), []
+    recogniser, voice, transcripts = NumberRecogniser(), MadeVoice(), []
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(recogniser.transcribe(in_words(number), samples, rate))
