@@ -1,4 +1,4 @@
-"""The pictures of a report: the paper's Figures 1 to 4, and what a study adds."""
+"""The pictures of a report: the paper's Figures 1 to 4, and rows with other settings."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis import figures
 from analysis.figures import STYLES
-from analysis.report import Measured
 from analysis.runs import LOSSES, Runs
-from analysis.study import mixing
 from analysis.survey import PARAMETERS, Surveyor
 
 TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
@@ -21,18 +19,16 @@ DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
-def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
+def draw_all(runs: Runs) -> dict[str, Figure]:
     """Every figure by the name of its file."""
-    runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
     for name in PARAMETERS.values():  # that of the first row with its strategy, else of the first
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
-    main = runs.rows.index
-    if is_study:  # the follow-ups have a figure of their own
-        main = main[main == runs.rows["name"]]
+    # Rows with other settings have a figure of their own.
+    main = runs.rows.index[runs.rows.index == runs.rows["name"]]
 
     def losses(over: str) -> Figure:
         return draw_losses(runs, list(main), [(loss, over) for loss in LOSSES])
@@ -46,13 +42,10 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
         "figure_4_loss_over_time": losses("hours"),
         "length_against_position": figures.draw_length_against_position(lengths, size, **options),
     }
-    if is_study:
-        found["loss_over_updates"] = losses("updates")
-        several = runs.rows.index[runs.rows["name"].duplicated(keep=False)]
-        if len(several):
-            panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
-            found["follow_ups"] = draw_losses(runs, list(several), panels)
-        found["mixing_and_learning"] = draw_mixing(measured)
+    several = runs.rows.index[runs.rows["name"].duplicated(keep=False)]
+    if len(several):
+        panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
+        found["follow_ups"] = draw_losses(runs, list(several), panels)
     return found
 
 
@@ -111,23 +104,3 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
             is_mixed = row["batch_randomization"] != "False"  # random batches always are
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colours, markers, dashes
-
-
-def draw_mixing(measured: Measured) -> Figure:
-    """Loss at equal updates and word error rate against novelty and spread, a point a row."""
-    mixed, outcomes = mixing(measured)
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    panels = figure.subplots(2, 2)
-    colours, markers, _ = _looks(measured.runs, list(mixed.index))
-    for line, (outcome, found) in zip(panels, outcomes.items(), strict=True):
-        for axes, measure in zip(line, mixed, strict=True):
-            for label, point in found.dropna(subset="ours").to_dict("index").items():
-                look = {"fmt": markers[label], "color": colours[label], "label": label}
-                x, error = mixed[str(measure)][str(label)], point["standard_error"]
-                axes.errorbar(x, point["ours"], yerr=error, **look)
-            axes.set(xlabel=measure, ylabel=outcome)
-            axes.grid(alpha=0.3)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    sns.despine(fig=figure)
-    return figure

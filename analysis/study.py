@@ -1,4 +1,4 @@
-"""Differences between batchings, paired by seed, and what a study of learning adds to a report.
+"""Differences between batchings, paired by seed, and what they say of the paper's findings.
 
 Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
 design (Montgomery, "Design and Analysis of Experiments"). The model
@@ -16,29 +16,25 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from scipy.stats import spearmanr, t
+from scipy.stats import t
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import BEST, Column, Measured, Pairs, Table, published_falls
-from analysis.runs import BATCHING, Runs
-from analysis.survey import PARAMETERS, Surveyor
+from analysis.report import BEST, Measured, Pairs, published_falls
+from analysis.runs import Runs
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
-PLANNED = 5  # epochs whose novelty and spread are averaged
 POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
 LOSS = "validation_loss_unpadded"
 NOT_KNOWN = {"runs": 0, "note": "not known with the same corpus, epochs and seeds"}
 
 
-def paired_change(
-    values: pd.DataFrame, first: str, second: str, least_error: float = 0, shared_error: float = 0
-) -> dict:
+def paired_change(values: pd.DataFrame, first: str, second: str, least_error: float = 0) -> dict:
     """From one batching to another: `ours`, in per cent of the first, `standard_error`, `runs`
     (seeds that both have) and `p`; NaN for what no run can tell. Of `values`, [runs] `label`,
-    `seed` and `value`, those above 0 count. Shares of the ratio: the standard error is
-    `least_error` or more; `shared_error`, which all seeds share, is added to it."""
+    `seed` and `value`, those above 0 count. The standard error is `least_error` of the ratio or
+    more."""
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
     if not (runs := len(set.intersection(*seeds))):
@@ -48,10 +44,9 @@ def paired_change(
     fit = sm.OLS(np.log(values["value"]), design).fit()
     contrast = 1.0 * (design.columns == second) - (design.columns == first)
     log_ratio = float(contrast @ fit.params)
-    error, p = math.hypot(least_error, shared_error) or math.nan, math.nan
+    error, p = least_error or math.nan, math.nan
     if fit.df_resid >= 1:
-        seen = fit.t_test(contrast).sd.item()
-        error = math.hypot(max(seen, least_error), shared_error)
+        error = max(fit.t_test(contrast).sd.item(), least_error)
         p = float(abs(log_ratio) < 1e-9)  # of equal values, whose error is rounding alone
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
@@ -63,26 +58,14 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
     """[pairs] `paired_change` of a quantity between rows, p adjusted by Holm's method; nothing
     where a row is not there, or the two have other corpora, epochs or seeds."""
     runs, values = measured.runs, measured.values[key]
-    if key == "word_error_rate":  # for ratios: at least that of half a wrong word
-        heard = {f: r.transcription for f, r in runs.found.items() if r.transcription}
-        words = {f: sum(len(x.text.split()) for x in h.transcripts) for f, h in heard.items()}
-        values = values.clip(lower=0.5 / pd.Series(words).clip(lower=1))
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
     table = runs.table.assign(value=values, kind=runs.table["label"].map(kinds))
     found = []
     for first, second in pairs:
-        least = shared = 0.0
-        if first in kinds and second in kinds and key in measured.shared_errors:
-            shared = math.hypot(*measured.shared_errors[key][[first, second]])
-            if key == "minutes" and not shared:
-                least = _error_by_epochs(runs, first, second)
+        is_timed = key == "minutes" and first in kinds and second in kinds
+        least = _error_by_epochs(runs, first, second) if is_timed else 0.0
         alike = table[table["kind"] == kinds.get(first)]
-        found.append(paired_change(alike, first, second, least, shared) if first != second else {})
-    return _holm(found)
-
-
-def _holm(found: Sequence[dict]) -> pd.DataFrame:
-    """As a table, with `p` adjusted; what is missing is NaN, and counts for nothing."""
+        found.append(paired_change(alike, first, second, least))
     frame = pd.DataFrame(found, columns=["ours", "standard_error", "runs", "p", "note"])
     frame = frame.astype({"p": float, "note": object}).fillna({"runs": 0, "note": ""})
     if (known := frame["p"].notna()).any():
@@ -104,39 +87,26 @@ def p_text(p: float) -> str:
     return "" if math.isnan(p) else shown + "*" * (p < LEVEL)
 
 
-def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
+def loss_at(runs: Runs, spent: str, budget: float) -> pd.Series:
     """[runs] unpadded validation loss once `spent` has reached `budget`, between two validations
     by a straight line; NaN where none lie on both sides."""
-    budgets = pd.Series(budget, list(runs.found))
     losses = dict.fromkeys(runs.found, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
-        x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # but for rounding
-            losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
+        x = epochs[spent].to_numpy(float)
+        if budget <= x[-1] * (1 + 1e-12):  # but for rounding
+            losses[str(folder)] = np.interp(budget, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
 
-def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str, float]:
+def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
     """Add a quantity: the loss once all runs have spent what the cheapest of `labels` has at its
-    end, of a column of `runs.epochs`. Its key, and what that is."""
+    end, of a column of `runs.epochs`. Its key."""
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
     budget = float(validated.groupby("run")[spent].last().min())
     key = f"{LOSS} at {budget} {spent}"
     measured.values[key] = loss_at(runs, spent, budget)
-    if spent == "hours":
-        # How much higher the loss is one standard error of the timing before: means over runs.
-        earlier = loss_at(runs, "hours", budget * (1 - runs.table["relative_error"]))
-        higher = (earlier / measured.values[key]).map(math.log).abs().groupby(runs.table["label"])
-        measured.shared_errors[key] = higher.mean().fillna(0)
-    return key, budget
-
-
-def one_batch_size(runs: Runs) -> list[str]:
-    """Rows that differ from RAND in nothing but the batching and its parameter."""
-    base = runs.rows.loc["RAND" if "RAND" in runs.rows.index else runs.rows.index[0]].dropna()
-    base = base.drop([*BATCHING, *PARAMETERS.values()], errors="ignore")
-    return list(runs.rows.index[(runs.rows[base.index] == base).all(axis=1)])
+    return key
 
 
 @dataclass(frozen=True)
@@ -181,7 +151,7 @@ def findings(measured: Measured) -> list[Finding]:
     rows, found = list(measured.runs.rows.index), []
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
-            key, _ = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
+            key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
             theirs = ["– (potentially)"]
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
@@ -223,108 +193,3 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
     # A claim of which a part is undecided and none contradicted is not refuted.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out
-
-
-def study_tables(measured: Measured) -> list[Table]:
-    """What a study adds: word error rates, changes paired by seed, follow-ups."""
-    runs, rows, column = measured.runs, measured.runs.rows, measured.column
-    everyone, late = list(rows.index), "unpadded loss, late third"
-    at_hours, hours = at_equal(measured, "hours", one_batch_size(runs))
-    at_updates, updates = at_equal(measured, "updates", one_batch_size(runs))
-    measured.values["at equal epochs"] = runs.epochs.groupby("run")[LOSS].last()
-    learned = {"padded loss, late third": "vl3", late: "unpadded vl3", "": "word_error_rate"}
-    equal_budgets = {"": "at equal epochs", f"at equal time, {60 * hours:.2f} minutes": at_hours}
-    equal_budgets[f"at {updates:,.0f} updates"] = at_updates
-    of_best = {late: "unpadded vl3", f"unpadded loss at {updates:,.0f} updates": at_updates}
-    of_best |= {"": "word_error_rate", "decoder steps per epoch": "decoder_steps"}
-    bests = list(rows.index[rows["name"].isin([BEST, BEST.replace("SSB", "SSB-exp")])])
-    compared = []
-    for table, labels, base, quantities in (
-        ("paired", everyone, "RAND", learned),
-        ("equal_budgets", everyone, "RAND", equal_budgets),
-        ("best", bests, BEST, of_best),
-    ):
-        columns = []
-        for heading, key in quantities.items():
-            changed = changes(measured, key, [(base, label) for label in labels])
-            columns.append(column(key, labels, heading))
-            columns += _with_p(f"against {base} (%)", 1, changed)
-        compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
-    transcribed = [run.transcription for run in runs.found.values() if run.transcription]
-    facts: dict = {"texts": ", ".join(map(str, sorted({found.texts for found in transcribed})))}
-    facts["rates"] = sorted({(x.recordings, x.recordings_after_griffin_lim) for x in transcribed})
-    seeds = runs.table["label"].value_counts()
-    lines = [(label, str(seeds[label])) for label in everyone]
-    columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
-    learning = Table("learning", ("batching", "seeds"), lines, columns, facts)
-    sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
-    lines = [(name, str(size)) for name in sizes for size in sizes[name].index]
-    labels = list(pd.concat(sizes.values()))
-    shown = {"unpadded vl3": late, "word_error_rate": "", "minutes": ""}
-    shown |= {"num_batches": "updates per epoch", "zero_padding_rate": ""}
-    columns = [column(key, labels, heading) for key, heading in shown.items()]
-    small = Table("small_batches", ("batching", "base batch size"), lines, columns)
-    same_base = _same_base_table(measured, pd.concat(sizes, axis=1).dropna())
-    return [learning, *compared, small, same_base, _prediction_table(measured)]
-
-
-def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
-    p = pd.DataFrame({"ours": found["p"].map(p_text), "note": ""})
-    return [Column(heading, decimals, found), Column("p", 0, p)]
-
-
-def _by_batch_size(runs: Runs, name: str) -> pd.Series:
-    """Labels of the rows that differ from `name` in nothing but the base batch size, by size."""
-    if name not in runs.rows.index:
-        return pd.Series(dtype=object)
-    settings = runs.rows.drop(columns="batch_size").fillna("")
-    alike = runs.rows["batch_size"][(settings == settings.loc[name]).all(axis=1)].astype(int)
-    return pd.Series(alike.index, alike).sort_index()
-
-
-def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
-    """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
-    columns: list[Column] = []
-    budgets = (("epochs", "epoch", 1, 0), ("minutes", "hours", 60, 2), ("updates", "updates", 1, 0))
-    for what, spent, factor, decimals in budgets:
-        least, found = [], []
-        for pair in both.itertuples(index=False, name=None):
-            key, budget = at_equal(measured, spent, pair)
-            least.append({"ours": factor * budget})
-            found += changes(measured, key, [pair]).to_dict("records")
-        columns.append(Column(what, decimals, _holm(least)))
-        columns += _with_p(f"change at equal {what} (%)", 1, _holm(found))
-    return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
-
-
-def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """[rows] novelty and spread of the batches, from plans of the clips, and summaries of what they
-    might predict; of the rows with one base batch size and learning rate."""
-    runs, found = measured.runs, {}
-    for label in (labels := one_batch_size(runs)):
-        run, h = runs.first(label), runs.first(label).hparams
-        names = ["dynamic_batch_size", *PARAMETERS.values()]
-        names += ["batch_capacity"] * h.dynamic_batch_size
-        options = {name: getattr(h, name) for name in names} | {"epochs": PLANNED}
-        survey = Surveyor(run.lengths).survey(h.batch_size, h.batching_strategy, **options)
-        found[label] = {"novelty": survey.novelty, "spread": survey.spread}
-    key, updates = at_equal(measured, "updates", labels)
-    outcomes = {f"unpadded loss at {updates:,.0f} updates": measured.summary(key, labels)}
-    outcomes["word error rate at the end"] = measured.summary("word_error_rate", labels)
-    return pd.DataFrame(found).T, outcomes
-
-
-def _prediction_table(measured: Measured) -> Table:
-    """Spearman's rank correlation of novelty and spread with what was learnt."""
-    lines, found = [], list[dict]()
-    mixed, outcomes = mixing(measured)
-    for measure, values in mixed.items():
-        for outcome, summary in outcomes.items():
-            both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
-            lines.append((str(measure), outcome, str(len(both))))
-            found.append({"note": "fewer than four experiments, or all alike"})
-            if len(both) >= 4 and both.nunique().min() > 1:
-                rho, p = spearmanr(both["x"], both["y"])
-                found[-1] = {"ours": rho, "runs": len(both), "p": p}
-    columns = _with_p("Spearman's rank correlation", 2, _holm(found))
-    return Table("prediction", ("measure", "outcome", "experiments"), lines, columns)

@@ -4,7 +4,6 @@
     python benchmarks/epoch.py train.txt --precision bf16 --json epoch.json
     python benchmarks/epoch.py train.txt --batchings RAND "batching_strategy=bucket,bucket_size=960"
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
-    python benchmarks/epoch.py --runs runs/table2-small          # the batchings of finished runs
 
 Of LJSpeech's clips those of the pinned training set are used. Every batching is planned with the
 capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
@@ -28,12 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 import machine
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.step_costs import COST_SETTINGS
 from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
@@ -42,7 +39,6 @@ from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
-from files import write_json
 from hparams import HParams, batching_options, create_hparams
 from printing import print_nothing
 from progress import progress_bar
@@ -82,13 +78,12 @@ def batching_settings(batching: str, hparams: HParams) -> HParams:
     return create_hparams(BATCHINGS.get(batching, batching), base=hparams)
 
 
-def make_plan(clips: CorpusLengths, hparams: HParams, epoch: int = 0) -> Plan:
+def make_plan(clips: CorpusLengths, hparams: HParams) -> Plan:
     """An epoch of training with `hparams`. BatchingError where the corpus does not allow it."""
     h, r = hparams, hparams.n_frames_per_step
     more: dict[str, Any] = {"random_epochs": h.random_epochs, "world_size": 1}
     more |= {"batches_per_update": h.batches_per_update}
     sampler = ShortLastUpdateSampler(clips.frames, **batching_options(h), **more)
-    sampler.set_epoch(epoch)
     updates, shapes = [], []
     for start, end in itertools.pairwise([*sampler.update_starts, len(sampler.plan)]):
         updates.append(sampler.plan[start:end])
@@ -241,45 +236,6 @@ def table(rows: list[dict]) -> str:
     return markdown_table(titles.split("|"), cells)
 
 
-def time_runs(args: argparse.Namespace, processes: Processes) -> None:
-    """Write EPOCH_MINUTES_FILE into the folder of every finished run below --runs.
-
-    Raises:
-        UserError: if the runs differ in clips or model, or their filelist has changed.
-    """
-    from analysis.runs import EPOCH_MINUTES_FILE, read_runs  # needs pandas
-
-    runs = list(read_runs(args.runs).found.values())
-    first, base = runs[0], runs[0].hparams
-    clips = with_symbols(read_lengths(base.training_files, base), base)
-    for run in runs:
-        names = (*COST_SETTINGS, "training_files")
-        what = ", ".join(n for n in names if getattr(run.hparams, n) != getattr(base, n))
-        if what:
-            raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
-        if run.lengths.tolist() != clips.frames.tolist():
-            raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
-    if (threads := str(first.facts.get("machine's threads"))).isdecimal():
-        torch.set_num_threads(int(threads))
-
-    def key(hparams: HParams, epoch: int) -> str:
-        """Equal for epochs that are planned alike, but for their seed."""
-        return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
-
-    starts = [(run.hparams, epoch) for run in runs for epoch in (0, run.hparams.random_epochs)]
-    plans = {key(h, epoch): make_plan(clips, h, epoch) for h, epoch in starts}
-    measured = time_plans(Trainer(base, args.device, processes), clips, list(plans.values()), args)
-    rows = dict(zip(plans, measured, strict=True))
-    for run in runs:
-        of_epochs = [rows[key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
-        minutes = [row["minutes_per_epoch"] for row in of_epochs]
-        error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
-        if processes.is_first:
-            found = {"minutes": minutes, "relative_error": error}
-            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, found)
-        print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = options.make_parser(__doc__)
     options.add_measuring_options(parser)
@@ -293,12 +249,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
     shown = "default: that of --hparams"
     add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
-    add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
-    add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
+    add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12")
     args = parser.parse_args(arguments)
-    steady = bool(args.runs) or args.device.type == "cuda"
-    args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
-    args.repeats = 3 if steady else 1
+    is_gpu = args.device.type == "cuda"
+    args.batches, args.repeats = args.batches or (12 if is_gpu else 6), 3 if is_gpu else 1
     lists = [[text] if "=" in text else text.split(",") for text in args.batchings]
     args.batchings = list(itertools.chain(*lists))
     return args
@@ -345,7 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not processes.is_first:
         args.json = None
         print_nothing()
-    time_runs(args, processes) if args.runs else time_batchings(args, processes)
+    time_batchings(args, processes)
 
 
 if __name__ == "__main__":

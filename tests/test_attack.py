@@ -8,11 +8,9 @@ from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
-from records import write_run
 
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
@@ -29,7 +27,6 @@ from errors import UserError
 from files import lock, read_json, write_json
 from hparams import HParams, create_hparams
 from scripts.quick_mode import take_part
-from scripts.study import Study
 from synthesize import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
 from training.epoch import Clips
@@ -76,12 +73,6 @@ def clip_of(path, hparams=H):
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", b"a"))]), hparams)[0]
 
 
-def report_minutes(path):
-    run = write_run(path.parent / "run")
-    path.rename(run / path.name)
-    read_runs([run])
-
-
 def compare_lengths(path):
     for folder in (path.parent, path.parent / "other"):
         folder.mkdir(exist_ok=True)
@@ -111,7 +102,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
     "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
-    "epoch_minutes.json": report_minutes,
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
@@ -123,7 +113,7 @@ ANY_TEXT = {
     "2-busy.txt",
     "metrics.jsonl compared",
 }
-OPTIONAL = {"clips.csv", "2-busy.txt", "epoch_minutes.json"}
+OPTIONAL = {"clips.csv", "2-busy.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -182,7 +172,6 @@ WRITERS = {
     "best.pt": mark_best,
     "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
     "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
-    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["true"], path),
     "LJSpeech-1.1.tar.bz2.part": receive,
 }
 

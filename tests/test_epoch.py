@@ -10,11 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import TINY, fork_server, free_port, train_with_others
-from records import MACHINE, write_run
+from helpers import fork_server, free_port, train_with_others
 
 from analysis import fast_path
-from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.step_costs import read_costs
 from batching import STRATEGIES, BatchingError
 from benchmarks import epoch
@@ -28,7 +26,6 @@ MODEL = (
     "n_mel_channels=4,batch_size=4,hop_time=700"
 )
 PAPER = create_hparams("batch_size=16,win_time=50,hop_time=12.5")
-FRAMES = np.arange(9, 37)
 
 
 def test_estimate_is_unbiased_with_its_error():
@@ -172,49 +169,3 @@ def test_processes_measure_together(tmp_path):
 def test_too_few_clips_are_a_message():
     with pytest.raises(BatchingError, match=r"num_bins=58: .* 1 to 20"):
         epoch.main(["--clips", "20", "--batchings", "ATS", "--hparams", "decoder=reference"])
-
-
-@pytest.fixture
-def runs(tmp_path):
-    """Runs under three batchings, one of them with random batches in its first epochs."""
-    model = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)
-    hparams = create_hparams(model)
-    seconds = ((FRAMES - 1) * hparams.hop_length + 9) / hparams.sampling_rate
-    lines = [f"{i}.wav|Some text.|{length:.6f}\n" for i, length in enumerate(seconds)]
-    filelist = tmp_path / "train.txt"
-    filelist.write_text("".join(lines))
-    settings = f"training_files={filelist},{model}"
-    delayed = ",random_epochs=2,local_randomization_factor=0"
-    for name, extra in (("RAND", ""), ("SSB-DBS-BR", ""), ("SSB-BR", delayed)):
-        for seed in (1, 2):
-            kwargs = {"epochs": 4, "seed": seed, "lengths": FRAMES, "overrides": settings + extra}
-            write_run(tmp_path / "runs" / name / str(seed), name, **kwargs)
-    return tmp_path / "runs"
-
-
-def test_run_folders_get_the_minutes_of_their_epochs(runs, monkeypatch):
-    threads = []  # as many as the runs had
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    epoch.main(["--runs", str(runs), "--device", "cpu", "--batches", "4"])
-    assert threads == [MACHINE["threads"]]
-    for name in ("RAND", "SSB-DBS-BR", "SSB-BR"):
-        first, second = (
-            json.loads((runs / name / seed / EPOCH_MINUTES_FILE).read_text()) for seed in "12"
-        )
-        assert first == second
-        minutes = first["minutes"]
-        assert len(minutes) == 4
-        assert min(minutes) > 0
-        assert 0 <= first["relative_error"] < 10
-        assert (minutes[0] == minutes[1] != minutes[2]) == (name == "SSB-BR")
-
-
-def test_runs_of_other_models_or_clips_are_refused(runs, tmp_path):
-    with pytest.raises(UserError, match="no finished run"):
-        epoch.main(["--runs", str(tmp_path / "none")])
-    write_run(tmp_path / "other", lengths=FRAMES, overrides="prenet_dim=7")
-    with pytest.raises(UserError, match=r"differ in .*prenet_dim.*: time them apart"):
-        epoch.main(["--runs", str(runs), str(tmp_path / "other")])
-    (tmp_path / "train.txt").write_text("a.wav|Another text.|1.0\n")
-    with pytest.raises(UserError, match="not the clips that"):
-        epoch.main(["--runs", str(runs)])

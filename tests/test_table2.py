@@ -235,21 +235,6 @@ def test_quick_scales_corpus_and_batching_down(run, monkeypatch):
     assert re.search(r"reproduces no figure of the paper: batch_size=12,", output)
 
 
-def test_small_makes_a_corpus_and_starts_the_study(run):
-    (run.here / "out" / "corpus").mkdir(parents=True)  # which the stand-in does not make
-    status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8")
-    assert status == 0, output
-    [made] = calls(run, str(TABLE2 / ".." / "make_demo_corpus.py"))
-    assert made[1] == "out/corpus"
-    [prepared] = calls(run, "scripts/prepare_ljspeech.py")
-    assert prepared[-2:] == ["--val-fraction", "0.05"]
-    settings = prepared[prepared.index("--hparams") + 1]
-    assert settings.startswith("win_time=None,hop_time=None,@scripts/speaking_model.txt,")
-    assert settings.endswith(",batch_size=8")
-    assert calls(run, "scripts/study.py") == [["scripts/study.py", str(run.here / "out")]]
-    assert trained(run) == []
-
-
 @pytest.mark.parametrize("minutes", [5, 25])
 def test_quick_gpu_uses_the_minutes_in_equal_rounds(run, minutes):
     status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))

@@ -6,9 +6,6 @@
 #                                                    20 minutes on 2 CPU cores
 #   scripts/table2/all.sh --quick-gpu --minutes 60   the full-size model, as many whole epochs of
 #                                                    all ten as fit into the minutes
-#   scripts/table2/all.sh --small                    a study of learning: a small model that learns
-#                                                    to speak numbers, several seeds, in hours on
-#                                                    2 CPU cores; see scripts/study.py
 #
 # CORPUS, OUT, EPOCHS, SEEDS, EXTRA, PYTHON: see settings.sh. Without CORPUS the quick modes make a
 # demo corpus. The same command resumes where it stopped.
@@ -19,7 +16,7 @@ refuse() { echo "all.sh: $1; the first lines of $here/all.sh say what it takes" 
 mode=full minutes=
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick | --quick-gpu | --small) mode=${1#--} ;;
+    --quick | --quick-gpu) mode=${1#--} ;;
     --minutes) shift; minutes=${1:-nothing} ;;
     *) refuse "$1: not an option" ;;
   esac
@@ -35,20 +32,6 @@ source "$here/python.sh"
 if ! python -c 'import jinja2, pandas, seaborn, statsmodels' 2>/dev/null; then # not after the training
   echo "all.sh: the report needs more packages: $PYTHON -m pip install -r requirements-report.txt" >&2
   exit 1
-fi
-if [ $mode = small ]; then
-  export OUT=${OUT:-runs/table2-small} EPOCHS=${EPOCHS:-10} SEEDS=${SEEDS:-1 2 3 4 5}
-  export AUDIO=win_time=None,hop_time=None VAL_FRACTION=0.05 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-  # A schedule counts updates, and would lower the rate sooner where batches are smaller.
-  fixed=learning_rate_schedule=constant,epochs_per_validation=1,keep_checkpoints=1,num_workers=0
-  EXTRA=@scripts/speaking_model.txt,$fixed,${EXTRA:-}
-  if [ -z "${CORPUS:-}" ]; then
-    CORPUS=$OUT/corpus
-    python "$here/../make_demo_corpus.py" "$CORPUS"
-  fi
-  source "$here/settings.sh" # prepares the filelists
-  export CORPUS EXTRA
-  exec "$PYTHON" scripts/study.py "$OUT"
 fi
 if [ $mode != full ]; then
   OUT=${OUT:-runs/table2-$mode} EPOCHS=${EPOCHS:-6}
