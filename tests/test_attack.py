@@ -14,7 +14,6 @@ import pytest
 
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
-from analysis.step_costs import read_costs
 from analysis.transcription import Intelligibility, read_findings
 from audio import write_mel, write_wav
 from benchmarks.gpu_report import Part, lines_of, read_parts
@@ -90,7 +89,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": lambda path: read_runs([path.parent]),
     "lengths.csv": lambda path: read_lengths(path, H),
     "settings.txt": lambda path: create_hparams(f"@{path}"),
-    "epoch.json": lambda path: read_costs(path, H),
     "kernel_checks.json": read_json,
     "intelligibility.json": lambda path: read_findings(path, Intelligibility),
     "checkpoint_1.pt": load_checkpoint,
