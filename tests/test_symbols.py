@@ -26,7 +26,7 @@ from model import Tacotron2
 from speaking import load_speaker, sequence_to_speak
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
-from text.symbols import MOST_SYMBOLS, SymbolTable, table_of
+from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.setup import map_embedding
 
@@ -97,7 +97,14 @@ def test_turkish_i_has_its_own_lower_case():
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"]), min_size=1)))
+def test_braces_without_a_phone_make_no_symbol():
+    assert [x for x in clean("{0 AA1}", BASIC) if can_be_symbol(x)] == ["@AA1"]
+
+
+LETTERS = st.characters(exclude_categories=["Cs", "Cn", "Zl", "Zp"], exclude_characters="{}")
+
+
+@given(st.lists(st.text(LETTERS, min_size=1)))
 def test_table_of_texts_knows_all_of_them(texts):
     cleaned = [[x for x in clean(text, BASIC) if x != "_"] for text in texts]
     if any(cleaned):

@@ -91,8 +91,10 @@ def _problem_of(found: object) -> str:
 
 
 def can_be_symbol(symbol: str) -> bool:
-    """Whether it is none of the controls, line breaks, and places where Unicode has nothing."""
-    return unicodedata.category(symbol[0]) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
+    """Whether it is a phone of the ARPAbet, or one character, but none of the controls, line
+    breaks, and places where Unicode has nothing."""
+    is_control = unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp")
+    return symbol in symbols or (len(symbol) == 1 and not is_control)
 
 
 ENGLISH = SymbolTable(tuple(symbols))
