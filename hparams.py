@@ -70,7 +70,7 @@ class HParams:
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
     text_cleaners: tuple[str, ...] = ("english_cleaners",)  # how text becomes symbols, in order
     language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
-    symbols: str = "english"  # NVIDIA's 148; corpus: what prepare found in the texts; or a .json
+    symbols: str = "english"  # NVIDIA's 148; corpus: what prepare found, as for phones; or a .json
     symbol_table: tuple[str, ...] = ()  # read from there and kept with the run; none: English
     drop_unknown: bool = False  # leave out what symbols=corpus or a file lacks, not refuse it
     espeak_version: str = ""  # that made the phones; found, not set
@@ -191,6 +191,8 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
         if given.get(time) is not None and length in given
     ]
     values = asdict(base) | given
+    if "phones" in values["text_cleaners"] and "symbols" not in given:
+        values["symbols"] = base.symbols if base.symbols != "english" else "corpus"
     bad = _field_problems(values)
     values = _resolve_times(values | {name: getattr(base, name) for name in bad}, given)
     wrong += [*bad.values(), *_rule_problems(types.SimpleNamespace(**values))]
@@ -435,7 +437,7 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     if not h.text_cleaners:
         yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     if "phones" in h.text_cleaners and h.symbols == "english":
-        yield "text_cleaners=[phones]: the English symbols lack most phones; add symbols=corpus"
+        yield "symbols=english: lacks most phones; leave it out with text_cleaners=[phones]"
     if "phones" in h.text_cleaners and not h.language:
         yield "language: missing; text_cleaners=[phones] needs one of eSpeak's, such as language=de"
     if h.symbol_table and h.symbols == "english":

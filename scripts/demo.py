@@ -26,6 +26,7 @@ from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_f
 from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
 from errors import UserError
 from files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from hparams import HParams
 from tables import markdown_table
 from training.checkpoint import BEST
 
@@ -66,11 +67,12 @@ def text_settings(language: str, *, phones: bool) -> str:
     sentences = [sentence_of(str(number), language) for number in range(1, 10)]
     if len(set(to_phones(sentences, language))) < len(sentences):
         raise UserError(f"--language {language}: eSpeak NG cannot read num2words' words of it")
-    cleaners = f"[phones],language={language}" if phones else "[basic_cleaners]"
-    return f"symbols=corpus,text_cleaners={cleaners}"
+    if phones:
+        return f"text_cleaners=[phones],language={language}"
+    return "symbols=corpus,text_cleaners=[basic_cleaners]"
 
 
-def train(out: Path, clips: int, epochs: int, language: str = ENGLISH, settings: str = "") -> Path:
+def train(out: Path, clips: int, epochs: int, seed: int, language: str, settings: str) -> Path:
     """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
     is kept. Returns the run's folder."""
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
@@ -89,8 +91,9 @@ def train(out: Path, clips: int, epochs: int, language: str = ENGLISH, settings:
     prepared += ("--hparams", settings) if settings else ()
     run("scripts/prepare_ljspeech.py", corpus, *prepared)
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
-    hparams += f",random_epochs={RANDOM_EPOCHS}"
-    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads="2")
+    hparams += f",random_epochs={RANDOM_EPOCHS},seed={seed}"
+    threads = os.environ.get("OMP_NUM_THREADS", "2")
+    run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=threads)
     return folder
 
 
@@ -126,6 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=14, help=f"more than {RANDOM_EPOCHS}")
+    parser.add_argument("--seed", type=int, default=HParams.seed, help="of the training")
     args = parser.parse_args(arguments)
     if args.epochs <= RANDOM_EPOCHS:
         parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
@@ -134,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     name = f"demo{'' if language == ENGLISH else f'-{language}'}{'-phones' if args.phones else ''}"
     out = args.out or Path(name)
     refuse_no_folder(out, "--out")
-    folder = train(out, args.clips, args.epochs, language, settings)
+    folder = train(out, args.clips, args.epochs, args.seed, language, settings)
     speech = speak(out, folder / BEST, language)
     records = json_lines(folder / METRICS_FILE)
     table = compare([record for record in records if record["kind"] == "epoch"])

@@ -160,7 +160,7 @@ def test_a_language_has_its_own_folder_and_settings(tmp_path, monkeypatch):
         f"{folder}/corpus" for folder in ("demo", "demo-de", "demo-ko-phones", "demo-phones")
     ]
     assert [words[4:] for words in corpora] == [[], ["--language", "de"], ["--language", "ko"], []]
-    phones = "symbols=corpus,text_cleaners=[phones],language="
+    phones = "text_cleaners=[phones],language="
     letters = "symbols=corpus,text_cleaners=[basic_cleaners]"
     assert [words[8:] for words in prepared] == [
         [],

@@ -31,7 +31,7 @@ from training.checkpoint import Checkpoint, load_checkpoint
 from training.setup import map_embedding
 
 BASIC = ["basic_cleaners"]
-PHONES = "text_cleaners=[phones],symbols=corpus"
+PHONES = "text_cleaners=[phones]"
 
 
 @pytest.fixture
@@ -191,9 +191,16 @@ def test_phones_by_hand_stay_as_they_are(espeak):
 
 
 def test_phones_need_a_language_and_symbols(espeak):
-    message = refusal(create_hparams, "text_cleaners=[phones]")
-    assert "add symbols=corpus" in message
+    message = refusal(create_hparams, "text_cleaners=[phones],symbols=english")
+    assert "symbols=english: lacks most phones" in message
     assert "language=de" in message
+
+
+def test_phones_take_symbols_from_the_corpus(espeak):
+    phones = create_hparams("text_cleaners=[phones],language=x1")
+    assert phones.symbols == "corpus"
+    own = create_hparams("text_cleaners=[phones]", replace(phones, symbols="own.json"))
+    assert own.symbols == "own.json"
 
 
 def test_prepare_makes_phones_once(espeak, tmp_path, quick):
