@@ -9,7 +9,7 @@
 What is finished in OUT is kept: the same command resumes, and a longer list adds to it.
 """
 
-from project_root import ROOT
+import project_root
 
 import os
 import subprocess
@@ -30,6 +30,7 @@ from files import METRICS_FILE, json_lines, lock, refuse_no_folder, write_bytes
 from progress import progress_bar
 from tables import markdown_table
 
+ROOT = Path(project_root.__file__).parents[1]
 SIDE_BY_SIDE = 2
 COLUMNS = {  # heading and decimals of what a run gives
     "symbols": ("symbols a text", 1),
