@@ -18,11 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from scipy.stats import sem
 
-from alignment import FORMED
 from analysis.arguments import list_of, make_parser, whole_numbers
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from errors import UserError
@@ -33,10 +31,9 @@ from tables import markdown_table
 ROOT = Path(project_root.__file__).parents[1]
 SIDE_BY_SIDE = 2
 COLUMNS = {  # heading and decimals of what a run gives
-    "symbols": ("symbols a text", 1),
-    "formed_after": (f"alignment sharper than {FORMED} after updates", 0),
-    "sharpness": ("sharpness at the end", 3),
-    "validation_loss": ("validation loss", 3),
+    "sharpness": ("sharpness after an epoch", 3),
+    "coverage": ("coverage after an epoch", 3),
+    "validation_loss": ("validation loss at the end", 3),
     "identification_rate": ("identification rate", 3),
 }
 
@@ -58,14 +55,11 @@ def make_demo(folder: Path, language: str, texts: str, seed: int, epochs: int) -
 def read_demo(folder: Path) -> dict[str, float]:
     """What a demo gave: COLUMNS, and the epochs that it was trained."""
     records = [r for r in json_lines(folder / "run" / METRICS_FILE) if r["kind"] == "validation"]
-    formed = [r["iteration"] for r in records if r["alignment_sharpness"] > FORMED]
-    lines = (folder / "filelists" / "train.txt").read_text("utf-8").splitlines()
     found = read_findings(folder / INTELLIGIBILITY_FILE, Intelligibility)
     return {
         "epochs": len(records),
-        "symbols": float(np.mean([len(line.split("|")[1]) for line in lines])),
-        "formed_after": formed[0] if formed else float("nan"),
-        "sharpness": records[-1]["alignment_sharpness"],
+        "sharpness": records[0]["alignment_sharpness"],
+        "coverage": records[0]["alignment_coverage"],
         "validation_loss": records[-1]["validation_loss_unpadded"],
         "identification_rate": found.identification_rate or float("nan"),
     }
