@@ -8,7 +8,7 @@ from files import write_json
 
 
 def write_demo(folder, seed, texts):
-    """What the measured parts of a demo look like. Phones are aligned sooner and nearer to the sound."""
+    """The measured parts of a demo; phones are aligned sooner and nearer to the sound."""
     phones = texts == "phones"
     (folder / "run").mkdir(parents=True)
     lines = (
