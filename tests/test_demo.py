@@ -67,6 +67,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "RANDOM_EPOCHS", 1)
     monkeypatch.setattr(demo, "UNSEEN", 1)
     monkeypatch.setattr(demo, "VALIDATION", 0.2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     out, printed = Path("a demo"), []
     for _ in range(2):
