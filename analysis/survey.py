@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.step_costs import StepCosts
 from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
 from batching_costs import PaddingStats, padding_stats, pair_novelty, pair_spread
 from files import map_in_threads
@@ -22,7 +21,7 @@ from progress import progress_bar
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
 DEFAULTS = {name: getattr(HParams(), name) for name in PARAMETERS.values()}
-LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
+LARGEST = ("largest_batch_size", "largest_batch_frames")
 
 
 def value_in_words(strategy: str, value: float) -> str:
@@ -40,7 +39,7 @@ def in_threads(title: str, function: Callable, items: Sequence) -> list:
 @dataclass(frozen=True)
 class Survey(PaddingStats):
     """One batching of one corpus: means over epochs, and maxima of what is named LARGEST. Rates are
-    fractions. Not-a-number: costs that are not known, and what a corpus is too small to tell."""
+    fractions. Not-a-number: what a corpus is too small to tell."""
 
     strategy: str
     parameter: str | None
@@ -53,18 +52,11 @@ class Survey(PaddingStats):
     # as random ones. A little below 0 where a strategy leaves batches part-filled.
     spread: float
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
-    seconds_per_epoch: float
-    peak_bytes: float
-
-    @property
-    def cost(self) -> float:
-        """Predicted seconds of an epoch, or its decoder steps where no costs are known."""
-        return self.decoder_steps if math.isnan(self.seconds_per_epoch) else self.seconds_per_epoch
 
 
 class Surveyor:
     """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
-    different ones at once. `costs` predict the time of an epoch and its peak memory."""
+    different ones at once."""
 
     def __init__(
         self,
@@ -72,12 +64,11 @@ class Surveyor:
         *,
         seed: int = 0,
         frames_per_step: int = 1,
-        costs: StepCosts | None = None,
     ):
         check_lengths(lengths)
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
-        self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
+        self.seed, self.frames_per_step = seed, frames_per_step
         self._survey_once = functools.cache(self._survey)
         self._sorted_spread_once = functools.cache(self._sorted_spread)
 
@@ -134,18 +125,13 @@ class Surveyor:
         found = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         clips_used = found["average_batch_length"] * len(self.lengths)
         found["capacity_used"] = clips_used / (len(plan) * capacity)
-        spread = novelty = seconds = peak = math.nan
+        spread = novelty = math.nan
         if len(plan) < len(self.lengths):  # else every clip is alone in its batch
             novelty = pair_novelty(plan, before)
             # Sorted batches are no better than random ones where one batch holds all clips.
             if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
                 spread = (pair_spread(self.lengths, plan) - least_spread) / (1 - least_spread)
-        if self.costs is not None:
-            longest = plan.longest(self.lengths)
-            seconds = float(self.costs.seconds(plan.sizes, longest).sum())
-            peak = float(self.costs.bytes(plan.sizes, longest).max())
-        mixing = {"spread": spread, "novelty": novelty}
-        return found | mixing | {"seconds_per_epoch": seconds, "peak_bytes": peak}
+        return found | {"spread": spread, "novelty": novelty}
 
 
 def parameter_values(

@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,6 @@ import torch
 import machine
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.step_costs import COST_SETTINGS
 from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
@@ -52,6 +51,13 @@ from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
+# What a training step costs depends on these settings, beside the shape of its batch.
+MODEL = ("n_", "symbols_", "encoder_", "attention_", "decoder", "prenet_", "postnet_")
+COST_SETTINGS = tuple(
+    field.name
+    for field in fields(HParams)
+    if field.name.startswith(MODEL) or field.name in ("precision", "mask_padding")
+)
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 BATCHINGS = {  # settings by the papers' names
     batching_name(strategy, dynamic, mixed): (

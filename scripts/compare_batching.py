@@ -1,7 +1,6 @@
 """Which batching suits a corpus, from its lengths alone: no audio and no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
-    python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
     python scripts/compare_batching.py --strategies                       # list all strategies
 
 Compares every strategy with fixed and dynamic batch sizes: padding, steps, how well it mixes the
@@ -14,7 +13,6 @@ import project_root
 
 import argparse
 import datetime
-import math
 import shlex
 import sys
 import time
@@ -25,14 +23,12 @@ import numpy as np
 import pandas as pd
 
 from analysis import figures, published
-from analysis.arguments import at_least_one, make_parser, positive, share
-from analysis.recommendation import Limits, advice, batching_overrides, recommend
-from analysis.step_costs import HOW_TO_MEASURE, read_costs
+from analysis.arguments import at_least_one, make_parser, share
+from analysis.recommendation import advice, batching_overrides, ranked, recommend
 from analysis.survey import DEFAULTS, PARAMETERS, Survey, Surveyor, in_threads, parameter_values
 from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from batching_costs import ENOUGH_NOVELTY, PaddingStats
 from corpus.lengths import read_lengths
-from errors import UserError
 from files import refuse_no_folder, write_bytes
 from hparams import create_hparams
 from tables import markdown_table
@@ -54,8 +50,6 @@ COLUMNS = {
     "frames": ("largest_batch_frames", 1, 0),
     "spread": ("spread", 1, 3),
     "novelty": ("novelty", 1, 4),
-    "min": ("seconds_per_epoch", 1 / 60, 2),
-    "GB": ("peak_bytes", 1e-9, 2),
 }
 LEGEND = """\
 ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); steps: of the decoder,
@@ -63,7 +57,7 @@ one after another, the sum of the batches' lengths over n_frames_per_step; pad.:
 that is computed; /orig.: padding over the corpus (Gonzalez et al.); used: of the capacity, batch
 size x longest clip or batch_capacity; clips, frames: in the largest batch; spread: how far apart in
 length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of clips that share a
-batch, the fraction that did not in the epoch before; min, GB: predicted minutes and peak memory."""
+batch, the fraction that did not in the epoch before."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -77,33 +71,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
     shown = "plans averaged (default: 5, more for few clips, 1 from 100,000 clips on)"
     add("--epochs", type=at_least_one, help=shown)
-    add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
     add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
     add("--min-novelty", type=share, help="--recommend: the least allowed, 0 to 1")
-    shown = "--recommend: the most allowed, in 10^9 bytes"
-    add("--max-memory", type=positive, default=math.inf, help=shown)
     args = parser.parse_args(arguments)
-    if args.max_memory < math.inf and args.cost is None:
-        parser.error(f"--max-memory needs --cost COSTS.json; {HOW_TO_MEASURE}")
-    if (args.min_novelty is not None or args.max_memory < math.inf) and not args.recommend:
-        parser.error("--min-novelty and --max-memory are limits of --recommend; add it")
+    if args.min_novelty is not None and not args.recommend:
+        parser.error("--min-novelty is a limit of --recommend; add it")
     return args
 
 
 class Corpus:
-    """The clips, settings, costs, and how much is planned. UserError or BatchingError for what is
+    """The clips, settings, and how much is planned. UserError or BatchingError for what is
     wrong with files and options."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.hparams = args, create_hparams(args.hparams, create_hparams(PAPER_SETTING))
         h = self.hparams
         refuse_no_folder(args.out, "-o")
-        self.costs = read_costs(args.cost, h) if args.cost else None
         frames = read_lengths(args.lengths, h).frames
         plan_epoch(frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit
-        if self.costs and args.max_memory < math.inf and np.isnan(self.costs.bytes_per_term[0]):
-            raise UserError(f"--max-memory: no memory was measured for {args.cost}")
-        self.surveyor = Surveyor(frames, frames_per_step=h.n_frames_per_step, costs=self.costs)
+        self.surveyor = Surveyor(frames, frames_per_step=h.n_frames_per_step)
         is_large = len(frames) >= LARGE_CORPUS
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(frames)))
         self.epochs = args.epochs or (1 if is_large else usual)
@@ -129,10 +115,6 @@ class Corpus:
             f"{h.batch_capacity or h.batch_size * frames.max():,} frames a batch; "
             f"means over {self.epochs} epochs",
         ]
-        if self.costs is not None:
-            lines.append(f"Costs: {self.costs.description}")
-            if differing := self.costs.differing(h):
-                lines.append("warning: measured with other settings: " + "; ".join(differing))
         batches = -(-len(frames) // h.batch_size)
         if h.bucket_size >= len(frames) > 1:
             lines.append(f"bucket_size={h.bucket_size}: all clips in one bucket, so BKT is RAND")
@@ -180,10 +162,9 @@ def numbers(column: pd.Series, digits: int) -> pd.Series:
 
 def comparison_table(rows: pd.DataFrame, corpus: Corpus) -> pd.DataFrame:
     """One row per batching; beside the paper's figures where clips and settings are the paper's."""
-    cells = {}
-    for title, (name, factor, digits) in COLUMNS.items():
-        if title not in ("min", "GB") or rows[name].notna().any():
-            cells[title] = numbers(rows[name] * factor, digits)
+    cells = {
+        title: numbers(rows[name] * by, digits) for title, (name, by, digits) in COLUMNS.items()
+    }
     names = {"batch_size", "hop_time", "batch_capacity"} | DEFAULTS.keys() & published.SETTINGS
     as_published = all(getattr(corpus.hparams, n) == published.SETTINGS[n] for n in names)
     if as_published and len(corpus.surveyor.lengths) == published.TRAINING_CLIPS:
@@ -220,11 +201,9 @@ def recommended(corpus: Corpus) -> list[str]:
         paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
         novelty = min(float(np.nan_to_num(paper.novelty)), ENOUGH_NOVELTY / 100)
         least = f"{novelty:.4f}, that of the paper's SSB-DBS here, or 0.99 (--min-novelty sets it)"
-    limits = Limits(novelty, 1e9 * args.max_memory)
-    tried = recommend(surveyor, size, limits, batch_capacity=h.batch_capacity, epochs=epochs)
-    largest = corpus.costs.largest_frames if corpus.costs else math.inf
-    lines = advice(tried, limits, least, largest)
-    for best in limits.ranked(tried)[:1]:
+    tried = recommend(surveyor, size, novelty, batch_capacity=h.batch_capacity, epochs=epochs)
+    lines = advice(tried, novelty, least)
+    for best in ranked(tried, novelty)[:1]:
         lines.append("to train with it, add this to your settings:")
         lines.append(f"train.py --hparams batch_size={size},{batching_overrides(best)}")
     return lines

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.recommendation import Limits, batching_overrides, recommend
+from analysis.recommendation import batching_overrides, recommend
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
@@ -89,8 +89,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
         return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
 
     # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
-    limits = Limits(survey(batch_size).novelty)
-    advice = recommend(surveyor, batch_size, limits, epochs=PLANNED)
+    advice = recommend(surveyor, batch_size, survey(batch_size).novelty, epochs=PLANNED)
     exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
     [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]
     # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.

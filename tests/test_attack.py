@@ -16,7 +16,6 @@ from records import write_run
 
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
-from analysis.step_costs import read_costs
 from analysis.transcription import Intelligibility, read_findings
 from audio import write_mel, write_wav
 from benchmarks.gpu_report import Part, lines_of, read_parts
@@ -100,7 +99,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "lengths.csv": lambda path: read_lengths(path, H),
     "settings.txt": lambda path: create_hparams(f"@{path}"),
     "symbols.json": lambda path: read_symbols(create_hparams(f"symbols={path}")),
-    "epoch.json": lambda path: read_costs(path, H),
     "kernel_checks.json": read_json,
     "intelligibility.json": lambda path: read_findings(path, Intelligibility),
     "checkpoint_1.pt": load_checkpoint,

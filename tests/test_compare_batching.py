@@ -1,7 +1,6 @@
 """scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
 
 import errno
-import json
 import os
 from dataclasses import asdict
 
@@ -34,21 +33,6 @@ def write_filelist(path, samples=SAMPLES):
     return path
 
 
-def write_known_costs(path, hparams=HPARAMS, memory=True):
-    """As of epoch.py --json on a GPU-like machine: 1 ms a decoder step, 1 kB a padded frame."""
-    shapes = [(b, t, 9) for b in (1, 2, 8) for t in (50, 200, 800)]
-    row = {
-        "status": "measured",
-        "precision": hparams.precision,
-        "decoder": hparams.decoder,
-        "steps": [(b, t, n, t / 1000) for b, t, n in shapes],
-        "memory": [(b, t, n, 1000 * b * t) for b, t, n in shapes] if memory else [],
-    }
-    found = {"device": "a synthetic machine", "date": "today", "processes": 1, "rows": [row]}
-    path.write_text(json.dumps(found | {"hparams": asdict(hparams)}))
-    return path
-
-
 def run(capsys, *arguments):
     program.main([str(argument) for argument in arguments])
     return capsys.readouterr().out
@@ -75,18 +59,15 @@ def quick_pictures(monkeypatch):
     [
         ("--hparams batch_sise=3", "batch_sise"),
         ("--hparams batch_capacity=9", "longest clip"),
-        ("--recommend --max-memory 8", "benchmarks/epoch.py"),
         ("--epochs 0", "'0': expected a whole number from 1"),
         ("--min-novelty 0.5", "add it"),
         ("--recommend --min-novelty 2", "from 0 to 1"),
-        ("--recommend --max-memory 8 --cost COSTS", "no memory was measured"),
         ("-o lengths.csv", "lengths.csv: not a folder"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     path = write_csv(tmp_path / "lengths.csv")
-    write_known_costs(tmp_path / "COSTS", memory=False)
     assert message in refused(capsys, path, *arguments.split())
     assert not (tmp_path / "compare_batching").exists()
 
@@ -162,25 +143,6 @@ def test_ljspeech_meets_every_published_number():
         assert length == pytest.approx(theirs.average_batch_length, abs=1), name
 
 
-@pytest.mark.usefixtures("quick_pictures")
-def test_costs_predict_minutes_and_memory(tmp_path, capsys):
-    costs = write_known_costs(tmp_path / "costs.json")
-    out = tmp_path / "out"
-    shown = run(
-        capsys, write_csv(tmp_path / "lengths.csv"), "-o", out, "--cost", costs, "--epochs", 2
-    )
-    assert "a synthetic machine" in shown
-    rows = pd.read_csv(out / "comparison.csv")
-    assert rows.seconds_per_epoch.to_numpy() == pytest.approx(rows.decoder_steps / 1000, rel=1e-3)
-    assert rows.peak_bytes.to_numpy() == pytest.approx(1000 * rows.largest_batch_frames, rel=1e-3)
-    shown = run(
-        capsys,
-        *(write_filelist(tmp_path / "list.txt"), "-o", out, "--cost", costs, "--epochs", 2),
-        *("--hparams", "decoder_rnn_dim=512"),
-    )
-    assert "decoder_rnn_dim=512, measured with 1024" in shown
-
-
 def recommended_line(shown):
     (line,) = [line for line in shown.splitlines() if line.startswith("train.py --hparams ")]
     return create_hparams(line.removeprefix("train.py --hparams "))
@@ -203,22 +165,7 @@ def test_recommended_overrides_mix_as_asked(tmp_path, capsys):
         assert found.novelty >= least
     assert f"the least allowed is {paper.novelty:.4f}, that of the paper's SSB-DBS" in shown
     assert found.decoder_steps <= paper.decoder_steps
-
-
-@pytest.mark.usefixtures("quick_pictures")
-def test_memory_limits_choose_the_capacity(tmp_path, capsys):
-    path, out = write_csv(tmp_path / "lengths.csv"), tmp_path / "out"
-    costs = write_known_costs(tmp_path / "costs.json")
-    common = (path, "-o", out, "--epochs", 2, "--recommend", "--cost", costs)
-    common = (*common, "--hparams", "batch_size=4", "--min-novelty", 0.3)
-    longest = int((1 + SAMPLES // 276).max())
-    hparams = recommended_line(run(capsys, *common, "--max-memory", 8 * longest * 1000 / 1e9))
-    assert 4 * longest < hparams.batch_capacity <= 8 * longest
-    assert hparams.dynamic_batch_size
-    shown = run(capsys, *common, "--max-memory", 1e-6)
-    assert "no batching fits into 1e-06 GB: the least is" in shown
-    assert "train.py" not in shown
-    shown = run(capsys, *common[:-1], 1.0)
+    shown = run(capsys, *common, "--min-novelty", 1)
     assert "no batching reaches novelty 1: the most is" in shown
 
 
