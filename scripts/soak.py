@@ -5,13 +5,11 @@
 
 Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
 number of workers and meets one fault at a random moment: a signal to one process or to all; a full
-disk; a link or a named pipe in place of a file; a list edited in its check, a clip replaced by an
-older file, a table of clips cut short; under torchrun, one of two processes stopped by SIGSTOP (on
-no GPU, or two). Files are put back afterwards; so is the whole output folder where the start said
-that it lost metrics or a validation. Then the run is finished. It must equal a run without a stop
-bit by bit, no start may end in a traceback, or by itself without the message of its fault, and
-nothing outside may change. Writes OUT/soak.md, and exits with 1 if anything was lost. OUT must be
-new.
+disk; a list edited in its check, a clip replaced by an older file, a table of clips cut short.
+Clips are put back afterwards; so is the whole output folder where the start said that it lost
+metrics or a validation. Then the run is finished. It must equal a run without a stop bit by bit,
+and no start may end in a traceback, or by itself without the message of its fault. Writes
+OUT/soak.md, and exits with 1 if anything was lost. OUT must be new.
 """
 
 from project_root import ROOT
@@ -27,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,38 +51,29 @@ SETTINGS = (
     "postnet_n_convolutions=2"
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-FULL_DISK, LINK, PIPE, EDITED = "full disk", "link", "named pipe", "list edited in its check"
-OLDER, REPLACED, CUT = "clip replaced before", "clip replaced in training", "table cut short"
-PAUSED, STOPPED = "SIGSTOP within the timeout", "SIGSTOP beyond the timeout"
+FULL_DISK, EDITED, CUT = "full disk", "list edited in its check", "table cut short"
+OLDER, REPLACED = "clip replaced before", "clip replaced in training"
 MUST_SAY = {  # what a start ends with
     REPLACED: r"\.npy: changed \(.*\); put the old file back",
     CUT: r"\.clips: changed while it was in use",
-    STOPPED: "(does|did) not answer",
 }
 MAY_SAY = {  # what it may end with
     FULL_DISK: "make room|File too large: '/",
-    LINK: "no good checkpoint is left",
     EDITED: "changed while it was checked|trained on other clips",
 }
-THINGS = {PIPE: [PIPE], LINK: [LINK, "hard link", "dangling link", "link to another file"]}
-TEMPORARY = "temporary"
-NOT_READ = {PIPE: "a named pipe, expected a file", "dangling link": "which is missing"}
 LOST = r"starting a new one|no validation of epoch|lines of metrics\.jsonl failed"  # and said so
-KINDS = (*(number.name for number in SIGNALS), PIPE, OLDER, PAUSED, *MUST_SAY, *MAY_SAY)
+KINDS = (*(number.name for number in SIGNALS), OLDER, *MUST_SAY, *MAY_SAY)
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
-PROCESS_TIMEOUT = 20
 STUCK_SECONDS = 90
-TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --redirects 3 --log-dir"
-# Of KINDS, "set-up" (imports included) or "training", ..., what went wrong, what stood where.
-Stop = namedtuple("Stop", "kind phase exit_code fault place lost", defaults=("", False))
+# Of KINDS, "set-up" (imports included) or "training", ..., what went wrong.
+Stop = namedtuple("Stop", "kind phase exit_code fault lost", defaults=(False,))
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
     settings = f"{overrides},epochs={epochs},num_workers={workers}"
-    options = ("-o", output, "--resume", "--process-timeout", PROCESS_TIMEOUT)
-    return [*map(str, (ROOT / "train.py", *options, "--hparams", settings))]
+    return [*map(str, (ROOT / "train.py", "-o", output, "--resume", "--hparams", settings))]
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
@@ -103,38 +92,12 @@ def is_gone(group: int, number: int = 0) -> bool:
     return True
 
 
-def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
-
-
-@contextlib.contextmanager
-def replaced(path: Path, thing: str, outside: Path) -> Iterator[None]:
-    """With a pipe or a link in place of a file, which lies outside meanwhile."""
-    hidden = outside / path.name
-    if path.exists():
-        path.rename(hidden)
-    hidden.touch()
-    if thing == PIPE:
-        os.mkfifo(path)
-    elif thing == "hard link":
-        path.hardlink_to(hidden)
-    else:
-        others = {"link to another file": "precious", "dangling link": "nowhere"}
-        path.symlink_to(outside / others.get(thing, hidden.name))
-    yield
-    if path.is_symlink() or path.is_fifo():
-        hidden.rename(path)
-    hidden.unlink(missing_ok=True)  # where the run has replaced or removed the link
-
-
 class Start:
     """One start of the run in `out`, and its fault."""
 
     def __init__(self, out: Path, kind: str, draw: random.Random, log: Path):
-        self.run, self.corpus, self.outside = out / "stopped", out / "corpus", out / "outside"
-        self.kind, self.draw, self.log, self.thing, self.place = kind, draw, log, "", ""
-        self.must_say, self.ranks = MUST_SAY.get(kind, ""), list[int]()
-        self.restored = contextlib.ExitStack()
+        self.corpus, self.kind, self.draw, self.log = out / "corpus", kind, draw, log
+        self.must_say = MUST_SAY.get(kind, "")
 
     def replace_clip(self, *ways: str) -> str:
         """Put an older file in place of a clip, as cp -p does. Returns in which of the ways."""
@@ -147,51 +110,21 @@ class Start:
 
     def before(self) -> None:
         """The fault, where it is there before the start."""
-        table = table_path(self.corpus / "mels.txt")
         if self.kind == EDITED:  # reading every clip takes longer than reading the table
-            table.unlink(missing_ok=True)
+            table_path(self.corpus / "mels.txt").unlink(missing_ok=True)
         elif self.kind == OLDER and self.replace_clip("same", "shorter") == "shorter":
             self.must_say = "trained on other clips"
-        elif self.kind in (LINK, PIPE):
-            checkpoints = [path for _, path in list_checkpoints(self.run)]
-            names = (".lock", METRICS_FILE, TEMPORARY)
-            paths = [*(self.run / name for name in names), table, checkpoints[0], checkpoints[-1]]
-            paths.append(self.draw.choice(sorted((self.run / "logs").iterdir())))
-            path, self.thing = self.draw.choice(paths), self.draw.choice(THINGS[self.kind])
-            self.place = re.sub(r"\d.*", "", path.name)  # no numbers, for the summary
-            if self.place == ".lock" and self.thing != "hard link":
-                self.must_say = r"\.lock: .*expected a file"
-            elif path == checkpoints[-1]:
-                self.must_say = NOT_READ.get(self.thing, "")
-            if self.place != TEMPORARY:
-                self.restored.enter_context(replaced(path, self.thing, self.outside))
 
     def during(self) -> None:
         """The fault, where it comes under a run."""
-        newest, table = list_checkpoints(self.run)[-1], table_path(self.corpus / "mels.txt")
-        if self.place == TEMPORARY:  # of the next checkpoint but one
-            path = self.run / f".checkpoint_{newest[0] // 3 * 3 + 6}.pt.{self.process.pid}.tmp"
-            self.restored.enter_context(replaced(path, self.thing, self.outside))
-        elif self.kind == REPLACED:
+        table = table_path(self.corpus / "mels.txt")
+        if self.kind == REPLACED:
             self.replace_clip("same", "louder", "shorter")
-        elif self.kind == CUT:
+        else:
             os.truncate(table, self.draw.randrange(table.stat().st_size))
-        elif self.ranks:
-            one = self.draw.choice(self.ranks)
-            os.kill(one, signal.SIGSTOP)
-            if self.kind == STOPPED:
-                wait_until(lambda: any(is_gone(rank) for rank in self.ranks if rank != one))
-            else:
-                time.sleep(self.draw.uniform(0, 0.5 * PROCESS_TIMEOUT))
-            os.kill(one, signal.SIGCONT)
-            wait_until(lambda: self.has_ended() or list_checkpoints(self.run)[-1] != newest)
 
     def launch(self, arguments: list[str]) -> None:
-        """Start it; in several processes what torchrun itself prints is in no *.log."""
-        several = self.kind in (PAUSED, STOPPED)
-        if several:
-            arguments = [*TORCHRUN.split(), str(self.log), *arguments]
-        with open(self.log / ("torchrun.out" if several else "train.log"), "wb") as file:
+        with open(self.log / "train.log", "wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
             )
@@ -200,16 +133,9 @@ class Start:
             resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
         maps = Path(f"/proc/{self.process.pid}/maps")  # Python itself loses a Ctrl-C in its start
         wait_until(lambda: self.has_ended() or "torch" in maps.read_text())
-        if several:
-            wait_until(lambda: self.has_ended() or self.has_ranks())
-
-    def has_ranks(self) -> bool:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        self.ranks = [int(pid) for pid in children.read_text().split()]
-        return len(self.ranks) == 2
 
     def printed(self) -> str:
-        return "".join(path.read_text() for path in sorted(self.log.rglob("*.log")))
+        return (self.log / "train.log").read_text()
 
     def has_ended(self) -> bool:
         return self.process.poll() is not None
@@ -225,35 +151,27 @@ class Start:
     def run_and_stop(self, arguments: list[str]) -> Stop:
         """Start the run, stop it, and look at what it says."""
         self.before()
-        seen = contents(self.outside)
         self.launch(arguments)
-        acts = self.ranks or self.kind in (REPLACED, CUT) or self.place == TEMPORARY
-        in_set_up = self.draw.random() < 0.2 and (self.ranks or not (self.must_say or self.place))
+        in_set_up = self.draw.random() < 0.2 and not self.must_say
         if not in_set_up or self.kind == EDITED:
             wait_until(self.is_ready)
         by_itself = wait_until(self.has_ended, self.draw.uniform(0, MAX_SECONDS))
-        if acts and not by_itself:
+        if self.kind in (REPLACED, CUT) and not by_itself:
             self.during()
-            seen = contents(self.outside) if self.place == TEMPORARY else seen
-            seconds = STUCK_SECONDS if self.must_say else self.draw.uniform(0, MAX_SECONDS)
-            by_itself = wait_until(self.has_ended, seconds)
-        groups = [self.process.pid, *self.ranks]
+            by_itself = wait_until(self.has_ended, STUCK_SECONDS)
+        group = self.process.pid
         if not by_itself:
             number = signal.Signals.__members__.get(self.kind, signal.SIGTERM)
-            self.draw.choice((os.kill, os.killpg))(groups[-1], number)
-        hangs = not wait_until(lambda: self.has_ended() and all(map(is_gone, groups)))
-        for group in groups if hangs else []:
+            self.draw.choice((os.kill, os.killpg))(group, number)
+        hangs = not wait_until(lambda: self.has_ended() and is_gone(group))
+        if hangs:
             is_gone(group, signal.SIGKILL)
         code, printed = self.process.wait(), self.printed()
         may_say = self.must_say or MAY_SAY.get(self.kind, "")
         fault = fault_of(by_itself, code, printed, may_say, bool(self.must_say))
-        if contents(self.outside) != seen:
-            fault = f"changed files in {self.outside}"
         fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
-        self.restored.close()
         phase = "training" if TRAINING in printed else "set-up"
-        place = self.place and f"{self.thing}: {self.place}"
-        return Stop(self.kind, phase, code, fault, place, bool(re.search(LOST, printed)))
+        return Stop(self.kind, phase, code, fault, bool(re.search(LOST, printed)))
 
 
 def fault_of(
@@ -274,7 +192,6 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> 
     rows = [[*key, count] for key, count in sorted(counts.items())]
     table = markdown_table(["stopped by", "in", "exit code", "times"], rows, labels=2)
     faults = [f"stop {n}, {s.kind}: {s.fault}" for n, s in enumerate(stops, 1) if s.fault]
-    places = sorted(Counter(stop.place for stop in stops if stop.place).items())
     found = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return f"""# Soak: one run stopped {len(stops)} times
 
@@ -283,7 +200,6 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> 
 
 {table}
 
-In place of files: {", ".join(f"{place} {count}" for place, count in places) or "nothing"}.
 {sum(stop.lost for stop in stops)} starts said that they lost metrics or a validation: the folder
 was put back as it was before them.
 
@@ -313,8 +229,6 @@ def main(arguments: list[str] | None = None) -> None:
     draw.shuffle(kinds)
     overrides = f"{SETTINGS},{args.hparams}".strip(",")
     (out / "corpus").mkdir(parents=True)
-    (out / "outside").mkdir()
-    (out / "outside" / "precious").write_text("precious")
     hparams = create_hparams(overrides)
     filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
     shutil.copytree(out / "corpus", out / "kept corpus")

@@ -48,19 +48,6 @@ def test_how_a_start_may_end(by_itself, code, printed, may_say, must_end, fault)
     assert found is None if fault is None else found.startswith(fault)
 
 
-@pytest.mark.parametrize("thing", [*soak.THINGS[soak.LINK], soak.PIPE])
-def test_replaced_files_are_put_back(thing, tmp_path):
-    path, outside = tmp_path / "run" / "metrics.jsonl", tmp_path / "outside"
-    path.parent.mkdir()
-    outside.mkdir()
-    path.write_text("whole")
-    with soak.replaced(path, thing, outside):
-        assert soak.contents(outside)["metrics.jsonl"][0] == b"whole"
-        assert (path.is_file() and not path.is_symlink()) == (thing == "hard link")
-    assert path.read_text() == "whole"
-    assert list(outside.iterdir()) == []
-
-
 def test_the_summary_names_what_was_lost():
     stops = [
         soak.Stop("SIGKILL", "training", -signal.SIGKILL, None),
