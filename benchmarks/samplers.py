@@ -1,15 +1,13 @@
-"""Samplers that batch by length, side by side in four processes: other packages' and ours, or, with
---options, what each option of ours costs.
+"""Samplers that batch by length, side by side in four processes: other packages' and ours.
 
     pip install transformers accelerate lhotse speechbrain torch-geometric
     python benchmarks/samplers.py > samplers.md
-    python benchmarks/samplers.py --options > options.md
 
 The clips are LJSpeech's, in frames of 12.5 ms. Each sampler is used as its package documents it for
-several processes, with batches of 16 clips or, where sizes vary, a capacity of 16 x the longest (or
-most expensive) clip. What is tried, and measured:
+several processes, with batches of 16 clips or, where sizes vary, a capacity of 16 x the longest
+clip. What is tried, and measured:
 
-    padding         of what is computed; where an option says what a clip costs, in these units
+    padding         of what is computed
     imbalance       of padded frames: the largest batch of each step over the mean of the four
     novelty         of the pairs that share a batch, the fraction that shared none an epoch ago
     lost, repeated  the most clips of an epoch that came in no batch, or once too often
@@ -25,7 +23,6 @@ import project_root
 import copy
 import importlib.metadata
 import itertools
-import lzma
 import os
 import random
 import time
@@ -42,13 +39,12 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from analysis.arguments import at_least_one, make_parser
-from batching import BatchCosts, EpochPlan, LengthBatchSampler
+from batching import LengthBatchSampler
 from batching_costs import padding_stats, pair_novelty, read_lengths
-from batching_extra import LengthBatchStream, groups_of, segments_of
 from machine import machine
 from tables import markdown_table
 
-LJSPEECH = Path(__file__).resolve().parents[1] / "tests" / "data" / "ljspeech"
+LJSPEECH = Path(__file__).resolve().parents[1] / "tests" / "data" / "ljspeech" / "lengths.csv"
 SAMPLES_PER_FRAME = 276  # 12.5 ms, as in Ge et al.
 SIZE, PROCESSES, FEWER = 16, 4, 2
 DYNAMIC: Any = {"dynamic_batch_size": True, "batch_randomization": True}
@@ -68,9 +64,7 @@ class Row(NamedTuple):
 
     name: str
     begin: Callable[[int, int], Any]
-    lengths: np.ndarray  # [clips] frames, or [clips, kinds], frames first
-    cost: Callable[..., float] | None = None  # of a clip
-    groups: EpochPlan | None = None  # the clips of each item that batches list
+    lengths: np.ndarray  # [clips] frames
 
 
 def our_row(name: str, lengths: np.ndarray, strategy: str = "semi_sorted", **options: Any) -> Row:
@@ -78,7 +72,7 @@ def our_row(name: str, lengths: np.ndarray, strategy: str = "semi_sorted", **opt
         ranks: Any = {"rank": rank, "world_size": world_size, "batches_per_update": PROCESSES}
         return LengthBatchSampler(lengths, SIZE, strategy, **DYNAMIC, **ranks, **options)
 
-    return Row(name, begin, lengths, options.get("cost"))
+    return Row(name, begin, lengths)
 
 
 def sampler_rows(frames: np.ndarray) -> list[Row]:
@@ -86,41 +80,6 @@ def sampler_rows(frames: np.ndarray) -> list[Row]:
     ours = our_row(name, frames, name, local_randomization_factor=0.035)
     others = (Row(name, partial(begin, name, frames), frames) for name in OTHERS.split(","))
     return [ours, our_row("semi_sorted", frames), *others]
-
-
-def option_rows(frames: np.ndarray, characters: np.ndarray) -> list[Row]:
-    both = np.stack([frames, characters], axis=1)
-    order = np.random.default_rng(0).permutation(len(frames))
-    pairs, segments = groups_of(order // 2), segments_of(frames, 500, overlap=100)
-    grouped: Any = {"group_sizes": pairs.sizes, "batch_capacity": SIZE * int(frames.max())}
-    by_groups = our_row("pairs, `group_sizes`", pairs.longest(frames), **grouped)
-
-    def weighted(frames: float, characters: float) -> float:
-        return frames + 5 * characters
-
-    def stream(rank: int, world_size: int) -> LengthBatchStream:
-        ranks: Any = {"rank": rank, "world_size": world_size, "batches_per_update": PROCESSES}
-        arguments: Any = {"batch_capacity": SIZE * int(frames.max()), "window": 2048, **DYNAMIC}
-        items, length = order.tolist(), frames.tolist().__getitem__
-        return LengthBatchStream(
-            lambda skip: iter(items[skip:]), length, SIZE, "semi_sorted", **arguments, **ranks
-        )
-
-    return [
-        our_row("none", frames),
-        our_row("`max_clips` 32", frames, max_clips=32),
-        our_row("`size_multiple` 8", frames, size_multiple=8),
-        our_row("lengths rounded up to multiples of 8", -(-frames // 8) * 8),
-        our_row('`batches_per_epoch` "constant"', frames, batches_per_epoch="constant"),
-        our_row("none, but counted (1, 5)", frames)._replace(lengths=both, cost=weighted),
-        our_row("`cost`, frames + 5 characters", both, cost=weighted),
-        our_row("`cost`, attention's", both, cost=lambda t, c: t + 0.02 * t * c),
-        our_row("`draw`, half of them", frames, draw=len(frames) // 2),
-        our_row("`draw_weights` 1 / frames", frames, draw_weights=1 / frames),
-        by_groups._replace(lengths=frames, groups=pairs),
-        our_row("`segments_of(frames, 500, overlap=100)`", segments.lengths),
-        Row("`LengthBatchStream`, windows of 2,048", stream, frames),
-    ]
 
 
 def begin(name: str, x: np.ndarray, rank: int, world_size: int) -> Any:
@@ -199,8 +158,6 @@ def draw(row: Row, sampler: Any, epoch: int | None = None) -> Iterator[list[int]
         if epoch is not None and hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)
     for batch in sampler:
-        if row.groups is not None:
-            batch = np.concatenate([row.groups[group] for group in batch]).tolist()
         # lhotse's hold the clips, whose names are their numbers
         yield [int(name.partition("_")[0]) for name in getattr(batch, "ids", ())] or batch
 
@@ -211,7 +168,7 @@ def resumed(row: Row, whole: Epoch, world_size: int) -> str:
     for epoch, count in ((0, None), (1, drawn)):
         list(itertools.islice(draw(row, sampler, epoch), count))
     state = None
-    if isinstance(sampler, LengthBatchSampler | LengthBatchStream):
+    if isinstance(sampler, LengthBatchSampler):
         state = sampler.state_dict(PROCESSES * drawn)
     elif hasattr(sampler, "state_dict"):
         state = sampler.state_dict()
@@ -249,17 +206,16 @@ def cells(row: Row, count: int) -> list[str]:
         sampler = row.begin(rank, PROCESSES)
         drawn.append([list(draw(row, sampler, epoch)) for epoch in range(count + 1)])
     epochs = [list(epoch) for epoch in zip(*drawn, strict=True)]
-    frames = row.lengths.T[0] if row.lengths.ndim > 1 else row.lengths
-    capacity = SIZE * BatchCosts(row.lengths, {"cost": row.cost}).own.max()
+    frames, capacity = row.lengths, SIZE * row.lengths.max()
     for before, now in itertools.pairwise(epochs):
         batches, batches_before = (list(itertools.chain(*epoch)) for epoch in (now, before))
-        stats = padding_stats(row.lengths, batches, cost=row.cost)
-        steps = padding_stats(frames, batches).decoder_steps
+        stats = padding_stats(frames, batches)
         cost = [[len(b) * frames[b].max() for b in step] for step in zip(*now, strict=False)]
         imbalance = np.max(cost, axis=1).sum() / np.mean(cost, axis=1).sum()
         novelty = pair_novelty(*both_with_once(batches, batches_before))
         largest = stats.largest_batch_frames / capacity
-        found.append((100 * stats.padded_fraction, steps, largest, imbalance, novelty))
+        measured = (stats.decoder_steps, largest, imbalance, novelty)
+        found.append((100 * stats.padded_fraction, *measured))
         times = np.bincount(list(itertools.chain(*batches)), minlength=len(frames))
         missed.append(((times == 0).sum(), np.maximum(times - 1, 0).sum()))
     values = np.mean(found, axis=0)
@@ -274,25 +230,20 @@ def cells(row: Row, count: int) -> list[str]:
     return line
 
 
-def read_corpus() -> tuple[np.ndarray, np.ndarray]:
-    """LJSpeech's clips: frames, and characters of their texts."""
-    text = lzma.decompress((LJSPEECH / "metadata.csv.xz").read_bytes()).decode()
-    characters = [len(line.rpartition("|")[2]) for line in text.splitlines()]
-    samples = read_lengths(str(LJSPEECH / "lengths.csv")).astype(int)
-    return 1 + samples // SAMPLES_PER_FRAME, np.array(characters)
+def read_corpus() -> np.ndarray:
+    """LJSpeech's clips in frames."""
+    return 1 + read_lengths(str(LJSPEECH)).astype(int) // SAMPLES_PER_FRAME
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--options", action="store_true", help="compare the options of ours")
     parser.add_argument("--epochs", type=at_least_one, default=5, help="default: %(default)s")
     parser.add_argument("--rounds", type=at_least_one, default=25, help="default: %(default)s")
     args = parser.parse_args()
-    frames, characters = read_corpus()
-    rows = option_rows(frames, characters) if args.options else sampler_rows(frames)
+    frames = read_corpus()
     warnings.simplefilter("ignore")  # lhotse's, of cuts that are in memory
     lines, timed, missing, numbers = [], list[tuple[Row, Any]](), [], itertools.count()
-    for row in rows:
+    for row in sampler_rows(frames):
         try:
             lines.append(cells(row, args.epochs))
         except (ImportError, OSError) as error:  # OSError: installed, but not for this torch
@@ -310,9 +261,8 @@ def main() -> None:
         line.append(f"{1000 * median:.3g}")
     known = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     packages = ", ".join(f"{name} {known[name]}" for name in PACKAGES if name in known)
-    command = f"python benchmarks/samplers.py{' --options' * args.options}"
     print(
-        f"# Samplers that batch by length\n\n`{command}`, {date.today()}, "
+        f"# Samplers that batch by length\n\n`python benchmarks/samplers.py`, {date.today()}, "
         f"{machine(torch.device('cpu'))}, load {os.getloadavg()[0]:.1f}, {packages}.\n\n"
         f"{len(frames):,} clips of {frames.min()} to {frames.max()} frames, {args.epochs} epochs, "
         f"{args.rounds} rounds.\n"

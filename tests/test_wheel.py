@@ -109,7 +109,7 @@ def samplers_table(monkeypatch, capsys, *options) -> tuple[dict[str, dict[str, s
     """Rows of benchmarks/samplers.py by their names, and the last line."""
     arguments = ["samplers.py", *options, "--epochs", "2", "--rounds", "1"]
     monkeypatch.setattr(sys, "argv", arguments)
-    monkeypatch.setattr(samplers, "read_corpus", lambda: (LENGTHS, 1 + LENGTHS[::-1]))
+    monkeypatch.setattr(samplers, "read_corpus", lambda: LENGTHS)
     samplers.main()
     lines = capsys.readouterr().out.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
@@ -128,13 +128,3 @@ def test_samplers_compares_guarantees_by_trying(monkeypatch, capsys):
     assert found["torch random"].items() >= replays.items()
     assert int(found["NeMo Automodel's rule"]["lost"]) > 0
     assert "Missing: lhotse 10 buckets" in last
-
-
-def test_every_option_keeps_the_guarantees(monkeypatch, capsys):
-    """Those that draw anew lose and repeat clips, as asked."""
-    found, _ = samplers_table(monkeypatch, capsys, "--options")
-    assert len(found) == 13
-    for name, row in found.items():
-        assert (row["resumed"], row["4 to 2"]) == ("state", "yes"), name
-        assert (row["lost"], row["repeated"]) == ("0", "0") or name.startswith("`draw"), name
-        assert (float(row["largest / capacity"]) <= 1) == (name != "none, but counted (1, 5)")
