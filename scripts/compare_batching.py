@@ -34,7 +34,6 @@ from hparams import create_hparams
 from tables import markdown_table
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
-BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
 LARGE_CORPUS = 100_000  # clips from which an epoch is a large sample by itself
 # Of the table: the field of a survey, what it is multiplied by, and decimals.
@@ -127,7 +126,7 @@ def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
     """The surveys by the batching's name, with what each is for (`varied`); and which strategies
     are impossible, and why."""
     size, clips = corpus.hparams.batch_size, len(corpus.surveyor.lengths)
-    jobs: dict[str, list[dict]] = {"comparison": [], "parameter": [], "batch_size": []}
+    jobs: dict[str, list[dict]] = {"comparison": [], "parameter": []}
     for strategy in STRATEGIES:
         fixed, dynamic = (
             {"strategy": strategy, "batch_size": size, **corpus.options(is_dynamic)}
@@ -138,7 +137,6 @@ def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
         for options in (fixed, dynamic):
             jobs["comparison"].append(options)
             jobs["parameter"] += [options | {"value": value} for value in values]
-        jobs["batch_size"] += [fixed | {"batch_size": size} for size in BATCH_SIZES]
 
     def survey(job: tuple[str, dict]) -> dict | str | None:
         varied, options = job
@@ -244,15 +242,10 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = Corpus(args)
     args.out.mkdir(parents=True, exist_ok=True)
     rows, impossible = survey_all(corpus)
-    compared, sized = (rows[rows.varied == varied] for varied in ("comparison", "batch_size"))
+    compared = rows[rows.varied == "comparison"]
     lines = [*corpus.heading(), *impossible]
     table = section("Every strategy, fixed and dynamic sizes", comparison_table(compared, corpus))
     parts = ["\n".join(f"- {line}" for line in lines), table, LEGEND]
-    rates = sized.set_index("batch_size", append=True).padded_to_original_rate
-    title = (
-        "Fixed sizes of 1 to 8 clips: padding in % of the corpus, as in Gonzalez et al., Table 1"
-    )
-    parts.append(section(title, numbers(100 * rates, 2).unstack(sort=False).fillna("–")))
     if args.recommend:
         parts.append("\n".join(["## Found", "", "```", *recommended(corpus), "```"]))
     report = "\n\n".join(parts)
