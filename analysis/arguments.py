@@ -90,5 +90,4 @@ positive = checked(float, "a number above 0", lambda value: 0 < value < math.inf
 share = checked(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 at_least_one = whole_number(1)
 whole_numbers = list_of(at_least_one)
-positive_list = list_of(positive)
 precision_list = list_of(precision)

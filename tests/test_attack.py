@@ -27,7 +27,6 @@ from data_utils import TextMelDataset, read_filelist, settings_problem, write_le
 from errors import UserError
 from files import lock, read_json, write_json
 from hparams import HParams, create_hparams, read_symbols
-from scripts.quick_mode import take_part
 from scripts.study import Study
 from synthesize import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
@@ -108,7 +107,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "texts.txt": lambda path: read_texts(
         Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
     ),
-    "source.txt": lambda path: take_part(Path("corpus"), path.parent),
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
     "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
