@@ -125,34 +125,6 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
-def pair_spread(lengths: Lengths, batches: Batches, **options: Any) -> float:
-    """How far apart in length the clips of a batch are: the mean over pairs that share a batch of
-    the distance of their ranks by length (equal lengths share their mean rank), in units of that of
-    any two clips. Random batches have 1 on average; clips that are alone or all of one length, 0.
-    `options` as in `padding_stats`.
-    """
-    x = BatchCosts(lengths, options).own
-    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
-    doubled_rank = (2 * np.cumsum(count) - count - 1)[label]  # twice, so that it is whole
-    of_any = _distances(doubled_rank, EpochPlan(np.arange(len(x)), np.array([0])))
-    in_batches = _distances(doubled_rank, as_plan(batches))
-    return in_batches / of_any if of_any else 0.0
-
-
-def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
-    """Mean |rank - rank| over the pairs inside batches, without going through the pairs."""
-    batch, sizes = batch_of_place(plan), plan.sizes
-    # Sorted by batch and rank as one number, which is the fastest way to sort.
-    before = batch * (int(rank.max()) + 1)
-    laid_out = np.sort(before + rank[plan.order]) - before
-    # Of B sorted values the one at place i (from 0) is the larger in i pairs, the smaller in the
-    # other B - 1 - i.
-    weight = 2 * np.arange(len(batch)) - (2 * plan.starts + sizes - 1)[batch]
-    total = float(weight.astype(np.float64) @ laid_out)
-    pairs = float((sizes * (sizes - 1) / 2).sum())
-    return total / pairs if pairs else 0.0
-
-
 def pair_novelty(batches: Batches, before: Batches) -> float:
     """Of the pairs of clips that share a batch, the share that shared none `before`, in another
     plan of the same clips. 1 where no batch holds two clips."""

@@ -19,7 +19,7 @@ LEARNED = {
     "BKT-BR": (35, 16),
     "ATS-BR": (35, 16),
     "SSB-DBS-BR": (57, 16),
-    "SSB-exp-DBS-BR": (54, 16),  # its factor chosen as --recommend does
+    "SSB-exp-DBS-BR": (54, 16),  # its factor chosen as below
     "SSB-DBS-BR with random_epochs=2": (12, 11),
 }
 

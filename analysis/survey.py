@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
-from batching_costs import PaddingStats, padding_stats, pair_novelty, pair_spread
+from batching_costs import PaddingStats, padding_stats, pair_novelty
 from files import map_in_threads
 from hparams import HParams
 from progress import progress_bar
@@ -48,9 +48,6 @@ class Survey(PaddingStats):
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
     capacity_used: float  # sum(B_j L_j) / (batches * capacity)
-    # (s - s_sorted) / (1 - s_sorted), where s is batching_costs.pair_spread: 0 as sorted batches, 1
-    # as random ones. A little below 0 where a strategy leaves batches part-filled.
-    spread: float
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
 
 
@@ -70,7 +67,6 @@ class Surveyor:
         self.longest = int(self.lengths.max())
         self.seed, self.frames_per_step = seed, frames_per_step
         self._survey_once = functools.cache(self._survey)
-        self._sorted_spread_once = functools.cache(self._sorted_spread)
 
     def survey(
         self, batch_size: int, strategy: str, *, epochs: int = 5, value: Any = None, **options
@@ -93,17 +89,12 @@ class Surveyor:
             self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
         )
 
-    def _sorted_spread(self, batch_size: int, **sizes: Any) -> float:
-        return pair_spread(self.lengths, self._plan(batch_size, "sorted", **sizes))
-
     def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
         plans = [self._plan(batch_size, strategy, epoch, **options) for epoch in range(epochs + 1)]
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity", default_capacity)
         parameter = PARAMETERS.get(strategy)
-        sizes = {name: value for name, value in options.items() if name != parameter}
-        least = self._sorted_spread_once(batch_size, **sizes)
-        rows = [self._measured(b, a, capacity, least) for a, b in itertools.pairwise(plans)]
+        rows = [self._measured(b, a, capacity) for a, b in itertools.pairwise(plans)]
         found: dict[str, Any] = {}
         for name in rows[0]:
             values = [row[name] for row in rows]
@@ -118,20 +109,14 @@ class Surveyor:
             **found,
         )
 
-    def _measured(
-        self, plan: EpochPlan, before: EpochPlan, capacity: float, least_spread: float
-    ) -> dict[str, float]:
+    def _measured(self, plan: EpochPlan, before: EpochPlan, capacity: float) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
         found = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
         clips_used = found["average_batch_length"] * len(self.lengths)
         found["capacity_used"] = clips_used / (len(plan) * capacity)
-        spread = novelty = math.nan
-        if len(plan) < len(self.lengths):  # else every clip is alone in its batch
-            novelty = pair_novelty(plan, before)
-            # Sorted batches are no better than random ones where one batch holds all clips.
-            if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
-                spread = (pair_spread(self.lengths, plan) - least_spread) / (1 - least_spread)
-        return found | {"spread": spread, "novelty": novelty}
+        # Where every clip is alone in its batch there are no pairs.
+        mixes = len(plan) < len(self.lengths)
+        return found | {"novelty": pair_novelty(plan, before) if mixes else math.nan}
 
 
 def parameter_values(

@@ -1,18 +1,19 @@
 """Which batching suits a corpus, from its lengths alone: no audio and no GPU.
 
-    python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
-    python scripts/compare_batching.py --strategies                       # list all strategies
+    python scripts/compare_batching.py filelists/ljspeech/train.txt
+    python scripts/compare_batching.py --strategies                   # list all strategies
 
 Compares every strategy with fixed and dynamic batch sizes: padding, steps, how well it mixes the
-clips. Writes tables and pictures; --recommend names the cheapest batching that mixes enough, as
-overrides for train.py. All of it follows from plans of the whole corpus, since padding does not
-scale with its size: some 10 s for 10,000 clips on two cores, less than 2 minutes for a million.
+clips. Names the cheapest batching that mixes enough, as overrides for train.py, and writes all of
+it with a picture. It follows from plans of the whole corpus, since padding does not scale with its
+size: some 10 s for 10,000 clips on two cores, less than 2 minutes for a million.
 """
 
 import project_root
 
 import argparse
 import datetime
+import itertools
 import shlex
 import sys
 import time
@@ -25,7 +26,7 @@ import pandas as pd
 from analysis import figures, published
 from analysis.arguments import at_least_one, make_parser, share
 from analysis.recommendation import advice, batching_overrides, ranked, recommend
-from analysis.survey import DEFAULTS, PARAMETERS, Survey, Surveyor, in_threads, parameter_values
+from analysis.survey import DEFAULTS, Survey, Surveyor, in_threads
 from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from batching_costs import ENOUGH_NOVELTY, PaddingStats
 from corpus.lengths import read_lengths
@@ -47,16 +48,14 @@ COLUMNS = {
     "used %": ("capacity_used", 100, 1),
     "clips": ("largest_batch_size", 1, 0),
     "frames": ("largest_batch_frames", 1, 0),
-    "spread": ("spread", 1, 3),
     "novelty": ("novelty", 1, 4),
 }
 LEGEND = """\
 ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); steps: of the decoder,
 one after another, the sum of the batches' lengths over n_frames_per_step; pad.: padding over all
 that is computed; /orig.: padding over the corpus (Gonzalez et al.); used: of the capacity, batch
-size x longest clip or batch_capacity; clips, frames: in the largest batch; spread: how far apart in
-length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of clips that share a
-batch, the fraction that did not in the epoch before."""
+size x longest clip or batch_capacity; clips, frames: in the largest batch; novelty: of the pairs of
+clips that share a batch, the fraction that did not in the epoch before."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -70,12 +69,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
     shown = "plans averaged (default: 5, more for few clips, 1 from 100,000 clips on)"
     add("--epochs", type=at_least_one, help=shown)
-    add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
-    add("--min-novelty", type=share, help="--recommend: the least allowed, 0 to 1")
-    args = parser.parse_args(arguments)
-    if args.min_novelty is not None and not args.recommend:
-        parser.error("--min-novelty is a limit of --recommend; add it")
-    return args
+    add("--min-novelty", type=share, help="of the batching to be named, 0 to 1")
+    return parser.parse_args(arguments)
 
 
 class Corpus:
@@ -89,11 +84,8 @@ class Corpus:
         frames = read_lengths(args.lengths, h).frames
         plan_epoch(frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit
         self.surveyor = Surveyor(frames, frames_per_step=h.n_frames_per_step)
-        is_large = len(frames) >= LARGE_CORPUS
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(frames)))
-        self.epochs = args.epochs or (1 if is_large else usual)
-        self.sweep_epochs = (self.epochs + 1) // 2
-        self.per_octave = 1 if is_large else 2  # values of a parameter a doubling
+        self.epochs = args.epochs or (1 if len(frames) >= LARGE_CORPUS else usual)
 
     def options(self, dynamic: bool) -> dict:
         """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
@@ -123,33 +115,19 @@ class Corpus:
 
 
 def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
-    """The surveys by the batching's name, with what each is for (`varied`); and which strategies
-    are impossible, and why."""
-    size, clips = corpus.hparams.batch_size, len(corpus.surveyor.lengths)
-    jobs: dict[str, list[dict]] = {"comparison": [], "parameter": []}
-    for strategy in STRATEGIES:
-        fixed, dynamic = (
-            {"strategy": strategy, "batch_size": size, **corpus.options(is_dynamic)}
-            for is_dynamic in (False, True)
-        )
-        in_use = [fixed.get(PARAMETERS.get(strategy, ""))]
-        values = parameter_values(strategy, clips, size, corpus.per_octave, in_use)
-        for options in (fixed, dynamic):
-            jobs["comparison"].append(options)
-            jobs["parameter"] += [options | {"value": value} for value in values]
+    """The surveys by the batching's name, and which strategies are impossible, and why."""
 
-    def survey(job: tuple[str, dict]) -> dict | str | None:
-        varied, options = job
-        epochs = corpus.epochs if varied == "comparison" else corpus.sweep_epochs
-        name = batching_name(options["strategy"], options["dynamic_batch_size"], False)
+    def survey(job: tuple[str, bool]) -> dict | str:
+        strategy, dynamic = job
+        name, options = batching_name(strategy, dynamic, False), corpus.options(dynamic)
+        size, epochs = corpus.hparams.batch_size, corpus.epochs
         try:
-            found = corpus.surveyor.survey(**options, epochs=epochs)
+            found = corpus.surveyor.survey(size, strategy, epochs=epochs, **options)
         except BatchingError as error:  # a corpus too small for the parameter
-            return f"{name}: not possible ({error})" if varied == "comparison" else None
-        return {"batching": name, "varied": varied, **asdict(found)}
+            return f"{name}: not possible ({error})"
+        return {"batching": name, **asdict(found)}
 
-    every = [(varied, options) for varied, some in jobs.items() for options in some]
-    found = in_threads("surveying", survey, every)
+    found = in_threads("surveying", survey, list(itertools.product(STRATEGIES, (False, True))))
     rows = pd.DataFrame([one for one in found if isinstance(one, dict)]).set_index("batching")
     return rows, [one for one in found if isinstance(one, str)]
 
@@ -191,7 +169,7 @@ def strategy_table() -> str:
 
 
 def recommended(corpus: Corpus) -> list[str]:
-    """The lines that --recommend prints; they say so where no batching keeps the limits."""
+    """The cheapest batching that mixes enough, or that there is none, in lines."""
     args, h, surveyor = corpus.args, corpus.hparams, corpus.surveyor
     size, epochs = h.batch_size, corpus.epochs
     novelty, least = args.min_novelty, f"{args.min_novelty}, as asked"
@@ -208,29 +186,18 @@ def recommended(corpus: Corpus) -> list[str]:
 
 
 def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
-    """The report with its pictures, and the surveys as CSV, into --out."""
-    out, size, options = corpus.args.out, corpus.hparams.batch_size, corpus.options(dynamic=False)
-    surveyor, sweep = corpus.surveyor, (corpus.sweep_epochs, corpus.per_octave)
-    is_compared = rows.varied == "comparison"
-    curves = rows[rows.varied == "parameter"].reset_index(drop=True)
-    curves["in_use"] = curves.parameter.map(options, na_action="ignore") == curves.value
-    frames = surveyor.lengths
-    drawn = {
-        "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
-        "padding_against_randomness": figures.draw_padding_against_randomness(curves),
-        "parameter_sweeps": figures.draw_parameter_sweeps(surveyor, size, options, *sweep),
-        "length_against_position": figures.draw_length_against_position(frames, size, **options),
-    }
-    pictures = [
-        p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)
-    ]
+    """The report with its picture, and the surveys as CSV, into --out."""
+    out = corpus.args.out
+    pictures = figures.write_figure(
+        figures.draw_epoch_excerpt(corpus.surveyor.lengths, corpus.hparams.batch_size),
+        out / "epoch_excerpt",
+    )
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     texts = {
         "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
-        "comparison.csv": rows[is_compared][columns].to_csv(index=False),
-        "sweeps.csv": rows[~is_compared][["varied", *columns]].to_csv(index=False),
+        "comparison.csv": rows[columns].to_csv(index=False),
     }
     for name, text in texts.items():
         write_bytes(out / name, text.encode())
@@ -242,12 +209,10 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = Corpus(args)
     args.out.mkdir(parents=True, exist_ok=True)
     rows, impossible = survey_all(corpus)
-    compared = rows[rows.varied == "comparison"]
     lines = [*corpus.heading(), *impossible]
-    table = section("Every strategy, fixed and dynamic sizes", comparison_table(compared, corpus))
+    table = section("Every strategy, fixed and dynamic sizes", comparison_table(rows, corpus))
     parts = ["\n".join(f"- {line}" for line in lines), table, LEGEND]
-    if args.recommend:
-        parts.append("\n".join(["## Found", "", "```", *recommended(corpus), "```"]))
+    parts.append("\n".join(["## Found", "", "```", *recommended(corpus), "```"]))
     report = "\n\n".join(parts)
     print(report)
     print("\nwritten:", *write_all(report, rows, corpus), sep="\n  ")

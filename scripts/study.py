@@ -88,7 +88,7 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     def survey(size: int) -> Survey:
         return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
 
-    # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
+    # The exponential noise that mixes as much as the paper's batching, the recommended one.
     advice = recommend(surveyor, batch_size, survey(batch_size).novelty, epochs=PLANNED)
     exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
     [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]

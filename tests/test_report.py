@@ -19,7 +19,7 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis import published
 from analysis.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
-from analysis.report_figures import draw_losses, draw_mixing
+from analysis.report_figures import draw_losses
 from analysis.runs import read_runs
 from analysis.study import CLAIMS, findings, loss_at, paired_change, study_tables, verdict
 from analysis.transcription import Intelligibility, Transcript
@@ -247,12 +247,6 @@ def test_word_error_rate_of_0_has_ratio(tmp_path):
         write_rate(write_run(tmp_path / f"b{seed}", BEST, seed=seed), 1.0)
     change = cells(tmp_path, is_study=True).loc["paired", BEST, "word error rate: against RAND (%)"]
     assert change["ours"] == pytest.approx(100)
-
-
-def test_mixing_is_drawn_against_what_was_learnt(tmp_path):
-    points = draw_mixing(Measured(read_runs([write_study(tmp_path)]))).axes[3].containers
-    shown = sorted(float(point.lines[0].get_ydata()[0]) for point in points)
-    assert shown == pytest.approx(sorted(rate + np.mean(JITTER) for rate in RATES.values()))
 
 
 # ---------------------------------------------------------------------------- findings

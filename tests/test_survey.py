@@ -1,4 +1,4 @@
-"""survey.py, recommendation.py against brute force over all pairs, closed forms, hand counts."""
+"""survey.py, recommendation.py against brute force over all pairs and hand counts."""
 
 from itertools import combinations, pairwise, product
 
@@ -44,17 +44,6 @@ def pairs_of(plan):
     return {frozenset(pair) for batch in plan for pair in combinations(batch.tolist(), 2)}
 
 
-def brute_rank_distance(lengths, pairs):
-    """Mean |rank - rank| over pairs, in units of that of all pairs; ties share the mean rank."""
-    rank = [
-        sum(other < x for other in lengths) + (sum(other == x for other in lengths) - 1) / 2
-        for x in lengths
-    ]
-    everyone = [abs(rank[i] - rank[j]) for i, j in combinations(range(len(lengths)), 2)]
-    near = [abs(rank[i] - rank[j]) for i, j in map(tuple, pairs)]
-    return np.mean(near) / np.mean(everyone) if near and np.mean(everyone) else 0.0
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=2, max_size=14),
@@ -63,22 +52,15 @@ def brute_rank_distance(lengths, pairs):
     dynamic=st.booleans(),
     seed=st.integers(0, 3),
 )
-def test_spread_and_novelty_match_brute_force(lengths, strategy, batch_size, dynamic, seed):
+def test_novelty_matches_brute_force(lengths, strategy, batch_size, dynamic, seed):
     options = {"dynamic_batch_size": dynamic, "seed": seed, "bucket_size": 4, "num_bins": 2}
     found = survey(lengths, batch_size, strategy, epochs=2, **options)
     plans = [plan_epoch(lengths, batch_size, strategy, epoch=e, **options) for e in range(3)]
-    least = brute_rank_distance(
-        lengths, pairs_of(plan_epoch(lengths, batch_size, "sorted", **options))
-    )
-    novelty, spread = [], []
+    novelty = []
     for before, plan in pairwise(plans):
         now, earlier = pairs_of(plan), pairs_of(before)
         novelty.append(len(now - earlier) / len(now) if now else np.nan)
-        s = brute_rank_distance(lengths, now)
-        undefined = not now or len(set(lengths)) == 1 or least > 1 - 1e-9
-        spread.append(np.nan if undefined else (s - least) / (1 - least))
     assert found.novelty == pytest.approx(np.mean(novelty), nan_ok=True)
-    assert found.spread == pytest.approx(np.mean(spread), nan_ok=True, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +70,10 @@ def test_pairs_repeat_by_chance(strategy, batch_size, chance):
     """Of 400 clips, or those of a bucket of 40."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
-    assert strategy == "bucket" or found.spread == pytest.approx(1, abs=0.02)
 
 
 def test_undefined_mixing_is_nan():
-    alone = survey([10, 20, 30], 1, "random")
-    assert np.isnan(alone.novelty)
-    assert np.isnan(alone.spread)
-    assert np.isnan(survey([10] * 8, 2, "random").spread)
+    assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
 def test_padding_of_four_clips_by_hand():
@@ -147,7 +125,6 @@ def test_sweeps_go_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
-    assert least.spread < 0.05 < 0.5 < most.spread
 
 
 def test_recommendation_matches_an_exhaustive_search():
