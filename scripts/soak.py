@@ -4,12 +4,11 @@
     python scripts/soak.py --stops 3 --only SIGKILL --seed 1 --out soak_1
 
 Trains a tiny model on cached synthetic mels with `train.py --resume`. Each start has a random
-number of workers and meets one fault at a random moment: a signal to one process or to all; a full
-disk; a list edited in its check, a clip replaced by an older file, a table of clips cut short.
-Clips are put back afterwards; so is the whole output folder where the start said that it lost
-metrics or a validation. Then the run is finished. It must equal a run without a stop bit by bit,
-and no start may end in a traceback, or by itself without the message of its fault. Writes
-OUT/soak.md, and exits with 1 if anything was lost. OUT must be new.
+number of workers and meets one fault at a random moment: a signal to one process or to all, or a
+full disk. The output folder is put back where the start said that it lost metrics or a validation.
+Then the run is finished. It must equal a run without a stop bit by bit, and no start may end in a
+traceback, or by itself without the message of a full disk. Writes OUT/soak.md, and exits with 1 if
+anything was lost. OUT must be new.
 """
 
 from project_root import ROOT
@@ -28,12 +27,10 @@ from collections import Counter, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from analysis.arguments import make_parser, whole_number
 from analysis.same_run import compare_runs, read_metrics
-from clip_table import table_path
 from corpus.lengths import make_corpus, synthetic_lengths
 from errors import UserError
 from files import METRICS_FILE, write_bytes
@@ -41,7 +38,6 @@ from hparams import create_hparams
 from machine import measured_on
 from progress import duration, progress_bar
 from tables import markdown_table
-from training.checkpoint import list_checkpoints
 
 SETTINGS = (
     "batches_per_update=2,epochs_per_validation=2,iters_per_checkpoint=3,keep_checkpoints=2,"
@@ -51,18 +47,10 @@ SETTINGS = (
     "postnet_n_convolutions=2"
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-FULL_DISK, EDITED, CUT = "full disk", "list edited in its check", "table cut short"
-OLDER, REPLACED = "clip replaced before", "clip replaced in training"
-MUST_SAY = {  # what a start ends with
-    REPLACED: r"\.npy: changed \(.*\); put the old file back",
-    CUT: r"\.clips: changed while it was in use",
-}
-MAY_SAY = {  # what it may end with
-    FULL_DISK: "make room|File too large: '/",
-    EDITED: "changed while it was checked|trained on other clips",
-}
+FULL_DISK = "full disk"
+SAYS_FULL = "make room|File too large: '/"  # what a start may then end with
 LOST = r"starting a new one|no validation of epoch|lines of metrics\.jsonl failed"  # and said so
-KINDS = (*(number.name for number in SIGNALS), OLDER, *MUST_SAY, *MAY_SAY)
+KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
 TRAINING = "watch: tensorboard"  # train.py prints it when set-up is done
 MAX_SECONDS = 2.0  # of training, or of set-up, before a stop
@@ -92,98 +80,45 @@ def is_gone(group: int, number: int = 0) -> bool:
     return True
 
 
-class Start:
-    """One start of the run in `out`, and its fault."""
+def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
+    """Start the run, stop it at a random moment, and look at what it says."""
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
+        )
+    if kind == FULL_DISK:  # no file can grow beyond so many bytes
+        limits = 2 * (draw.randrange(1, 420_000),)  # a checkpoint has 140,000
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
 
-    def __init__(self, out: Path, kind: str, draw: random.Random, log: Path):
-        self.corpus, self.kind, self.draw, self.log = out / "corpus", kind, draw, log
-        self.must_say = MUST_SAY.get(kind, "")
+    def has_ended() -> bool:
+        return process.poll() is not None
 
-    def replace_clip(self, *ways: str) -> str:
-        """Put an older file in place of a clip, as cp -p does. Returns in which of the ways."""
-        way, clip = self.draw.choice(ways), self.draw.choice(sorted(self.corpus.glob("*.npy")))
-        mel, older = np.load(clip), self.log / "older.npy"
-        np.save(older, {"same": mel, "louder": mel + 1, "shorter": mel[:, 1:]}[way])
-        os.utime(older, (10**9, 10**9))
-        older.replace(clip)
-        return way
-
-    def before(self) -> None:
-        """The fault, where it is there before the start."""
-        if self.kind == EDITED:  # reading every clip takes longer than reading the table
-            table_path(self.corpus / "mels.txt").unlink(missing_ok=True)
-        elif self.kind == OLDER and self.replace_clip("same", "shorter") == "shorter":
-            self.must_say = "trained on other clips"
-
-    def during(self) -> None:
-        """The fault, where it comes under a run."""
-        table = table_path(self.corpus / "mels.txt")
-        if self.kind == REPLACED:
-            self.replace_clip("same", "louder", "shorter")
-        else:
-            os.truncate(table, self.draw.randrange(table.stat().st_size))
-
-    def launch(self, arguments: list[str]) -> None:
-        with open(self.log / "train.log", "wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=file, stderr=file, start_new_session=True
-            )
-        if self.kind == FULL_DISK:  # no file can grow beyond so many bytes
-            limits = 2 * (self.draw.randrange(1, 420_000),)  # a checkpoint has 140,000
-            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
-        maps = Path(f"/proc/{self.process.pid}/maps")  # Python itself loses a Ctrl-C in its start
-        wait_until(lambda: self.has_ended() or "torch" in maps.read_text())
-
-    def printed(self) -> str:
-        return (self.log / "train.log").read_text()
-
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def is_ready(self) -> bool:
-        """Whether it trains or has ended; edits the list until then."""
-        if self.kind == EDITED:
-            with open(self.corpus / "mels.txt", "r+b") as file:
-                file.seek(-2, os.SEEK_END)  # the last letter of the last text
-                file.write(self.draw.choice((b"a", b"e", b"i")))
-        return self.has_ended() or TRAINING in self.printed()
-
-    def run_and_stop(self, arguments: list[str]) -> Stop:
-        """Start the run, stop it, and look at what it says."""
-        self.before()
-        self.launch(arguments)
-        in_set_up = self.draw.random() < 0.2 and not self.must_say
-        if not in_set_up or self.kind == EDITED:
-            wait_until(self.is_ready)
-        by_itself = wait_until(self.has_ended, self.draw.uniform(0, MAX_SECONDS))
-        if self.kind in (REPLACED, CUT) and not by_itself:
-            self.during()
-            by_itself = wait_until(self.has_ended, STUCK_SECONDS)
-        group = self.process.pid
-        if not by_itself:
-            number = signal.Signals.__members__.get(self.kind, signal.SIGTERM)
-            self.draw.choice((os.kill, os.killpg))(group, number)
-        hangs = not wait_until(lambda: self.has_ended() and is_gone(group))
-        if hangs:
-            is_gone(group, signal.SIGKILL)
-        code, printed = self.process.wait(), self.printed()
-        may_say = self.must_say or MAY_SAY.get(self.kind, "")
-        fault = fault_of(by_itself, code, printed, may_say, bool(self.must_say))
-        fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
-        phase = "training" if TRAINING in printed else "set-up"
-        return Stop(self.kind, phase, code, fault, bool(re.search(LOST, printed)))
+    maps = Path(f"/proc/{process.pid}/maps")  # Python itself loses a Ctrl-C in its start
+    wait_until(lambda: has_ended() or "torch" in maps.read_text())
+    if draw.random() >= 0.2:  # else in set-up
+        wait_until(lambda: has_ended() or TRAINING in log.read_text())
+    by_itself = wait_until(has_ended, draw.uniform(0, MAX_SECONDS))
+    if not by_itself:
+        number = signal.Signals.__members__.get(kind, signal.SIGTERM)
+        draw.choice((os.kill, os.killpg))(process.pid, number)
+    hangs = not wait_until(lambda: has_ended() and is_gone(process.pid))
+    if hangs:
+        is_gone(process.pid, signal.SIGKILL)
+    code, printed = process.wait(), log.read_text()
+    fault = fault_of(by_itself, code, printed, SAYS_FULL if kind == FULL_DISK else "")
+    fault = f"it did not end within {STUCK_SECONDS} s" if hangs else fault
+    phase = "training" if TRAINING in printed else "set-up"
+    return Stop(kind, phase, code, fault, bool(re.search(LOST, printed)))
 
 
-def fault_of(
-    by_itself: bool, code: int, printed: str, may_say: str, must_end: bool = False
-) -> str | None:
+def fault_of(by_itself: bool, code: int, printed: str, may_say: str) -> str | None:
     """What is wrong with how a start ended; None if nothing is."""
     if traceback := re.search("^(Traceback|At:$)", printed, re.MULTILINE):  # torch's begins so
         return "a traceback:\n" + printed[traceback.start() :][-2000:]
-    told = by_itself and code == 1 and may_say and re.search(may_say, printed)
-    if told or not (by_itself or must_end):
+    told = code == 1 and may_say and re.search(may_say, printed)
+    if told or not by_itself:
         return None
-    return f"it ended {'by itself' if by_itself else 'late'}, with code {code}: {printed[-500:]}"
+    return f"it ended by itself, with code {code}: {printed[-500:]}"
 
 
 def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float) -> str:
@@ -231,19 +166,14 @@ def main(arguments: list[str] | None = None) -> None:
     (out / "corpus").mkdir(parents=True)
     hparams = create_hparams(overrides)
     filelist = make_corpus(out / "corpus", synthetic_lengths(32, hparams, args.seed), hparams)
-    shutil.copytree(out / "corpus", out / "kept corpus")
     overrides += f",training_files={filelist},validation_files={filelist}"
     for kind in progress_bar("Stopping", len(kinds), " stops", iterable=kinds):
-        if not list_checkpoints(run) and kind not in (*signal.Signals.__members__, FULL_DISK):
-            kind = "SIGKILL"  # nothing to be replaced yet
         log = out / f"stop_{len(stops) + 1:03d}"
         log.mkdir()
         if run.exists():
             shutil.copytree(run, log / "before")
         arguments = command(run, overrides, 10**6, draw.choice(WORKERS))
-        stops.append(Start(out, kind, draw, log).run_and_stop(arguments))
-        if kind in (OLDER, REPLACED, EDITED):
-            shutil.copytree(out / "kept corpus", out / "corpus", dirs_exist_ok=True)
+        stops.append(start_and_stop(kind, arguments, draw, log / "train.log"))
         if stops[-1].lost:
             shutil.rmtree(run)
             shutil.copytree(log / "before", run)
