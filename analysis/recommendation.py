@@ -10,19 +10,6 @@ import numpy as np
 from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
 
-# From our study of learning (docs/paper.md: a small model, a synthetic voice, ten epochs): how far,
-# in % and with its standard error, the unpadded validation loss lay above RAND's, mean of the last
-# four epochs. The numbers are those of benchmarks/results/table2-small-2026-11-22-cpu/report.csv.
-LEARNED = {
-    "SB-BR": (83, 22),
-    "SSB-BR": (39, 17),
-    "BKT-BR": (35, 16),
-    "ATS-BR": (35, 16),
-    "SSB-DBS-BR": (57, 16),
-    "SSB-exp-DBS-BR": (54, 16),  # its factor chosen as below
-    "SSB-DBS-BR with random_epochs=2": (12, 11),
-}
-
 
 def mixes(found: Survey, novelty: float) -> bool:
     """Whether it has as much novelty; one that is not known suffices."""
@@ -92,9 +79,9 @@ def described(found: Survey) -> str:
 
 
 def advice(tried: Sequence[Survey], novelty: float, least_novelty: str) -> list[str]:
-    """The lines about the best that `recommend` tried: its cost and mixing, what comes next, what
-    it learns; or, where none has the `novelty`, about the most random one. `least_novelty` says
-    where that limit comes from."""
+    """The lines about the best that `recommend` tried: its cost and mixing, and what comes next;
+    or, where none has the `novelty`, about the most random one. `least_novelty` says where that
+    limit comes from."""
     order = ranked(tried, novelty)
     if not order:
         best = max(tried, key=lambda found: found.novelty)
@@ -114,20 +101,8 @@ def advice(tried: Sequence[Survey], novelty: float, least_novelty: str) -> list[
         more = rival.decoder_steps / best.decoder_steps - 1
         fits += f"; next best: {described(rival)}, {more:+.1%}"
     lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
-    name = batching_name(best.strategy, best.dynamic_batch_size, True)
-    lines.append(f"learning: {what_was_learned(name)}")
+    lines.append("learning: not known from lengths; docs/paper.md has what a small study found")
     if best.num_batches < 0.5 * random.num_batches:
         steps = f"{best.num_batches:,.0f} training steps an epoch, RAND {random.num_batches:,.0f}"
         lines.append(f"note: {steps}: an epoch is shorter but may teach less")
     return lines
-
-
-def what_was_learned(name: str) -> str:
-    """What the study says of a batching with batch randomization."""
-    study = "in our small study (docs/paper.md)"
-    if name == "RAND":
-        return f"{study} RAND reached the lowest loss in equal epochs"
-    shown = dict.fromkeys([name, "SSB-DBS-BR", "SSB-DBS-BR with random_epochs=2"])
-    losses = ", ".join("{} by {}% ± {}".format(n, *LEARNED[n]) for n in shown if n in LEARNED)
-    unknown = "" if name in LEARNED else "not known; "
-    return f"{unknown}{study} losses after equal epochs were above RAND's: {losses}"

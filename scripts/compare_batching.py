@@ -14,16 +14,17 @@ import project_root
 import argparse
 import datetime
 import itertools
+import math
 import shlex
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis import figures, published
+from analysis import figures
 from analysis.arguments import at_least_one, make_parser, share
 from analysis.recommendation import advice, batching_overrides, ranked, recommend
 from analysis.survey import DEFAULTS, Survey, Surveyor, in_threads
@@ -114,47 +115,35 @@ class Corpus:
         return lines
 
 
-def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
+def survey_all(corpus: Corpus) -> tuple[dict[str, Survey], list[str]]:
     """The surveys by the batching's name, and which strategies are impossible, and why."""
 
-    def survey(job: tuple[str, bool]) -> dict | str:
+    def survey(job: tuple[str, bool]) -> Survey | BatchingError:
         strategy, dynamic = job
-        name, options = batching_name(strategy, dynamic, False), corpus.options(dynamic)
-        size, epochs = corpus.hparams.batch_size, corpus.epochs
+        size, options = corpus.hparams.batch_size, corpus.options(dynamic)
         try:
-            found = corpus.surveyor.survey(size, strategy, epochs=epochs, **options)
+            return corpus.surveyor.survey(size, strategy, epochs=corpus.epochs, **options)
         except BatchingError as error:  # a corpus too small for the parameter
-            return f"{name}: not possible ({error})"
-        return {"batching": name, **asdict(found)}
+            return error
 
-    found = in_threads("surveying", survey, list(itertools.product(STRATEGIES, (False, True))))
-    rows = pd.DataFrame([one for one in found if isinstance(one, dict)]).set_index("batching")
-    return rows, [one for one in found if isinstance(one, str)]
-
-
-def numbers(column: pd.Series, digits: int) -> pd.Series:
-    return column.map(lambda v: "–" if pd.isna(v) else f"{v:,.{digits}f}")
+    jobs = list(itertools.product(STRATEGIES, (False, True)))
+    names = [batching_name(strategy, dynamic, False) for strategy, dynamic in jobs]
+    found = dict(zip(names, in_threads("surveying", survey, jobs), strict=True))
+    surveys = {name: one for name, one in found.items() if isinstance(one, Survey)}
+    return surveys, [f"{n}: not possible ({found[n]})" for n in names if n not in surveys]
 
 
-def comparison_table(rows: pd.DataFrame, corpus: Corpus) -> pd.DataFrame:
-    """One row per batching; beside the paper's figures where clips and settings are the paper's."""
-    cells = {
-        title: numbers(rows[name] * by, digits) for title, (name, by, digits) in COLUMNS.items()
-    }
-    names = {"batch_size", "hop_time", "batch_capacity"} | DEFAULTS.keys() & published.SETTINGS
-    as_published = all(getattr(corpus.hparams, n) == published.SETTINGS[n] for n in names)
-    if as_published and len(corpus.surveyor.lengths) == published.TRAINING_CLIPS:
-        table = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
-        theirs = pd.DataFrame(table).T.reindex(rows.index)
-        cells["ZPR % published"] = numbers(theirs.zero_padding_rate, 2)
-        cells["ABL published"] = numbers(theirs.average_batch_length, 1)
-    return pd.DataFrame(cells)
+def comparison_table(surveys: Mapping[str, Survey]) -> str:
+    """Markdown, a row for each batching."""
 
+    def cell(value: float, digits: int) -> str:
+        return "–" if math.isnan(value) else f"{value:,.{digits}f}"
 
-def section(title: str, table: pd.DataFrame) -> str:
-    cells = table.reset_index()
-    text = markdown_table(list(map(str, cells.columns)), cells.to_numpy().tolist())
-    return f"## {title}\n\n{text}"
+    rows = [
+        [name, *(cell(getattr(one, field) * by, digits) for field, by, digits in COLUMNS.values())]
+        for name, one in surveys.items()
+    ]
+    return markdown_table(["batching", *COLUMNS], rows)
 
 
 def strategy_table() -> str:
@@ -185,7 +174,7 @@ def recommended(corpus: Corpus) -> list[str]:
     return lines
 
 
-def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
+def write_all(report: str, surveys: Mapping[str, Survey], corpus: Corpus) -> list[Path]:
     """The report with its picture, and the surveys as CSV, into --out."""
     out = corpus.args.out
     pictures = figures.write_figure(
@@ -197,7 +186,7 @@ def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     texts = {
         "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
-        "comparison.csv": rows[columns].to_csv(index=False),
+        "comparison.csv": pd.DataFrame(list(surveys.values()))[columns].to_csv(index=False),
     }
     for name, text in texts.items():
         write_bytes(out / name, text.encode())
@@ -208,14 +197,13 @@ def main(arguments: list[str] | None = None) -> None:
     began, args = time.monotonic(), parse(arguments)
     corpus = Corpus(args)
     args.out.mkdir(parents=True, exist_ok=True)
-    rows, impossible = survey_all(corpus)
-    lines = [*corpus.heading(), *impossible]
-    table = section("Every strategy, fixed and dynamic sizes", comparison_table(rows, corpus))
-    parts = ["\n".join(f"- {line}" for line in lines), table, LEGEND]
-    parts.append("\n".join(["## Found", "", "```", *recommended(corpus), "```"]))
-    report = "\n\n".join(parts)
+    surveys, impossible = survey_all(corpus)
+    lines = "\n".join(f"- {line}" for line in [*corpus.heading(), *impossible])
+    title = "## Every strategy, fixed and dynamic sizes"
+    found = "\n".join(["## Found", "", "```", *recommended(corpus), "```"])
+    report = "\n\n".join([lines, title, comparison_table(surveys), LEGEND, found])
     print(report)
-    print("\nwritten:", *write_all(report, rows, corpus), sep="\n  ")
+    print("\nwritten:", *write_all(report, surveys, corpus), sep="\n  ")
     print(f"took {time.monotonic() - began:.1f} s")
 
 

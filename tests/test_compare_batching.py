@@ -2,7 +2,6 @@
 
 import errno
 import os
-from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -106,21 +105,6 @@ def test_parameters_that_mean_random_are_noted(tmp_path):
     *_, bucket, bins = corpus_of(path).heading()
     assert "bucket_size=1024" in bucket
     assert "num_bins=58 for 5 batches" in bins
-
-
-def test_published_figures_need_the_papers_setting(tmp_path):
-    rows = pd.DataFrame([asdict(survey([10, 20, 30], 2, "sorted"))], index=["SB"])
-    for clips, overrides, shown in (
-        (10_479, "", False),
-        (10_480, "local_randomization_factor=0.2", False),
-        (10_480, "", True),
-    ):
-        path = write_csv(tmp_path / "lengths.csv", [22_050] * clips)
-        corpus = corpus_of(path, "--hparams", overrides)
-        cells = program.comparison_table(rows, corpus).loc["SB"]
-        assert (cells["ZPR %"], cells["ABL"]) == ("16.67", "23.3")
-        assert ("ZPR % published" in cells) == shown
-    assert (cells["ZPR % published"], cells["ABL published"]) == ("0.16", "526.4")
 
 
 def test_ljspeech_meets_every_published_number():

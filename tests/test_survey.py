@@ -3,19 +3,12 @@
 from itertools import combinations, pairwise, product
 
 import numpy as np
-import pandas as pd
 import pytest
-from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import published
-from analysis.recommendation import (
-    LEARNED,
-    ranked,
-    recommend,
-    what_was_learned,
-)
+from analysis.recommendation import ranked, recommend
 from analysis.survey import (
     DEFAULTS,
     PARAMETERS,
@@ -157,20 +150,3 @@ def test_batching_names_are_the_papers():
     assert batching_name("random", True, True) == "RAND-DBS"
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {name: plan_epoch.__kwdefaults__[name] for name in PARAMETERS.values()} == DEFAULTS
-
-
-def test_learning_is_reported_as_the_study_measured():
-    """Against the report's table of losses paired by seed."""
-    path = ROOT / "benchmarks/results/table2-small-2026-11-22-cpu/report.csv"
-    table = pd.read_csv(path).dropna(subset="ours").set_index("row")
-    table = table[table.quantity == "unpadded loss, late third: against RAND (%)"]
-    losses = table[["ours", "standard_error"]].astype(float).round().itertuples()
-    measured = {label: (int(ours), int(error)) for label, ours, error in losses}
-    rows = {  # the factor that was recommended
-        "SSB-exp-DBS-BR": "SSB-exp-DBS-BR (LRF 0.039)",
-        "SSB-DBS-BR with random_epochs=2": "SSB-DBS-BR (random_epochs 2)",
-    }
-    for name, (loss, error) in LEARNED.items():
-        assert (loss, error) == measured[rows.get(name, name)]
-        assert f" {name} by {loss}% ± {error}" in what_was_learned(name)
-    assert "not known" in what_was_learned("ATS-DBS-BR")
