@@ -81,6 +81,26 @@ def test_the_command_prints_what_each_strategy_costs(tmp_path, capsys):
     assert found["bucket", "dynamic"] == list(map(str, cells))
 
 
+@pytest.mark.parametrize("few_long", [False, True])
+def test_the_call_to_copy_costs_least(few_long, tmp_path, capsys):
+    """Against the paper's noise, which wins where a few clips are far longer than the others."""
+    rng = np.random.default_rng(0)
+    lengths = 400 * rng.lognormal(0, 0.6, 1500) if few_long else rng.integers(50, 800, 1500)
+    np.savetxt(tmp_path / "lengths", lengths)
+    batching_costs.main([str(tmp_path / "lengths")])
+    printed = capsys.readouterr().out
+    call = printed.partition("LengthBatchSampler(\n    lengths,\n")[2].rpartition(")")[0]
+    steps, novelties = [], []
+    for options in (eval(f"dict({call})"), {"strategy": "semi_sorted", "batch_size": 16}):
+        options |= {"dynamic_batch_size": True, "batch_randomization": False}
+        before, plan = (plan_epoch(lengths, epoch=epoch, **options) for epoch in (0, 1))
+        steps.append(padding_stats(lengths, plan).decoder_steps)
+        novelties.append(batching_costs.pair_novelty(plan, before))
+    assert novelties[0] >= novelties[1]
+    assert steps[0] < 0.97 * steps[1] or few_long
+    assert steps[0] <= steps[1]
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
