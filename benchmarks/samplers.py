@@ -32,14 +32,14 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from analysis.arguments import at_least_one, make_parser
-from batching import LengthBatchSampler
+from batching import STRATEGIES, LengthBatchSampler
 from batching_costs import padding_stats, pair_novelty, read_lengths
 from machine import machine
 from tables import markdown_table
@@ -48,9 +48,10 @@ LJSPEECH = Path(__file__).resolve().parents[1] / "tests" / "data" / "ljspeech" /
 SAMPLES_PER_FRAME = 276  # 12.5 ms, as in Ge et al.
 SIZE, PROCESSES, FEWER = 16, 4, 2
 DYNAMIC: Any = {"dynamic_batch_size": True, "batch_randomization": True}
-OTHERS = (
-    "torch random,transformers group_by_length,transformers batch_rebalance,lhotse 10 buckets,"
-    "lhotse 30 buckets,speechbrain 100 buckets,torch-geometric,NeMo Automodel's rule"
+SAMPLERS = (
+    "semi_sorted_exponential,semi_sorted,torch random,transformers group_by_length,"
+    "transformers batch_rebalance,lhotse 10 buckets,lhotse 30 buckets,speechbrain 100 buckets,"
+    "torch-geometric,NeMo Automodel's rule"
 )
 PACKAGES = "torch numpy transformers accelerate lhotse speechbrain torch-geometric".split()
 TITLES = "sampler,padding %,steps,largest / capacity,imbalance,novelty,lost,repeated,resumed,4 to 2"
@@ -59,33 +60,15 @@ Batches = list[list[int]]
 Epoch = list[Batches]  # of each process
 
 
-class Row(NamedTuple):
-    """A row of a table. `begin` makes its sampler, given a rank and the number of processes."""
-
-    name: str
-    begin: Callable[[int, int], Any]
-    lengths: np.ndarray  # [clips] frames
-
-
-def our_row(name: str, lengths: np.ndarray, strategy: str = "semi_sorted", **options: Any) -> Row:
-    def begin(rank: int, world_size: int) -> LengthBatchSampler:
-        ranks: Any = {"rank": rank, "world_size": world_size, "batches_per_update": PROCESSES}
-        return LengthBatchSampler(lengths, SIZE, strategy, **DYNAMIC, **ranks, **options)
-
-    return Row(name, begin, lengths)
-
-
-def sampler_rows(frames: np.ndarray) -> list[Row]:
-    name = "semi_sorted_exponential"
-    ours = our_row(name, frames, name, local_randomization_factor=0.035)
-    others = (Row(name, partial(begin, name, frames), frames) for name in OTHERS.split(","))
-    return [ours, our_row("semi_sorted", frames), *others]
-
-
 def begin(name: str, x: np.ndarray, rank: int, world_size: int) -> Any:
-    """Another package's sampler of the lengths `x`; trainers seed all processes alike."""
+    """The sampler of a name for the lengths `x`; trainers seed all processes alike."""
     random.seed(0)
     torch.manual_seed(0)
+    if name in STRATEGIES:  # ours
+        options: Any = {"batches_per_update": PROCESSES, "rank": rank, "world_size": world_size}
+        if name == "semi_sorted_exponential":
+            options["local_randomization_factor"] = 0.035
+        return LengthBatchSampler(x, SIZE, name, **DYNAMIC, **options)
     clips: Any = range(len(x))
     capacity, lengths = SIZE * int(x.max()), x.tolist()
     package, _, kind = name.partition(" ")
@@ -152,7 +135,7 @@ class SortedWindows:
         return iter(self.batches)
 
 
-def draw(row: Row, sampler: Any, epoch: int | None = None) -> Iterator[list[int]]:
+def draw(sampler: Any, epoch: int | None = None) -> Iterator[list[int]]:
     """An epoch's batches. Trainers look for set_epoch in these places."""
     for owner in (sampler, getattr(sampler, "sampler", 0), getattr(sampler, "batch_sampler", 0)):
         if epoch is not None and hasattr(owner, "set_epoch"):
@@ -162,27 +145,28 @@ def draw(row: Row, sampler: Any, epoch: int | None = None) -> Iterator[list[int]
         yield [int(name.partition("_")[0]) for name in getattr(batch, "ids", ())] or batch
 
 
-def resumed(row: Row, whole: Epoch, world_size: int) -> str:
-    """How epoch 1, stopped in its middle, is completed; "no" if it is not."""
-    sampler, drawn, rest = row.begin(0, PROCESSES), len(whole[0]) // 2, []
+def resumed(start: Callable[[int, int], Any], whole: Epoch, world_size: int) -> str:
+    """How epoch 1, stopped in its middle, is completed; "no" if it is not. `start` makes the
+    sampler of a rank and a number of processes."""
+    sampler, drawn, rest = start(0, PROCESSES), len(whole[0]) // 2, []
     for epoch, count in ((0, None), (1, drawn)):
-        list(itertools.islice(draw(row, sampler, epoch), count))
+        list(itertools.islice(draw(sampler, epoch), count))
     state = None
     if isinstance(sampler, LengthBatchSampler):
         state = sampler.state_dict(PROCESSES * drawn)
     elif hasattr(sampler, "state_dict"):
         state = sampler.state_dict()
     for rank in range(world_size):
-        sampler = row.begin(rank, world_size)
+        sampler = start(rank, world_size)
         if hasattr(sampler, "num_processes"):  # accelerate's, which its Trainer wraps once more
             from accelerate.data_loader import SkipBatchSampler
 
             sampler = SkipBatchSampler(sampler)
         if state is None:
-            rest.append(list(draw(row, sampler, 1))[drawn:])
+            rest.append(list(draw(sampler, 1))[drawn:])
         else:
             sampler.load_state_dict(copy.deepcopy(state))
-            rest.append(list(draw(row, sampler)))
+            rest.append(list(draw(sampler)))
     if world_size == PROCESSES:
         same = rest == [batches[drawn:] for batches in whole]
         return "no" if not same else "replay" if state is None else "state"
@@ -199,14 +183,14 @@ def both_with_once(*epochs: Batches) -> list[Batches]:
     return [[batch for batch in batches if batch] for batches in kept]
 
 
-def cells(row: Row, count: int) -> list[str]:
+def cells(name: str, frames: np.ndarray, count: int) -> list[str]:
     """The columns TITLES: means and maxima over all epochs but the first."""
-    drawn, found, missed = [], [], []
+    drawn, found, missed, start = [], [], [], partial(begin, name, frames)
     for rank in range(PROCESSES):
-        sampler = row.begin(rank, PROCESSES)
-        drawn.append([list(draw(row, sampler, epoch)) for epoch in range(count + 1)])
+        sampler = start(rank, PROCESSES)
+        drawn.append([list(draw(sampler, epoch)) for epoch in range(count + 1)])
     epochs = [list(epoch) for epoch in zip(*drawn, strict=True)]
-    frames, capacity = row.lengths, SIZE * row.lengths.max()
+    capacity = SIZE * frames.max()
     for before, now in itertools.pairwise(epochs):
         batches, batches_before = (list(itertools.chain(*epoch)) for epoch in (now, before))
         stats = padding_stats(frames, batches)
@@ -221,10 +205,10 @@ def cells(row: Row, count: int) -> list[str]:
     values = np.mean(found, axis=0)
     values[2] = np.max(found, axis=0)[2]  # the largest batch of all
     shown = [form.format(value) for form, value in zip(FORMATS, values, strict=True)]
-    line = [row.name, *shown, *map(str, np.max(missed, axis=0))]
+    line = [name, *shown, *map(str, np.max(missed, axis=0))]
     for world_size in (PROCESSES, FEWER):
         try:
-            line.append(resumed(row, epochs[1], world_size))
+            line.append(resumed(start, epochs[1], world_size))
         except Exception as error:
             line.append(type(error).__name__)
     return line
@@ -242,21 +226,21 @@ def main() -> None:
     args = parser.parse_args()
     frames = read_corpus()
     warnings.simplefilter("ignore")  # lhotse's, of cuts that are in memory
-    lines, timed, missing, numbers = [], list[tuple[Row, Any]](), [], itertools.count()
-    for row in sampler_rows(frames):
+    lines, timed, missing, numbers = [], [], [], itertools.count()
+    for name in SAMPLERS.split(","):
         try:
-            lines.append(cells(row, args.epochs))
+            lines.append(cells(name, frames, args.epochs))
         except (ImportError, OSError) as error:  # OSError: installed, but not for this torch
-            missing.append(f"\nMissing: {row.name}, for {error}.")
+            missing.append(f"\nMissing: {name}, for {error}.")
         else:
-            timed.append((row, row.begin(0, PROCESSES)))
+            timed.append(begin(name, frames, 0, PROCESSES))
 
-    def cpu_seconds(row: Row, sampler: Any) -> float:  # whatever else the machine does
+    def cpu_seconds(sampler: Any) -> float:  # whatever else the machine does
         start = time.process_time()
-        list(draw(row, sampler, next(numbers)))
+        list(draw(sampler, next(numbers)))
         return time.process_time() - start
 
-    seconds = [[cpu_seconds(*pair) for pair in timed] for _ in range(args.rounds)]
+    seconds = [[cpu_seconds(sampler) for sampler in timed] for _ in range(args.rounds)]
     for line, median in zip(lines, np.median(seconds, axis=0), strict=True):
         line.append(f"{1000 * median:.3g}")
     known = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
