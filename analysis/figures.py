@@ -4,7 +4,6 @@ Every strategy keeps its colour and marker in all pictures, so they can be told 
 colour too.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,18 +44,15 @@ GREY = "#555555"
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
 
-def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
-    """The figure as .svg (text as text) and .png; the same figure gives the same bytes."""
-    path = Path(path_without_suffix)
-    written = [path.with_name(path.name + suffix) for suffix in (".svg", ".png")]
-    options: list[dict[str, Any]] = [{"metadata": {"Date": None}}, {"dpi": 150}]
+def write_figure(figure: Figure, path_without_suffix: Path) -> Path:
+    """The figure as .svg, with text as text; the same figure gives the same bytes."""
+    path = path_without_suffix.with_name(f"{path_without_suffix.name}.svg")
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
-        for target, chosen in zip(written, options, strict=True):
-            kind = target.suffix[1:]
-            write_atomically(target, functools.partial(figure.savefig, format=kind, **chosen))
-    return written
+        options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
+        write_atomically(path, lambda file: figure.savefig(file, **options))
+    return path
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:

@@ -147,13 +147,6 @@ class Finding:
     ours: list[str]
     verdict: str
 
-    @property
-    def kind(self) -> str:
-        """holds, fails or open, for a colour."""
-        if self.verdict.startswith(("contradicted", "mixed", "confirmed in part")):
-            return "fails"
-        return "holds" if self.verdict.startswith("confirmed") else "open"
-
 
 SHORTER = "Batches of clips of similar length shorten an epoch against random ones."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."

@@ -47,7 +47,6 @@ class Survey(PaddingStats):
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
-    capacity_used: float  # sum(B_j L_j) / (batches * capacity)
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
 
 
@@ -94,7 +93,7 @@ class Surveyor:
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity", default_capacity)
         parameter = PARAMETERS.get(strategy)
-        rows = [self._measured(b, a, capacity) for a, b in itertools.pairwise(plans)]
+        rows = [self._measured(b, a) for a, b in itertools.pairwise(plans)]
         found: dict[str, Any] = {}
         for name in rows[0]:
             values = [row[name] for row in rows]
@@ -109,11 +108,9 @@ class Surveyor:
             **found,
         )
 
-    def _measured(self, plan: EpochPlan, before: EpochPlan, capacity: float) -> dict[str, float]:
+    def _measured(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
         found = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
-        clips_used = found["average_batch_length"] * len(self.lengths)
-        found["capacity_used"] = clips_used / (len(plan) * capacity)
         # Where every clip is alone in its batch there are no pairs.
         mixes = len(plan) < len(self.lengths)
         return found | {"novelty": pair_novelty(plan, before) if mixes else math.nan}

@@ -46,7 +46,6 @@ COLUMNS = {
     "steps": ("decoder_steps", 1, 0),
     "pad. %": ("padded_fraction", 100, 2),
     "/orig. %": ("padded_to_original_rate", 100, 2),
-    "used %": ("capacity_used", 100, 1),
     "clips": ("largest_batch_size", 1, 0),
     "frames": ("largest_batch_frames", 1, 0),
     "novelty": ("novelty", 1, 4),
@@ -54,9 +53,9 @@ COLUMNS = {
 LEGEND = """\
 ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); steps: of the decoder,
 one after another, the sum of the batches' lengths over n_frames_per_step; pad.: padding over all
-that is computed; /orig.: padding over the corpus (Gonzalez et al.); used: of the capacity, batch
-size x longest clip or batch_capacity; clips, frames: in the largest batch; novelty: of the pairs of
-clips that share a batch, the fraction that did not in the epoch before."""
+that is computed; /orig.: padding over the corpus (Gonzalez et al.); clips, frames: in the largest
+batch; novelty: of the pairs of clips that share a batch, the fraction that did not in the epoch
+before."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -177,20 +176,18 @@ def recommended(corpus: Corpus) -> list[str]:
 def write_all(report: str, surveys: Mapping[str, Survey], corpus: Corpus) -> list[Path]:
     """The report with its picture, and the surveys as CSV, into --out."""
     out = corpus.args.out
-    pictures = figures.write_figure(
-        figures.draw_epoch_excerpt(corpus.surveyor.lengths, corpus.hparams.batch_size),
-        out / "epoch_excerpt",
-    )
+    figure = figures.draw_epoch_excerpt(corpus.surveyor.lengths, corpus.hparams.batch_size)
+    picture = figures.write_figure(figure, out / "epoch_excerpt")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
-    shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
+    shown = f"![the first batches of an epoch]({picture.name})"
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     texts = {
-        "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
+        "comparison.md": "\n\n".join(["# Batchings compared", command, report, shown]) + "\n",
         "comparison.csv": pd.DataFrame(list(surveys.values()))[columns].to_csv(index=False),
     }
     for name, text in texts.items():
         write_bytes(out / name, text.encode())
-    return [*(out / name for name in texts), *pictures]
+    return [*(out / name for name in texts), picture]
 
 
 def main(arguments: list[str] | None = None) -> None:
