@@ -113,9 +113,9 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.make_parser(__doc__)
+    counts = {"batch_size": 16, "frames": 400, "symbols": 80, "repeats": 5}
+    parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
-    options.add_measuring_options(parser, batch_size=16, frames=400, symbols=80, repeats=5)
     add("--precision", type=options.precision, default="fp32")
     add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")

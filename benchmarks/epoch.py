@@ -287,8 +287,7 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser)
+    parser = options.measuring_parser(__doc__)
     add, from_two = parser.add_argument, options.whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")

@@ -40,7 +40,6 @@ from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
-BATCH_SIZES = (4, 8, 16)
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
 
@@ -97,17 +96,14 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
     usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
-    sized = [(n, size) for size in BATCH_SIZES if size != batch_size for n in (best, "rand")]
-    found = [
+    return [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
         Experiment("ssb_exp_dbs_br", best, usual),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
         Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
-        *(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}") for name, size in sized),
     ]
-    return list(dict.fromkeys(found))
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:

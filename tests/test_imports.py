@@ -35,7 +35,7 @@ OWNERS = {
     "phonemizer": "text/phones.py",
     "triton": "fast_decoder/kernels.py",
 }
-REPORT_PACKAGES = {"jinja2", "pandas", "seaborn", "statsmodels", "tabulate"}
+REPORT_PACKAGES = {"jinja2", "pandas", "seaborn", "statsmodels"}
 NOT_THE_RECIPE = {"analysis", "benchmarks", "scripts"}
 
 
