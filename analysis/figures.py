@@ -44,9 +44,8 @@ GREY = "#555555"
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
 
-def write_figure(figure: Figure, path_without_suffix: Path) -> Path:
-    """The figure as .svg, with text as text; the same figure gives the same bytes."""
-    path = path_without_suffix.with_name(f"{path_without_suffix.name}.svg")
+def write_figure(figure: Figure, path: Path) -> Path:
+    """The figure as an SVG, with text as text; the same figure gives the same bytes."""
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):

@@ -83,13 +83,9 @@ class Surveyor:
         own = {parameter: value} if parameter else {}
         return self._survey_once(batch_size, strategy, epochs, **sizes, **own)
 
-    def _plan(self, batch_size: int, strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
-        return plan_epoch(
-            self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
-        )
-
     def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
-        plans = [self._plan(batch_size, strategy, epoch, **options) for epoch in range(epochs + 1)]
+        given: dict[str, Any] = {"batch_size": batch_size, "strategy": strategy, "seed": self.seed}
+        plans = [plan_epoch(self.lengths, **given, epoch=e, **options) for e in range(epochs + 1)]
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity", default_capacity)
         parameter = PARAMETERS.get(strategy)

@@ -188,8 +188,8 @@ def time_plans(
 ) -> list[dict]:
     """What was measured of each plan, with at most --batches updates drawn of it.
 
-    Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
-    and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
+    Of every stratum of updates its `sizes` and the `seconds` of those drawn; peak memory is that of
+    the largest update.
     """
     h, jobs = trainer.hparams, []
     rows: list[dict[str, Any]] = []
@@ -198,13 +198,10 @@ def time_plans(
         row: dict[str, Any] = {"batching": plan.name, "capacity": plan.capacity}
         row |= {"precision": h.precision, "decoder": h.decoder, "status": "measured"}
         row |= {"sizes": [len(part) for part in parts], "seconds": [[] for _ in parts]}
-        rows.append(row | {"steps": [], "memory": []} | asdict(plan.stats))
-        frames = plan.shapes[:, 0] * plan.shapes[:, 1]
+        rows.append(row | asdict(plan.stats))
+        largest = plan.updates[int((plan.shapes[:, 0] * plan.shapes[:, 1]).argmax())]
         try:
-            for number in {int(frames.argmax()), int(frames.argmin())}:
-                peak = step_peak_bytes(trainer, clips, plan.updates[number])
-                if peak is not None:
-                    rows[-1]["memory"].append([*plan.shapes[number].tolist(), peak])
+            rows[-1]["peak_memory_bytes"] = step_peak_bytes(trainer, clips, largest)
         except MemoryError:
             rows[-1]["status"] = "does not fit into memory"
             continue
@@ -215,15 +212,12 @@ def time_plans(
     # The plans take turns, so that a machine that slows down meanwhile slows all of them.
     with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
-            plan, row = plans[index], rows[index]
-            seconds = step_seconds(trainer, clips, plan.updates[number], args.repeats)
-            row["seconds"][stratum].append(seconds)
-            row["steps"].append([*plan.shapes[number].tolist(), seconds])
+            seconds = step_seconds(trainer, clips, plans[index].updates[number], args.repeats)
+            rows[index]["seconds"][stratum].append(seconds)
             bar.update()
     measured = [row for row in rows if row["status"] == "measured"]
     for row in measured:
         seconds, error = estimate(row["sizes"], row["seconds"])
-        row["peak_memory_bytes"] = max((step[-1] for step in row["memory"]), default=None)
         row["minutes_per_epoch"], row["standard_error_minutes"] = seconds / 60, error / 60
         row["saved"] = 1 - row["minutes_per_epoch"] / measured[0]["minutes_per_epoch"]
         row["padded_frames_per_second"] = row["padded_frames"] / seconds

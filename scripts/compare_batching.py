@@ -177,7 +177,7 @@ def write_all(report: str, surveys: Mapping[str, Survey], corpus: Corpus) -> lis
     """The report with its picture, and the surveys as CSV, into --out."""
     out = corpus.args.out
     figure = figures.draw_epoch_excerpt(corpus.surveyor.lengths, corpus.hparams.batch_size)
-    picture = figures.write_figure(figure, out / "epoch_excerpt")
+    picture = figures.write_figure(figure, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     shown = f"![the first batches of an epoch]({picture.name})"
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]

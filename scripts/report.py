@@ -91,7 +91,7 @@ def write_report(runs: Runs, command: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     content = compose(runs, command)
     for name, figure in content["figures"].items():
-        print(f"wrote {write_figure(figure, out / name)}")
+        print(f"wrote {write_figure(figure, out / f'{name}.svg')}")
     for name, text in (
         ("report.md", render("report.md", **content)),
         ("report.csv", tidy(content["tables"]).to_csv(index=False)),
