@@ -121,16 +121,10 @@ class PaperTable:
     def help(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
         """Make a share in a process of its own, which ends by Ctrl-C without a word."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self.make_share(cells, folder, made_with, settings, parent=os.getppid())
+        self.make_share(cells, folder, made_with, settings, os.getppid())
 
     def make_share(
-        self,
-        cells: Cells,
-        folder: Path,
-        made_with: Any,
-        settings: Any,
-        *,
-        parent: int | None = None,
+        self, cells: Cells, folder: Path, made_with: Any, settings: Any, parent: int | None = None
     ) -> None:
         """Measure rows with seeds, and write what was found. Ends early if `parent` has."""
         start, measure = time.perf_counter(), cache(self.experiment)

@@ -17,7 +17,6 @@ import itertools
 import math
 import shlex
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -191,9 +190,8 @@ def write_all(report: str, surveys: Mapping[str, Survey], corpus: Corpus) -> lis
 
 
 def main(arguments: list[str] | None = None) -> None:
-    began, args = time.monotonic(), parse(arguments)
-    corpus = Corpus(args)
-    args.out.mkdir(parents=True, exist_ok=True)
+    corpus = Corpus(parse(arguments))
+    corpus.args.out.mkdir(parents=True, exist_ok=True)
     surveys, impossible = survey_all(corpus)
     lines = "\n".join(f"- {line}" for line in [*corpus.heading(), *impossible])
     title = "## Every strategy, fixed and dynamic sizes"
@@ -201,7 +199,6 @@ def main(arguments: list[str] | None = None) -> None:
     report = "\n\n".join([lines, title, comparison_table(surveys), LEGEND, found])
     print(report)
     print("\nwritten:", *write_all(report, surveys, corpus), sep="\n  ")
-    print(f"took {time.monotonic() - began:.1f} s")
 
 
 if __name__ == "__main__":
