@@ -125,34 +125,6 @@ def padding_stats(
 # ---------------------------------------------------------------------------- how it mixes clips
 
 
-def pair_spread(lengths: Lengths, batches: Batches, **options: Any) -> float:
-    """How far apart in length the clips of a batch are: the mean over pairs that share a batch of
-    the distance of their ranks by length (equal lengths share their mean rank), in units of that of
-    any two clips. Random batches have 1 on average; clips that are alone or all of one length, 0.
-    `options` as in `padding_stats`.
-    """
-    x = BatchCosts(lengths, options).own
-    _, label, count = np.unique(x, return_inverse=True, return_counts=True)
-    doubled_rank = (2 * np.cumsum(count) - count - 1)[label]  # twice, so that it is whole
-    of_any = _distances(doubled_rank, EpochPlan(np.arange(len(x)), np.array([0])))
-    in_batches = _distances(doubled_rank, as_plan(batches))
-    return in_batches / of_any if of_any else 0.0
-
-
-def _distances(rank: np.ndarray, plan: EpochPlan) -> float:
-    """Mean |rank - rank| over the pairs inside batches, without going through the pairs."""
-    batch, sizes = batch_of_place(plan), plan.sizes
-    # Sorted by batch and rank as one number, which is the fastest way to sort.
-    before = batch * (int(rank.max()) + 1)
-    laid_out = np.sort(before + rank[plan.order]) - before
-    # Of B sorted values the one at place i (from 0) is the larger in i pairs, the smaller in the
-    # other B - 1 - i.
-    weight = 2 * np.arange(len(batch)) - (2 * plan.starts + sizes - 1)[batch]
-    total = float(weight.astype(np.float64) @ laid_out)
-    pairs = float((sizes * (sizes - 1) / 2).sum())
-    return total / pairs if pairs else 0.0
-
-
 def pair_novelty(batches: Batches, before: Batches) -> float:
     """Of the pairs of clips that share a batch, the share that shared none `before`, in another
     plan of the same clips. 1 where no batch holds two clips."""
@@ -251,9 +223,11 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     for options in (fixed, dynamic):
         for strategy in STRATEGIES:
             print_row(strategy, options)
-    # Exponential noise costs least at any novelty; how much novelty is enough follows Ge et al.
+    # How much novelty is enough follows Ge et al. With as much, exponential noise costs less than
+    # theirs for most corpora, and more where a few clips are far longer than the others.
     name, strategy = "local_randomization_factor", "semi_sorted_exponential"
-    wanted = min(costs(lengths, "semi_sorted", dynamic)["novelty %"], ENOUGH_NOVELTY)
+    paper = costs(lengths, "semi_sorted", dynamic)
+    wanted = min(paper["novelty %"], ENOUGH_NOVELTY)
 
     def novelty(factor: float) -> float:
         return costs(lengths, strategy, dynamic | {name: factor})["novelty %"]
@@ -261,7 +235,12 @@ def print_table(lengths: np.ndarray, given: dict[str, Any]) -> None:
     if math.isnan(wanted):
         return
     best = dynamic | {name: FACTORS[bisect.bisect_left(FACTORS[:-1], wanted, key=novelty)]}
-    print(f"\nThe cheapest with {wanted:.1f} % novelty, that of the dynamic semi_sorted or 99:")
+    found = costs(lengths, strategy, best)
+    if found["novelty %"] < wanted or found["steps"] > paper["steps"]:
+        strategy, best = "semi_sorted", dynamic
+    print(
+        f"\nThe cheaper noise with {wanted:.1f} % novelty, that of the dynamic semi_sorted or 99:"
+    )
     print_row(strategy, best)
     arguments = "".join(f"\n    {name}={value!r}," for name, value in best.items())
     print(f'\nLengthBatchSampler(\n    lengths,\n    strategy="{strategy}",{arguments}')

@@ -50,12 +50,6 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
     return EpochPlan(order, np.flatnonzero(np.diff(label[order], prepend=-1)))
 
 
-def clips_of(groups: EpochPlan, plan: EpochPlan) -> EpochPlan:
-    """A plan of groups as a plan of their clips, as `padding_stats` takes it."""
-    by_group = groups.rearranged(plan.order)
-    return EpochPlan(by_group.order, by_group.starts[plan.starts])
-
-
 # ---------------------------------------------------------------------------- segments
 
 

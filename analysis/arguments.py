@@ -25,11 +25,12 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def add_measuring_options(parser: argparse.ArgumentParser, **counts: int) -> None:
-    """--device, a torch.device; --json, a file to write or None; --hparams; and for each of
+def measuring_parser(description: str | None, **counts: int) -> argparse.ArgumentParser:
+    """With --device, a torch.device; --json, a file to write or None; --hparams; and for each of
     `counts` a whole number from 1, with its default."""
     import torch
 
+    parser = make_parser(description)
     add, default = parser.add_argument, "cuda" if torch.cuda.is_available() else "cpu"
     shown = "cpu, cuda or cuda:1; default: the GPU if there is one"
     add("--device", type=available_device, default=default, help=shown)
@@ -38,6 +39,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, **counts: int) -> Non
     for name, count in counts.items():
         option = f"--{name.replace('_', '-')}"
         add(option, type=at_least_one, default=count, help="default: %(default)s")
+    return parser
 
 
 def checked(
@@ -90,5 +92,4 @@ positive = checked(float, "a number above 0", lambda value: 0 < value < math.inf
 share = checked(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 at_least_one = whole_number(1)
 whole_numbers = list_of(at_least_one)
-positive_list = list_of(positive)
 precision_list = list_of(precision)

@@ -1,25 +1,22 @@
 """Pictures of what batchings do: the papers' figures from any corpus' lengths.
 
-Every strategy keeps its colour, marker and dashes in all pictures, so they can be told apart
-without colour too.
+Every strategy keeps its colour and marker in all pictures, so they can be told apart without
+colour too.
 """
 
-import functools
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
-from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
+from batching import REGISTRY, batching_name, plan_epoch
 from batching_costs import batch_of_place, padding_stats
 from files import write_atomically
 
@@ -29,38 +26,32 @@ Lengths = Sequence[int] | np.ndarray  # [clips] frames
 class Style(NamedTuple):
     colour: str
     marker: str
-    dashes: Any  # as seaborn takes them
 
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a grey.
 STYLES = {
-    "random": Style("#D55E00", "o", ""),
-    "sorted": Style("#000000", "s", ""),
-    "semi_sorted": Style("#0072B2", "^", ""),
-    "semi_sorted_rank": Style("#56B4E9", "v", (5, 1.5)),
-    "semi_sorted_exponential": Style("#009E73", "D", (8, 1.5, 1.5, 1.5)),
-    "bucket": Style("#CC79A7", "P", ""),
-    "bucket_by_width": Style("#808080", "<", (1.2, 1.2)),
-    "bucket_by_quantile": Style("#808080", ">", (4, 1.2, 1.2, 1.2)),
-    "alternated_sort": Style("#E69F00", "X", (2.5, 1.2)),
+    "random": Style("#D55E00", "o"),
+    "sorted": Style("#000000", "s"),
+    "semi_sorted": Style("#0072B2", "^"),
+    "semi_sorted_rank": Style("#56B4E9", "v"),
+    "semi_sorted_exponential": Style("#009E73", "D"),
+    "bucket": Style("#CC79A7", "P"),
+    "bucket_by_width": Style("#808080", "<"),
+    "bucket_by_quantile": Style("#808080", ">"),
+    "alternated_sort": Style("#E69F00", "X"),
 }
 GREY = "#555555"
-MOST_DOTS = 50_000  # in a panel
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linestyle": "none"}
 
 
-def write_figure(figure: Figure, path_without_suffix: Path) -> list[Path]:
-    """The figure as .svg (text as text) and .png; the same figure gives the same bytes."""
-    path = Path(path_without_suffix)
-    written = [path.with_name(path.name + suffix) for suffix in (".svg", ".png")]
-    options: list[dict[str, Any]] = [{"metadata": {"Date": None}}, {"dpi": 150}]
+def write_figure(figure: Figure, path: Path) -> Path:
+    """The figure as an SVG, with text as text; the same figure gives the same bytes."""
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
-        for target, chosen in zip(written, options, strict=True):
-            kind = target.suffix[1:]
-            write_atomically(target, functools.partial(figure.savefig, format=kind, **chosen))
-    return written
+        options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
+        write_atomically(path, lambda file: figure.savefig(file, **options))
+    return path
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
@@ -166,101 +157,5 @@ def draw_parameter_sweeps(
     labels = ("ZPR (%)", "ABL (frames)", "batch length (frames)")
     for axes, label in zip(grid[:, 0], labels, strict=True):
         axes.set_ylabel(label)
-    seaborn.despine(fig=figure)
-    return figure
-
-
-def draw_length_against_position(lengths: Lengths, batch_size: int, **options) -> Figure:
-    """Doetsch17 Figure 1: every clip's length against its place in the epoch, a panel a strategy.
-
-    `options` are those of `plan_epoch`; a panel says where they do not allow its strategy. Of a
-    large corpus, clips at equal distances are drawn, as many as can be seen.
-    """
-    lengths = np.asarray(lengths)
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    panels = figure.subplots(-(-len(STRATEGIES) // 3), 3, sharex=True, sharey=True).flat
-    for strategy, axes in zip(STRATEGIES, panels, strict=True):
-        title = REGISTRY[strategy].short_name
-        if strategy in PARAMETER:
-            value = (DEFAULTS | options)[PARAMETER[strategy].name]
-            title += f" ({value_in_words(strategy, value)})"
-        axes.set_title(title, fontsize=10)
-        try:
-            order = plan_epoch(lengths, batch_size, strategy, **options).order
-        except BatchingError as error:
-            text = textwrap.fill(str(error), 34)
-            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center").set_in_layout(False)
-            continue
-        places = np.arange(0, len(order), -(-len(order) // MOST_DOTS))
-        axes.scatter(
-            places + 1,
-            lengths[order[places]],
-            s=np.clip(400 / len(order), 1, 6) ** 2 / 4,
-            color=STYLES[strategy].colour,
-            rasterized=len(order) > 500,  # nine panels of dots as an image inside the SVG
-        )
-    axes = figure.axes[0]
-    axes.set_ylim(0, None)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter("{x:,g}")
-    figure.supxlabel("place of the clip in the epoch", fontsize=10)
-    figure.supylabel("length (frames)", fontsize=10)
-    seaborn.despine(fig=figure)
-    return figure
-
-
-def draw_padding_against_randomness(surveys: pd.DataFrame) -> Figure:
-    """What randomness costs: padding against repeated pairs (upper row) and spread (lower row).
-
-    Lower is cheaper, further right is more random.
-
-    Args:
-        surveys: a row for each value of each strategy's parameter, in its order, with the fields
-            of `Survey` and `in_use`: whether to mark it with a ring.
-    """
-    points = surveys.assign(
-        padding=100 * surveys.padded_fraction,
-        repeated=(1 - surveys.novelty).clip(lower=1e-5),  # a logarithm has no place for 0
-    )
-    order = list(STYLES)[::-1]  # RAND and SB, a point each, on top
-    look: dict[str, Any] = {"hue_order": order, "style_order": order}
-    look |= {"palette": {name: style.colour for name, style in STYLES.items()}}
-    look |= {"markers": {name: style.marker for name, style in STYLES.items()}}
-    look |= {"dashes": {name: style.dashes for name, style in STYLES.items()}}
-    labels = {
-        "repeated": "1 − novelty: fraction of the pairs in batches repeated from the last epoch",
-        "spread": "spread of lengths in a batch: 0 as sorted batches, 1 as random ones",
-    }
-    figure = Figure(figsize=(11.5, 9.5), layout="constrained")
-    panels = figure.subplots(2, 2, sharey=True, sharex="row")
-    for row, (quantity, label) in zip(panels, labels.items(), strict=True):
-        for axes, dynamic in zip(row, (False, True), strict=True):
-            shown = points[points.dynamic_batch_size == dynamic]
-            seaborn.lineplot(
-                shown, x=quantity, y="padding", hue="strategy", style="strategy", sort=False,
-                estimator=None, markersize=7, ax=axes, **look,
-            )  # fmt: skip
-            handles, names = axes.get_legend_handles_labels()
-            axes.get_legend().remove()
-            used = shown[shown.in_use]
-            ring = axes.plot(used[quantity], used.padding, markeredgecolor="black", **RING)
-            axes.set(xlabel=label, ylabel="padding (% of the frames computed)")
-            axes.set_title(f"{'dynamic' if dynamic else 'fixed'} batch sizes", fontsize=12)
-            axes.grid(alpha=0.3)
-    upper, lower = panels[:, 0]
-    upper.invert_xaxis()
-    lower.set_xscale("symlog", linthresh=0.01, linscale=0.5)
-    if points.repeated.notna().any():
-        upper.set_xscale("log", subs=(2, 5))
-    if points.padding.any():  # else clips of one length: nothing for a logarithm
-        upper.set_yscale("log", subs=(2, 5))
-        upper.set_ylim(bottom=max(points.padding.min(), 0.05) / 1.3)
-    for axis in (upper.xaxis, upper.yaxis, lower.xaxis):
-        axis.set_major_formatter("{x:g}")
-        if axis.get_scale() == "log":
-            axis.set_minor_formatter("{x:g}")
-    names = [*(REGISTRY[name].short_name for name in names[::-1]), "parameter in use"]
-    handles = [*handles[::-1], *ring]
-    figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
     seaborn.despine(fig=figure)
     return figure

@@ -11,17 +11,16 @@ EPOCHS = 222
 EPOCHS_SHOWN = (100, 160, 220)  # of VL1, VL2, VL3; VLavg is over all epochs from first to last
 
 # The settings that a run must have for its numbers to stand beside these as a reproduction.
-BATCH_SIZE, BUCKET_SIZE, NUM_BINS = 16, 1024, 58
 SETTINGS = {
-    "batch_size": BATCH_SIZE,
+    "batch_size": 16,
     "precision": "fp32",
     "win_time": 50.0,
     "hop_time": 12.5,
     "prepare_trainset_per_epoch": True,
     "epochs_per_validation": 2,
     "local_randomization_factor": 0.1,
-    "bucket_size": BUCKET_SIZE,
-    "num_bins": NUM_BINS,
+    "bucket_size": 1024,
+    "num_bins": 58,
     "batch_capacity": None,
     "loss": "padded",
 }

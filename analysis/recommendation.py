@@ -1,52 +1,31 @@
-"""The cheapest batching that mixes clips enough and fits into memory, and why it is the one."""
+"""The cheapest batching that mixes clips enough, and why it is the one."""
 
 import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
 
-# From our study of learning (docs/paper.md: a small model, a synthetic voice, ten epochs): how far,
-# in % and with its standard error, the unpadded validation loss lay above RAND's, mean of the last
-# four epochs. The numbers are those of benchmarks/results/table2-small-2026-11-22-cpu/report.csv.
-LEARNED = {
-    "SB-BR": (83, 22),
-    "SSB-BR": (39, 17),
-    "BKT-BR": (35, 16),
-    "ATS-BR": (35, 16),
-    "SSB-DBS-BR": (57, 16),
-    "SSB-exp-DBS-BR": (54, 16),  # its factor chosen as --recommend does
-    "SSB-DBS-BR with random_epochs=2": (12, 11),
-}
+
+def mixes(found: Survey, novelty: float) -> bool:
+    """Whether it has as much novelty; one that is not known suffices."""
+    return not found.novelty < novelty
 
 
-class Limits(NamedTuple):
-    """What a batching must keep. A novelty or memory that is not known keeps any."""
-
-    min_novelty: float
-    max_bytes: float = math.inf  # of predicted peak memory
-
-    def mixes(self, found: Survey) -> bool:
-        return not found.novelty < self.min_novelty
-
-    def fits(self, found: Survey) -> bool:
-        return not found.peak_bytes > self.max_bytes
-
-    def ranked(self, tried: Sequence[Survey]) -> list[Survey]:
-        """Those that keep the limits, the cheapest first; the more random one of equals."""
-        allowed = [found for found in tried if self.fits(found) and self.mixes(found)]
-        return sorted(allowed, key=lambda found: (found.cost, -np.nan_to_num(found.novelty)))
+def ranked(tried: Sequence[Survey], novelty: float) -> list[Survey]:
+    """Those that mix enough, the cheapest first; the more random one of equals."""
+    allowed = [found for found in tried if mixes(found, novelty)]
+    return sorted(allowed, key=lambda found: (found.decoder_steps, -np.nan_to_num(found.novelty)))
 
 
 def recommend(
     surveyor: Surveyor,
     batch_size: int,
-    limits: Limits,
+    novelty: float,
     *,
     batch_capacity: int | None = None,
     epochs: int = 5,
@@ -54,28 +33,23 @@ def recommend(
     """The cheapest of every strategy, with fixed and with dynamic sizes, that mixes enough (or its
     most random one, if none does), RAND first, and last the default SSB-DBS-BR.
 
-    Cheapest is the least predicted time with `costs`, else the fewest decoder steps. Both rise
-    with randomness, so for every strategy the least random value that mixes enough is sought (by
-    bisection). With a limit of memory, which needs `costs`, dynamic sizes take the largest capacity
-    that fits, up to 64 times the default; else `batch_capacity`, or batch_size * longest clip.
+    Cheapest are the fewest decoder steps. They rise with randomness, so for every strategy the
+    least random value that mixes enough is sought (by bisection). Dynamic sizes have the capacity
+    `batch_capacity`, or batch_size * longest clip.
     """
-    num_clips, longest = len(surveyor.lengths), surveyor.longest
+    num_clips = len(surveyor.lengths)
     usual: dict = {"dynamic_batch_size": True, "batch_capacity": batch_capacity, "epochs": epochs}
-    largest = dict(usual)
-    if surveyor.costs and limits.max_bytes < math.inf:
-        most = min(surveyor.costs.frames_within(limits.max_bytes), 64 * batch_size * longest)
-        largest["batch_capacity"] = max(longest, int(min(most, num_clips * longest)))
 
     def least_random(job: tuple[str, bool]) -> Survey:
         """The least random value that mixes enough, else the most random one."""
         strategy, dynamic = job
-        options = largest if dynamic else {"epochs": epochs}
+        options = usual if dynamic else {"epochs": epochs}
         *values, most_random = parameter_values(strategy, num_clips, batch_size, per_octave=8)
 
         def survey(value: float | None) -> Survey:
             return surveyor.survey(batch_size, strategy, value=value, **options)
 
-        place = bisect_left(values, True, key=lambda value: limits.mixes(survey(value)))
+        place = bisect_left(values, True, key=lambda value: mixes(survey(value), novelty))
         return survey([*values, most_random][place])
 
     jobs = list(itertools.product(STRATEGIES, (False, True)))
@@ -104,56 +78,31 @@ def described(found: Survey) -> str:
     return name + (f" ({', '.join(notes)})" if notes else "")
 
 
-def advice(
-    tried: Sequence[Survey], limits: Limits, least_novelty: str, measured_frames: float
-) -> list[str]:
-    """The lines about the best that `recommend` tried: its cost, mixing and memory, what comes
-    next, what it learns; or about the limit that none keeps, and the best that can be had.
-    `least_novelty` says where its limit comes from; `measured_frames` has the largest batch timed.
-    """
-    order, fitting = limits.ranked(tried), [one for one in tried if limits.fits(one)]
+def advice(tried: Sequence[Survey], novelty: float, least_novelty: str) -> list[str]:
+    """The lines about the best that `recommend` tried: its cost and mixing, and what comes next;
+    or, where none has the `novelty`, about the most random one. `least_novelty` says where that
+    limit comes from."""
+    order = ranked(tried, novelty)
     if not order:
-        best = min(tried, key=lambda found: found.peak_bytes)
-        least = f"{best.peak_bytes / 1e9:.2f} GB"
-        problem = f"fits into {limits.max_bytes / 1e9:g} GB: the least is {least}"
-        if fitting:
-            best = max(fitting, key=lambda found: found.novelty)
-            problem = f"reaches novelty {limits.min_novelty:g}: the most is {best.novelty:.4f}"
+        best = max(tried, key=lambda found: found.novelty)
+        problem = f"reaches novelty {novelty:g}: the most is {best.novelty:.4f}"
         return [f"Nothing to recommend: no batching {problem}, {described(best)}"]
     best, random, paper = order[0], tried[0], tried[-1]
     cost = f"{best.decoder_steps:,.0f} decoder steps an epoch"
-    if not math.isnan(best.seconds_per_epoch):
-        cost = f"{best.seconds_per_epoch / 60:.2f} predicted minutes an epoch"
     for word, other in ((", ", random), (" and ", paper)):
-        change = best.cost / other.cost - 1
+        change = best.decoder_steps / other.decoder_steps - 1
         less = "more" if change > 0 else "less"
         cost += f"{word}{abs(change):.1%} {less} than {described(other)}"
     mixed = f"novelty {best.novelty:.4f}, the least allowed is {least_novelty}"
     if math.isnan(best.novelty):
         mixed = "no two clips share a batch"
     fits = f"largest batch {best.largest_batch_frames:,.0f} frames, {best.largest_batch_size} clips"
-    if not math.isnan(best.peak_bytes):
-        fits += f", predicted peak {best.peak_bytes / 1e9:.2f} GB"
     for rival in [other for other in order if other.strategy != best.strategy][:1]:
-        fits += f"; next best: {described(rival)}, {rival.cost / best.cost - 1:+.1%}"
+        more = rival.decoder_steps / best.decoder_steps - 1
+        fits += f"; next best: {described(rival)}, {more:+.1%}"
     lines = [f"Recommended: {described(best)}", f"cheapest: {cost}", f"mixing: {mixed}", fits]
-    name = batching_name(best.strategy, best.dynamic_batch_size, True)
-    lines.append(f"learning: {what_was_learned(name)}")
-    if best.largest_batch_frames > 1.05 * measured_frames:
-        measured = f"steps were measured up to {measured_frames:,} frames a batch"
-        lines.append(f"warning: {measured}; the costs of larger ones are extrapolated")
+    lines.append("learning: not known from lengths; docs/paper.md has what a small study found")
     if best.num_batches < 0.5 * random.num_batches:
         steps = f"{best.num_batches:,.0f} training steps an epoch, RAND {random.num_batches:,.0f}"
         lines.append(f"note: {steps}: an epoch is shorter but may teach less")
     return lines
-
-
-def what_was_learned(name: str) -> str:
-    """What the study says of a batching with batch randomization."""
-    study = "in our small study (docs/paper.md)"
-    if name == "RAND":
-        return f"{study} RAND reached the lowest loss in equal epochs"
-    shown = dict.fromkeys([name, "SSB-DBS-BR", "SSB-DBS-BR with random_epochs=2"])
-    losses = ", ".join("{} by {}% ± {}".format(n, *LEARNED[n]) for n in shown if n in LEARNED)
-    unknown = "" if name in LEARNED else "not known; "
-    return f"{unknown}{study} losses after equal epochs were above RAND's: {losses}"

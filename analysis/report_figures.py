@@ -11,7 +11,6 @@ from analysis import figures
 from analysis.figures import STYLES
 from analysis.report import Measured
 from analysis.runs import LOSSES, Runs
-from analysis.study import mixing
 from analysis.survey import PARAMETERS, Surveyor
 
 TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
@@ -44,7 +43,6 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),
         "figure_4_loss_over_time": losses("hours"),
-        "length_against_position": figures.draw_length_against_position(lengths, size, **options),
     }
     if is_study:
         found["loss_over_updates"] = losses("updates")
@@ -52,7 +50,6 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
         if len(several):
             panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
             found["follow_ups"] = draw_losses(runs, list(several), panels)
-        found["mixing_and_learning"] = draw_mixing(measured)
     return found
 
 
@@ -111,23 +108,3 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
             is_mixed = row["batch_randomization"] != "False"  # random batches always are
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colours, markers, dashes
-
-
-def draw_mixing(measured: Measured) -> Figure:
-    """Loss at equal updates and word error rate against novelty and spread, a point a row."""
-    mixed, outcomes = mixing(measured)
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    panels = figure.subplots(2, 2)
-    colours, markers, _ = _looks(measured.runs, list(mixed.index))
-    for line, (outcome, found) in zip(panels, outcomes.items(), strict=True):
-        for axes, measure in zip(line, mixed, strict=True):
-            for label, point in found.dropna(subset="ours").to_dict("index").items():
-                look = {"fmt": markers[label], "color": colours[label], "label": label}
-                x, error = mixed[str(measure)][str(label)], point["standard_error"]
-                axes.errorbar(x, point["ours"], yerr=error, **look)
-            axes.set(xlabel=measure, ylabel=outcome)
-            axes.grid(alpha=0.3)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    sns.despine(fig=figure)
-    return figure

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from scipy.stats import spearmanr, t
+from scipy.stats import t
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
 from analysis.report import BEST, Column, Measured, Pairs, Table, published_falls
 from analysis.runs import BATCHING, Runs
-from analysis.survey import PARAMETERS, Surveyor
+from analysis.survey import PARAMETERS
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
-PLANNED = 5  # epochs whose novelty and spread are averaged
 POINTS_OF_GRACE = 5  # a saving that many points below the published one is called smaller
 LOSS = "validation_loss_unpadded"
 NOT_KNOWN = {"runs": 0, "note": "not known with the same corpus, epochs and seeds"}
@@ -148,13 +147,6 @@ class Finding:
     ours: list[str]
     verdict: str
 
-    @property
-    def kind(self) -> str:
-        """holds, fails or open, for a colour."""
-        if self.verdict.startswith(("contradicted", "mixed", "confirmed in part")):
-            return "fails"
-        return "holds" if self.verdict.startswith("confirmed") else "open"
-
 
 SHORTER = "Batches of clips of similar length shorten an epoch against random ones."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
@@ -226,7 +218,7 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
 
 
 def study_tables(measured: Measured) -> list[Table]:
-    """What a study adds: word error rates, changes paired by seed, follow-ups."""
+    """What a study adds: word error rates, and changes paired by seed."""
     runs, rows, column = measured.runs, measured.runs.rows, measured.column
     everyone, late = list(rows.index), "unpadded loss, late third"
     at_hours, hours = at_equal(measured, "hours", one_batch_size(runs))
@@ -257,74 +249,9 @@ def study_tables(measured: Measured) -> list[Table]:
     lines = [(label, str(seeds[label])) for label in everyone]
     columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
     learning = Table("learning", ("batching", "seeds"), lines, columns, facts)
-    sizes = {name: _by_batch_size(runs, name) for name in ("RAND", BEST)}
-    lines = [(name, str(size)) for name in sizes for size in sizes[name].index]
-    labels = list(pd.concat(sizes.values()))
-    shown = {"unpadded vl3": late, "word_error_rate": "", "minutes": ""}
-    shown |= {"num_batches": "updates per epoch", "zero_padding_rate": ""}
-    columns = [column(key, labels, heading) for key, heading in shown.items()]
-    small = Table("small_batches", ("batching", "base batch size"), lines, columns)
-    same_base = _same_base_table(measured, pd.concat(sizes, axis=1).dropna())
-    return [learning, *compared, small, same_base, _prediction_table(measured)]
+    return [learning, *compared]
 
 
 def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
     p = pd.DataFrame({"ours": found["p"].map(p_text), "note": ""})
     return [Column(heading, decimals, found), Column("p", 0, p)]
-
-
-def _by_batch_size(runs: Runs, name: str) -> pd.Series:
-    """Labels of the rows that differ from `name` in nothing but the base batch size, by size."""
-    if name not in runs.rows.index:
-        return pd.Series(dtype=object)
-    settings = runs.rows.drop(columns="batch_size").fillna("")
-    alike = runs.rows["batch_size"][(settings == settings.loc[name]).all(axis=1)].astype(int)
-    return pd.Series(alike.index, alike).sort_index()
-
-
-def _same_base_table(measured: Measured, both: pd.DataFrame) -> Table:
-    """SSB-DBS-BR against RAND with the same base batch size, at what the cheaper has spent."""
-    columns: list[Column] = []
-    budgets = (("epochs", "epoch", 1, 0), ("minutes", "hours", 60, 2), ("updates", "updates", 1, 0))
-    for what, spent, factor, decimals in budgets:
-        least, found = [], []
-        for pair in both.itertuples(index=False, name=None):
-            key, budget = at_equal(measured, spent, pair)
-            least.append({"ours": factor * budget})
-            found += changes(measured, key, [pair]).to_dict("records")
-        columns.append(Column(what, decimals, _holm(least)))
-        columns += _with_p(f"change at equal {what} (%)", 1, _holm(found))
-    return Table("same_base", ("base batch size",), [(str(size),) for size in both.index], columns)
-
-
-def mixing(measured: Measured) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """[rows] novelty and spread of the batches, from plans of the clips, and summaries of what they
-    might predict; of the rows with one base batch size and learning rate."""
-    runs, found = measured.runs, {}
-    for label in (labels := one_batch_size(runs)):
-        run, h = runs.first(label), runs.first(label).hparams
-        names = ["dynamic_batch_size", *PARAMETERS.values()]
-        names += ["batch_capacity"] * h.dynamic_batch_size
-        options = {name: getattr(h, name) for name in names} | {"epochs": PLANNED}
-        survey = Surveyor(run.lengths).survey(h.batch_size, h.batching_strategy, **options)
-        found[label] = {"novelty": survey.novelty, "spread": survey.spread}
-    key, updates = at_equal(measured, "updates", labels)
-    outcomes = {f"unpadded loss at {updates:,.0f} updates": measured.summary(key, labels)}
-    outcomes["word error rate at the end"] = measured.summary("word_error_rate", labels)
-    return pd.DataFrame(found).T, outcomes
-
-
-def _prediction_table(measured: Measured) -> Table:
-    """Spearman's rank correlation of novelty and spread with what was learnt."""
-    lines, found = [], list[dict]()
-    mixed, outcomes = mixing(measured)
-    for measure, values in mixed.items():
-        for outcome, summary in outcomes.items():
-            both = pd.DataFrame({"x": values, "y": summary["ours"]}).dropna()
-            lines.append((str(measure), outcome, str(len(both))))
-            found.append({"note": "fewer than four experiments, or all alike"})
-            if len(both) >= 4 and both.nunique().min() > 1:
-                rho, p = spearmanr(both["x"], both["y"])
-                found[-1] = {"ours": rho, "runs": len(both), "p": p}
-    columns = _with_p("Spearman's rank correlation", 2, _holm(found))
-    return Table("prediction", ("measure", "outcome", "experiments"), lines, columns)

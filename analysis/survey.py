@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.step_costs import StepCosts
 from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
-from batching_costs import PaddingStats, padding_stats, pair_novelty, pair_spread
+from batching_costs import PaddingStats, padding_stats, pair_novelty
 from files import map_in_threads
 from hparams import HParams
 from progress import progress_bar
@@ -22,7 +21,7 @@ from progress import progress_bar
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}
 DEFAULTS = {name: getattr(HParams(), name) for name in PARAMETERS.values()}
-LARGEST = ("largest_batch_size", "largest_batch_frames", "peak_bytes")
+LARGEST = ("largest_batch_size", "largest_batch_frames")
 
 
 def value_in_words(strategy: str, value: float) -> str:
@@ -40,7 +39,7 @@ def in_threads(title: str, function: Callable, items: Sequence) -> list:
 @dataclass(frozen=True)
 class Survey(PaddingStats):
     """One batching of one corpus: means over epochs, and maxima of what is named LARGEST. Rates are
-    fractions. Not-a-number: costs that are not known, and what a corpus is too small to tell."""
+    fractions. Not-a-number: what a corpus is too small to tell."""
 
     strategy: str
     parameter: str | None
@@ -48,23 +47,12 @@ class Survey(PaddingStats):
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: int | None  # None: batch_size * longest clip
-    capacity_used: float  # sum(B_j L_j) / (batches * capacity)
-    # (s - s_sorted) / (1 - s_sorted), where s is batching_costs.pair_spread: 0 as sorted batches, 1
-    # as random ones. A little below 0 where a strategy leaves batches part-filled.
-    spread: float
     novelty: float  # fraction of the pairs in batches that shared no batch the epoch before
-    seconds_per_epoch: float
-    peak_bytes: float
-
-    @property
-    def cost(self) -> float:
-        """Predicted seconds of an epoch, or its decoder steps where no costs are known."""
-        return self.decoder_steps if math.isnan(self.seconds_per_epoch) else self.seconds_per_epoch
 
 
 class Surveyor:
     """Makes surveys of one corpus, `lengths` in frames, each of them once; threads may ask for
-    different ones at once. `costs` predict the time of an epoch and its peak memory."""
+    different ones at once."""
 
     def __init__(
         self,
@@ -72,14 +60,12 @@ class Surveyor:
         *,
         seed: int = 0,
         frames_per_step: int = 1,
-        costs: StepCosts | None = None,
     ):
         check_lengths(lengths)
         self.lengths = np.asarray(lengths)
         self.longest = int(self.lengths.max())
-        self.seed, self.frames_per_step, self.costs = seed, frames_per_step, costs
+        self.seed, self.frames_per_step = seed, frames_per_step
         self._survey_once = functools.cache(self._survey)
-        self._sorted_spread_once = functools.cache(self._sorted_spread)
 
     def survey(
         self, batch_size: int, strategy: str, *, epochs: int = 5, value: Any = None, **options
@@ -97,22 +83,13 @@ class Surveyor:
         own = {parameter: value} if parameter else {}
         return self._survey_once(batch_size, strategy, epochs, **sizes, **own)
 
-    def _plan(self, batch_size: int, strategy: str, epoch: int = 0, **options: Any) -> EpochPlan:
-        return plan_epoch(
-            self.lengths, batch_size, strategy, seed=self.seed, epoch=epoch, **options
-        )
-
-    def _sorted_spread(self, batch_size: int, **sizes: Any) -> float:
-        return pair_spread(self.lengths, self._plan(batch_size, "sorted", **sizes))
-
     def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
-        plans = [self._plan(batch_size, strategy, epoch, **options) for epoch in range(epochs + 1)]
+        given: dict[str, Any] = {"batch_size": batch_size, "strategy": strategy, "seed": self.seed}
+        plans = [plan_epoch(self.lengths, **given, epoch=e, **options) for e in range(epochs + 1)]
         default_capacity = batch_size * self.longest
         capacity = options.get("batch_capacity", default_capacity)
         parameter = PARAMETERS.get(strategy)
-        sizes = {name: value for name, value in options.items() if name != parameter}
-        least = self._sorted_spread_once(batch_size, **sizes)
-        rows = [self._measured(b, a, capacity, least) for a, b in itertools.pairwise(plans)]
+        rows = [self._measured(b, a) for a, b in itertools.pairwise(plans)]
         found: dict[str, Any] = {}
         for name in rows[0]:
             values = [row[name] for row in rows]
@@ -127,25 +104,12 @@ class Surveyor:
             **found,
         )
 
-    def _measured(
-        self, plan: EpochPlan, before: EpochPlan, capacity: float, least_spread: float
-    ) -> dict[str, float]:
+    def _measured(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
         """What one epoch costs, and how it mixes."""
         found = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
-        clips_used = found["average_batch_length"] * len(self.lengths)
-        found["capacity_used"] = clips_used / (len(plan) * capacity)
-        spread = novelty = seconds = peak = math.nan
-        if len(plan) < len(self.lengths):  # else every clip is alone in its batch
-            novelty = pair_novelty(plan, before)
-            # Sorted batches are no better than random ones where one batch holds all clips.
-            if self.lengths.min() < self.longest and least_spread < 1 - 1e-9:
-                spread = (pair_spread(self.lengths, plan) - least_spread) / (1 - least_spread)
-        if self.costs is not None:
-            longest = plan.longest(self.lengths)
-            seconds = float(self.costs.seconds(plan.sizes, longest).sum())
-            peak = float(self.costs.bytes(plan.sizes, longest).max())
-        mixing = {"spread": spread, "novelty": novelty}
-        return found | mixing | {"seconds_per_epoch": seconds, "peak_bytes": peak}
+        # Where every clip is alone in its batch there are no pairs.
+        mixes = len(plan) < len(self.lengths)
+        return found | {"novelty": pair_novelty(plan, before) if mixes else math.nan}
 
 
 def parameter_values(

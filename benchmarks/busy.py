@@ -108,8 +108,7 @@ def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser, clips=2620, steps=200)
+    parser = options.measuring_parser(__doc__, clips=2620, steps=200)
     parser.add_argument("--precision", type=options.precision, default="fp32")
     args = parser.parse_args(arguments)
     if fast_path.IS_HERE:

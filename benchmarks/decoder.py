@@ -7,9 +7,6 @@ The full-size model, clips of equal length, random texts and mels. A step is for
 backward pass, clipping of the gradient norm and fused Adam. Both decoders run in turns in one
 process, and the ratios are those of medians. Peak memory is the whole process's (on a GPU: what
 torch had allocated there), measured in a separate process for each decoder.
-
-The limit is the time that a training step's arithmetic alone would take: its FLOP over the speed of
-one large square matrix product on this machine in this precision.
 """
 
 import project_root
@@ -24,23 +21,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
 from data_utils import synthetic_batch
 from hparams import HParams, create_hparams
-from machine import peak_memory, reset_peak_memory, seconds_of
+from machine import peak_memory, reset_peak_memory
 from tables import markdown_table
-from training.trainer import AUTOCAST_DTYPES, DECODERS, MicroBatch, Trainer
+from training.trainer import DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:
     sys.exit(f"decoder.py: {fast_path.MISSING}")
 from fast_decoder import describe
 
 SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
-PRODUCT = {"cpu": 2048, "cuda": 8192}  # rows and columns of the product that sets the limit
 
 
 def make_step(args: argparse.Namespace) -> Callable[[str], None]:
@@ -54,27 +49,6 @@ def make_step(args: argparse.Namespace) -> Callable[[str], None]:
         trainer.step([MicroBatch(batch)])
 
     return step
-
-
-def product_speed(device: torch.device, precision: str) -> float:
-    """FLOP a second of a large square matrix product; call it once torch's switches are set."""
-    size, dtype = PRODUCT[device.type], AUTOCAST_DTYPES[precision] or torch.float32
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    times = [seconds_of(device, torch.mm, a, b) for _ in range(6)]
-    return float(2 * size**3 / np.median(times[1:]))
-
-
-def step_flop(step: Callable[[str], None], args: argparse.Namespace) -> int:
-    """Operations of the products and convolutions of a training step with the reference decoder.
-
-    torch counts them as they run, but for the encoder's LSTM: three products, forwards and for the
-    gradients of both factors, of 4 gates by inputs and state, in both directions.
-    """
-    with FlopCounterMode(display=False) as counter:
-        step("reference")
-    inputs = args.hparams.encoder_embedding_dim
-    lstm = 3 * 2 * 2 * 4 * (inputs // 2) * (inputs + inputs // 2)
-    return counter.get_total_flops() + args.batch_size * args.symbols * lstm
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
@@ -108,13 +82,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     tasks = {name: partial(step, name) for name in DECODERS}
     times = time_in_turns(tasks, args.repeats, args.device, warm_up=args.warm_ups)
     medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-    flop = step_flop(step, args)
-    speed = product_speed(args.device, args.precision)
     result = {name: getattr(args, name) for name in SIZES} | {
         "speedup": medians["reference"] / medians["fast"],
-        "flop_per_step": flop,
-        "product_flop_per_second": speed,
-        "limit_seconds": flop / speed,
         "peak_memory_bytes": memory,
         "peak_memory_ratio": memory["fast"] / memory["reference"] if all(memory.values()) else None,
         "fast_decoder": describe(args.device),
@@ -122,7 +91,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
     for name, seconds in medians.items():
         result[f"{name}_frames_per_second"] = args.batch_size * args.frames / seconds
-        result[f"{name}_share_of_limit"] = flop / speed / seconds
     return result
 
 
@@ -130,28 +98,24 @@ def report(result: dict[str, Any]) -> str:
     """Markdown."""
     seconds = (median_and_range(result["all_seconds"][name]) for name in DECODERS)
     speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
-    shares = (f"{result[f'{name}_share_of_limit']:.1%}" for name in DECODERS)
     rows = [
         ["step, s", *seconds, f"{result['speedup']:.2f} x as fast"],
         ["mel frames a second", *speeds, ""],
-        [f"share of the limit, {result['limit_seconds']:.4f} s", *shares, ""],
     ]
     if result["peak_memory_ratio"]:
         memory = (f"{result['peak_memory_bytes'][name] / 1e9:.2f} GB" for name in DECODERS)
         rows.append(["peak memory", *memory, f"{result['peak_memory_ratio']:.2f} x the bytes"])
-    gflop, speed = result["flop_per_step"] / 1e9, result["product_flop_per_second"] / 1e9
     return (
         "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; medians and "
-        "ranges of {repeats}; fast: {fast_decoder}\n".format(**result)
-        + f"A step has {gflop:,.1f} GFLOP; a large product runs at {speed:,.0f} GFLOP/s.\n\n"
+        "ranges of {repeats}; fast: {fast_decoder}\n\n".format(**result)
         + markdown_table(["", *DECODERS, "fast over reference"], rows)
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.make_parser(__doc__)
+    counts = {"batch_size": 16, "frames": 400, "symbols": 80, "repeats": 5}
+    parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
-    options.add_measuring_options(parser, batch_size=16, frames=400, symbols=80, repeats=5)
     add("--precision", type=options.precision, default="fp32")
     add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")

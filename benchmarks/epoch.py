@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,6 @@ import torch
 import machine
 from analysis import arguments as options
 from analysis import fast_path
-from analysis.step_costs import COST_SETTINGS
 from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
@@ -52,6 +51,13 @@ from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
+# What a training step costs depends on these settings, beside the shape of its batch.
+MODEL = ("n_", "symbols_", "encoder_", "attention_", "decoder", "prenet_", "postnet_")
+COST_SETTINGS = tuple(
+    field.name
+    for field in fields(HParams)
+    if field.name.startswith(MODEL) or field.name in ("precision", "mask_padding")
+)
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 BATCHINGS = {  # settings by the papers' names
     batching_name(strategy, dynamic, mixed): (
@@ -182,8 +188,8 @@ def time_plans(
 ) -> list[dict]:
     """What was measured of each plan, with at most --batches updates drawn of it.
 
-    Of every stratum of updates its `sizes` and the `seconds` of those drawn; `steps` are the shapes
-    and seconds of all, `memory` the shapes and peak bytes of the largest and the smallest update.
+    Of every stratum of updates its `sizes` and the `seconds` of those drawn; peak memory is that of
+    the largest update.
     """
     h, jobs = trainer.hparams, []
     rows: list[dict[str, Any]] = []
@@ -192,13 +198,10 @@ def time_plans(
         row: dict[str, Any] = {"batching": plan.name, "capacity": plan.capacity}
         row |= {"precision": h.precision, "decoder": h.decoder, "status": "measured"}
         row |= {"sizes": [len(part) for part in parts], "seconds": [[] for _ in parts]}
-        rows.append(row | {"steps": [], "memory": []} | asdict(plan.stats))
-        frames = plan.shapes[:, 0] * plan.shapes[:, 1]
+        rows.append(row | asdict(plan.stats))
+        largest = plan.updates[int((plan.shapes[:, 0] * plan.shapes[:, 1]).argmax())]
         try:
-            for number in {int(frames.argmax()), int(frames.argmin())}:
-                peak = step_peak_bytes(trainer, clips, plan.updates[number])
-                if peak is not None:
-                    rows[-1]["memory"].append([*plan.shapes[number].tolist(), peak])
+            rows[-1]["peak_memory_bytes"] = step_peak_bytes(trainer, clips, largest)
         except MemoryError:
             rows[-1]["status"] = "does not fit into memory"
             continue
@@ -209,15 +212,12 @@ def time_plans(
     # The plans take turns, so that a machine that slows down meanwhile slows all of them.
     with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
-            plan, row = plans[index], rows[index]
-            seconds = step_seconds(trainer, clips, plan.updates[number], args.repeats)
-            row["seconds"][stratum].append(seconds)
-            row["steps"].append([*plan.shapes[number].tolist(), seconds])
+            seconds = step_seconds(trainer, clips, plans[index].updates[number], args.repeats)
+            rows[index]["seconds"][stratum].append(seconds)
             bar.update()
     measured = [row for row in rows if row["status"] == "measured"]
     for row in measured:
         seconds, error = estimate(row["sizes"], row["seconds"])
-        row["peak_memory_bytes"] = max((step[-1] for step in row["memory"]), default=None)
         row["minutes_per_epoch"], row["standard_error_minutes"] = seconds / 60, error / 60
         row["saved"] = 1 - row["minutes_per_epoch"] / measured[0]["minutes_per_epoch"]
         row["padded_frames_per_second"] = row["padded_frames"] / seconds
@@ -281,8 +281,7 @@ def time_runs(args: argparse.Namespace, processes: Processes) -> None:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser)
+    parser = options.measuring_parser(__doc__)
     add, from_two = parser.add_argument, options.whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")

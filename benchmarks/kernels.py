@@ -137,8 +137,7 @@ def tables(loops: list[dict], launches: list[dict]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser, batch_size=16, frames=774, symbols=120, repeats=10)
+    parser = options.measuring_parser(__doc__, batch_size=16, frames=774, symbols=120, repeats=10)
     args = parser.parse_args(arguments)
     args.hparams = create_hparams(args.hparams)
     problem = graphs.problem(args.device, torch.float32)

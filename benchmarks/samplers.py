@@ -1,15 +1,13 @@
-"""Samplers that batch by length, side by side in four processes: other packages' and ours, or, with
---options, what each option of ours costs.
+"""Samplers that batch by length, side by side in four processes: other packages' and ours.
 
     pip install transformers accelerate lhotse speechbrain torch-geometric
     python benchmarks/samplers.py > samplers.md
-    python benchmarks/samplers.py --options > options.md
 
 The clips are LJSpeech's, in frames of 12.5 ms. Each sampler is used as its package documents it for
-several processes, with batches of 16 clips or, where sizes vary, a capacity of 16 x the longest (or
-most expensive) clip. What is tried, and measured:
+several processes, with batches of 16 clips or, where sizes vary, a capacity of 16 x the longest
+clip. What is tried, and measured:
 
-    padding         of what is computed; where an option says what a clip costs, in these units
+    padding         of what is computed
     imbalance       of padded frames: the largest batch of each step over the mean of the four
     novelty         of the pairs that share a batch, the fraction that shared none an epoch ago
     lost, repeated  the most clips of an epoch that came in no batch, or once too often
@@ -25,7 +23,6 @@ import project_root
 import copy
 import importlib.metadata
 import itertools
-import lzma
 import os
 import random
 import time
@@ -35,26 +32,26 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from analysis.arguments import at_least_one, make_parser
-from batching import BatchCosts, EpochPlan, LengthBatchSampler
+from batching import STRATEGIES, LengthBatchSampler
 from batching_costs import padding_stats, pair_novelty, read_lengths
-from batching_extra import LengthBatchStream, groups_of, segments_of
 from machine import machine
 from tables import markdown_table
 
-LJSPEECH = Path(__file__).resolve().parents[1] / "tests" / "data" / "ljspeech"
+LJSPEECH = Path(__file__).resolve().parents[1] / "tests" / "data" / "ljspeech" / "lengths.csv"
 SAMPLES_PER_FRAME = 276  # 12.5 ms, as in Ge et al.
 SIZE, PROCESSES, FEWER = 16, 4, 2
 DYNAMIC: Any = {"dynamic_batch_size": True, "batch_randomization": True}
-OTHERS = (
-    "torch random,transformers group_by_length,transformers batch_rebalance,lhotse 10 buckets,"
-    "lhotse 30 buckets,speechbrain 100 buckets,torch-geometric,NeMo Automodel's rule"
+SAMPLERS = (
+    "semi_sorted_exponential,semi_sorted,torch random,transformers group_by_length,"
+    "transformers batch_rebalance,lhotse 10 buckets,lhotse 30 buckets,speechbrain 100 buckets,"
+    "torch-geometric,NeMo Automodel's rule"
 )
 PACKAGES = "torch numpy transformers accelerate lhotse speechbrain torch-geometric".split()
 TITLES = "sampler,padding %,steps,largest / capacity,imbalance,novelty,lost,repeated,resumed,4 to 2"
@@ -63,70 +60,15 @@ Batches = list[list[int]]
 Epoch = list[Batches]  # of each process
 
 
-class Row(NamedTuple):
-    """A row of a table. `begin` makes its sampler, given a rank and the number of processes."""
-
-    name: str
-    begin: Callable[[int, int], Any]
-    lengths: np.ndarray  # [clips] frames, or [clips, kinds], frames first
-    cost: Callable[..., float] | None = None  # of a clip
-    groups: EpochPlan | None = None  # the clips of each item that batches list
-
-
-def our_row(name: str, lengths: np.ndarray, strategy: str = "semi_sorted", **options: Any) -> Row:
-    def begin(rank: int, world_size: int) -> LengthBatchSampler:
-        ranks: Any = {"rank": rank, "world_size": world_size, "batches_per_update": PROCESSES}
-        return LengthBatchSampler(lengths, SIZE, strategy, **DYNAMIC, **ranks, **options)
-
-    return Row(name, begin, lengths, options.get("cost"))
-
-
-def sampler_rows(frames: np.ndarray) -> list[Row]:
-    name = "semi_sorted_exponential"
-    ours = our_row(name, frames, name, local_randomization_factor=0.035)
-    others = (Row(name, partial(begin, name, frames), frames) for name in OTHERS.split(","))
-    return [ours, our_row("semi_sorted", frames), *others]
-
-
-def option_rows(frames: np.ndarray, characters: np.ndarray) -> list[Row]:
-    both = np.stack([frames, characters], axis=1)
-    order = np.random.default_rng(0).permutation(len(frames))
-    pairs, segments = groups_of(order // 2), segments_of(frames, 500, overlap=100)
-    grouped: Any = {"group_sizes": pairs.sizes, "batch_capacity": SIZE * int(frames.max())}
-    by_groups = our_row("pairs, `group_sizes`", pairs.longest(frames), **grouped)
-
-    def weighted(frames: float, characters: float) -> float:
-        return frames + 5 * characters
-
-    def stream(rank: int, world_size: int) -> LengthBatchStream:
-        ranks: Any = {"rank": rank, "world_size": world_size, "batches_per_update": PROCESSES}
-        arguments: Any = {"batch_capacity": SIZE * int(frames.max()), "window": 2048, **DYNAMIC}
-        items, length = order.tolist(), frames.tolist().__getitem__
-        return LengthBatchStream(
-            lambda skip: iter(items[skip:]), length, SIZE, "semi_sorted", **arguments, **ranks
-        )
-
-    return [
-        our_row("none", frames),
-        our_row("`max_clips` 32", frames, max_clips=32),
-        our_row("`size_multiple` 8", frames, size_multiple=8),
-        our_row("lengths rounded up to multiples of 8", -(-frames // 8) * 8),
-        our_row('`batches_per_epoch` "constant"', frames, batches_per_epoch="constant"),
-        our_row("none, but counted (1, 5)", frames)._replace(lengths=both, cost=weighted),
-        our_row("`cost`, frames + 5 characters", both, cost=weighted),
-        our_row("`cost`, attention's", both, cost=lambda t, c: t + 0.02 * t * c),
-        our_row("`draw`, half of them", frames, draw=len(frames) // 2),
-        our_row("`draw_weights` 1 / frames", frames, draw_weights=1 / frames),
-        by_groups._replace(lengths=frames, groups=pairs),
-        our_row("`segments_of(frames, 500, overlap=100)`", segments.lengths),
-        Row("`LengthBatchStream`, windows of 2,048", stream, frames),
-    ]
-
-
 def begin(name: str, x: np.ndarray, rank: int, world_size: int) -> Any:
-    """Another package's sampler of the lengths `x`; trainers seed all processes alike."""
+    """The sampler of a name for the lengths `x`; trainers seed all processes alike."""
     random.seed(0)
     torch.manual_seed(0)
+    if name in STRATEGIES:  # ours
+        options: Any = {"batches_per_update": PROCESSES, "rank": rank, "world_size": world_size}
+        if name == "semi_sorted_exponential":
+            options["local_randomization_factor"] = 0.035
+        return LengthBatchSampler(x, SIZE, name, **DYNAMIC, **options)
     clips: Any = range(len(x))
     capacity, lengths = SIZE * int(x.max()), x.tolist()
     package, _, kind = name.partition(" ")
@@ -193,39 +135,38 @@ class SortedWindows:
         return iter(self.batches)
 
 
-def draw(row: Row, sampler: Any, epoch: int | None = None) -> Iterator[list[int]]:
+def draw(sampler: Any, epoch: int | None = None) -> Iterator[list[int]]:
     """An epoch's batches. Trainers look for set_epoch in these places."""
     for owner in (sampler, getattr(sampler, "sampler", 0), getattr(sampler, "batch_sampler", 0)):
         if epoch is not None and hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)
     for batch in sampler:
-        if row.groups is not None:
-            batch = np.concatenate([row.groups[group] for group in batch]).tolist()
         # lhotse's hold the clips, whose names are their numbers
         yield [int(name.partition("_")[0]) for name in getattr(batch, "ids", ())] or batch
 
 
-def resumed(row: Row, whole: Epoch, world_size: int) -> str:
-    """How epoch 1, stopped in its middle, is completed; "no" if it is not."""
-    sampler, drawn, rest = row.begin(0, PROCESSES), len(whole[0]) // 2, []
+def resumed(start: Callable[[int, int], Any], whole: Epoch, world_size: int) -> str:
+    """How epoch 1, stopped in its middle, is completed; "no" if it is not. `start` makes the
+    sampler of a rank and a number of processes."""
+    sampler, drawn, rest = start(0, PROCESSES), len(whole[0]) // 2, []
     for epoch, count in ((0, None), (1, drawn)):
-        list(itertools.islice(draw(row, sampler, epoch), count))
+        list(itertools.islice(draw(sampler, epoch), count))
     state = None
-    if isinstance(sampler, LengthBatchSampler | LengthBatchStream):
+    if isinstance(sampler, LengthBatchSampler):
         state = sampler.state_dict(PROCESSES * drawn)
     elif hasattr(sampler, "state_dict"):
         state = sampler.state_dict()
     for rank in range(world_size):
-        sampler = row.begin(rank, world_size)
+        sampler = start(rank, world_size)
         if hasattr(sampler, "num_processes"):  # accelerate's, which its Trainer wraps once more
             from accelerate.data_loader import SkipBatchSampler
 
             sampler = SkipBatchSampler(sampler)
         if state is None:
-            rest.append(list(draw(row, sampler, 1))[drawn:])
+            rest.append(list(draw(sampler, 1))[drawn:])
         else:
             sampler.load_state_dict(copy.deepcopy(state))
-            rest.append(list(draw(row, sampler)))
+            rest.append(list(draw(sampler)))
     if world_size == PROCESSES:
         same = rest == [batches[drawn:] for batches in whole]
         return "no" if not same else "replay" if state is None else "state"
@@ -242,77 +183,70 @@ def both_with_once(*epochs: Batches) -> list[Batches]:
     return [[batch for batch in batches if batch] for batches in kept]
 
 
-def cells(row: Row, count: int) -> list[str]:
+def cells(name: str, frames: np.ndarray, count: int) -> list[str]:
     """The columns TITLES: means and maxima over all epochs but the first."""
-    drawn, found, missed = [], [], []
+    drawn, found, missed, start = [], [], [], partial(begin, name, frames)
     for rank in range(PROCESSES):
-        sampler = row.begin(rank, PROCESSES)
-        drawn.append([list(draw(row, sampler, epoch)) for epoch in range(count + 1)])
+        sampler = start(rank, PROCESSES)
+        drawn.append([list(draw(sampler, epoch)) for epoch in range(count + 1)])
     epochs = [list(epoch) for epoch in zip(*drawn, strict=True)]
-    frames = row.lengths.T[0] if row.lengths.ndim > 1 else row.lengths
-    capacity = SIZE * BatchCosts(row.lengths, {"cost": row.cost}).own.max()
+    capacity = SIZE * frames.max()
     for before, now in itertools.pairwise(epochs):
         batches, batches_before = (list(itertools.chain(*epoch)) for epoch in (now, before))
-        stats = padding_stats(row.lengths, batches, cost=row.cost)
-        steps = padding_stats(frames, batches).decoder_steps
+        stats = padding_stats(frames, batches)
         cost = [[len(b) * frames[b].max() for b in step] for step in zip(*now, strict=False)]
         imbalance = np.max(cost, axis=1).sum() / np.mean(cost, axis=1).sum()
         novelty = pair_novelty(*both_with_once(batches, batches_before))
         largest = stats.largest_batch_frames / capacity
-        found.append((100 * stats.padded_fraction, steps, largest, imbalance, novelty))
+        measured = (stats.decoder_steps, largest, imbalance, novelty)
+        found.append((100 * stats.padded_fraction, *measured))
         times = np.bincount(list(itertools.chain(*batches)), minlength=len(frames))
         missed.append(((times == 0).sum(), np.maximum(times - 1, 0).sum()))
     values = np.mean(found, axis=0)
     values[2] = np.max(found, axis=0)[2]  # the largest batch of all
     shown = [form.format(value) for form, value in zip(FORMATS, values, strict=True)]
-    line = [row.name, *shown, *map(str, np.max(missed, axis=0))]
+    line = [name, *shown, *map(str, np.max(missed, axis=0))]
     for world_size in (PROCESSES, FEWER):
         try:
-            line.append(resumed(row, epochs[1], world_size))
+            line.append(resumed(start, epochs[1], world_size))
         except Exception as error:
             line.append(type(error).__name__)
     return line
 
 
-def read_corpus() -> tuple[np.ndarray, np.ndarray]:
-    """LJSpeech's clips: frames, and characters of their texts."""
-    text = lzma.decompress((LJSPEECH / "metadata.csv.xz").read_bytes()).decode()
-    characters = [len(line.rpartition("|")[2]) for line in text.splitlines()]
-    samples = read_lengths(str(LJSPEECH / "lengths.csv")).astype(int)
-    return 1 + samples // SAMPLES_PER_FRAME, np.array(characters)
+def read_corpus() -> np.ndarray:
+    """LJSpeech's clips in frames."""
+    return 1 + read_lengths(str(LJSPEECH)).astype(int) // SAMPLES_PER_FRAME
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--options", action="store_true", help="compare the options of ours")
     parser.add_argument("--epochs", type=at_least_one, default=5, help="default: %(default)s")
     parser.add_argument("--rounds", type=at_least_one, default=25, help="default: %(default)s")
     args = parser.parse_args()
-    frames, characters = read_corpus()
-    rows = option_rows(frames, characters) if args.options else sampler_rows(frames)
+    frames = read_corpus()
     warnings.simplefilter("ignore")  # lhotse's, of cuts that are in memory
-    lines, timed, missing, numbers = [], list[tuple[Row, Any]](), [], itertools.count()
-    for row in rows:
+    lines, timed, missing, numbers = [], [], [], itertools.count()
+    for name in SAMPLERS.split(","):
         try:
-            lines.append(cells(row, args.epochs))
+            lines.append(cells(name, frames, args.epochs))
         except (ImportError, OSError) as error:  # OSError: installed, but not for this torch
-            missing.append(f"\nMissing: {row.name}, for {error}.")
+            missing.append(f"\nMissing: {name}, for {error}.")
         else:
-            timed.append((row, row.begin(0, PROCESSES)))
+            timed.append(begin(name, frames, 0, PROCESSES))
 
-    def cpu_seconds(row: Row, sampler: Any) -> float:  # whatever else the machine does
+    def cpu_seconds(sampler: Any) -> float:  # whatever else the machine does
         start = time.process_time()
-        list(draw(row, sampler, next(numbers)))
+        list(draw(sampler, next(numbers)))
         return time.process_time() - start
 
-    seconds = [[cpu_seconds(*pair) for pair in timed] for _ in range(args.rounds)]
+    seconds = [[cpu_seconds(sampler) for sampler in timed] for _ in range(args.rounds)]
     for line, median in zip(lines, np.median(seconds, axis=0), strict=True):
         line.append(f"{1000 * median:.3g}")
     known = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     packages = ", ".join(f"{name} {known[name]}" for name in PACKAGES if name in known)
-    command = f"python benchmarks/samplers.py{' --options' * args.options}"
     print(
-        f"# Samplers that batch by length\n\n`{command}`, {date.today()}, "
+        f"# Samplers that batch by length\n\n`python benchmarks/samplers.py`, {date.today()}, "
         f"{machine(torch.device('cpu'))}, load {os.getloadavg()[0]:.1f}, {packages}.\n\n"
         f"{len(frames):,} clips of {frames.min()} to {frames.max()} frames, {args.epochs} epochs, "
         f"{args.rounds} rounds.\n"

@@ -67,8 +67,7 @@ def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.make_parser(__doc__)
-    options.add_measuring_options(parser, symbols=120, steps=600, repeats=5)
+    parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
     shown = "at once (%(default)s)"
     parser.add_argument("--texts", type=options.whole_numbers, default="1,16", help=shown)
     args = parser.parse_args(arguments)

@@ -3,7 +3,6 @@ and a report beside the published numbers.
 
     OUT/runs/*.json    a finished run each; a table that was stopped resumes with the others
     OUT/report.md      the table, more that was measured, and which of the paper's findings hold
-    OUT/figure.svg     one column against another, here and in the paper
 """
 
 import multiprocessing
@@ -16,15 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from analysis.arguments import make_parser
 from errors import UserError
-from files import lock, read_json, refuse_no_folder, write_atomically, write_bytes, write_json
+from files import lock, read_json, refuse_no_folder, write_bytes, write_json
 from machine import machine, peak_memory, reset_peak_memory
 from progress import duration
 from tables import markdown_table
@@ -32,7 +29,6 @@ from tables import markdown_table
 Run = Mapping[str, float]  # what was measured, by the columns' keys
 Runs = Mapping[str, Sequence[Run]]  # of every row, by seed
 CONFIDENCE = 0.95
-FAR = 6  # times the median: points higher up would flatten the others
 CPU = torch.device("cpu")
 FORK = multiprocessing.get_context("fork")  # hands on what cannot be pickled
 
@@ -79,7 +75,6 @@ class PaperTable:
     rows: Sequence[Row]
     columns: Sequence[Column]  # beside the paper's
     more_columns: Sequence[Column]
-    figure: Sequence[tuple[str, str]]  # columns' keys, across and up
     claims: Sequence[Claim]
     processes: int = 2  # with a thread each; all rows are timed beside another
 
@@ -93,7 +88,6 @@ class PaperTable:
         args = parser.parse_args(arguments)
         torch.set_num_threads(1)  # small layers only wait for each other on several
         runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
-        self.draw(args.out / "figure.svg", runs)
         report = self.report(runs)
         write_bytes(args.out / "report.md", report.encode())
         print(report, end="")
@@ -127,16 +121,10 @@ class PaperTable:
     def help(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
         """Make a share in a process of its own, which ends by Ctrl-C without a word."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self.make_share(cells, folder, made_with, settings, parent=os.getppid())
+        self.make_share(cells, folder, made_with, settings, os.getppid())
 
     def make_share(
-        self,
-        cells: Cells,
-        folder: Path,
-        made_with: Any,
-        settings: Any,
-        *,
-        parent: int | None = None,
+        self, cells: Cells, folder: Path, made_with: Any, settings: Any, parent: int | None = None
     ) -> None:
         """Measure rows with seeds, and write what was found. Ends early if `parent` has."""
         start, measure = time.perf_counter(), cache(self.experiment)
@@ -157,7 +145,6 @@ class PaperTable:
             self.introduction.format(seeds=len(runs[self.rows[0].name])),
             f"Measured on: {machine(CPU)}. Means, and standard errors over seeds.",
             self.results(self.columns, runs),
-            "![here and in the paper](figure.svg)",
             self.results(self.more_columns, runs),
             "What the paper found, by how much one row has more than another. It is confirmed or "
             f"contradicted where the {CONFIDENCE:.0%} interval of our difference is wholly on one "
@@ -214,43 +201,6 @@ class PaperTable:
         sign = f"= {claim.less} ± {claim.margin:g}{unit}" if claim.margin else f"> {claim.less}"
         here = with_error(mean, error, f"+.{digits}f") + unit
         return [f"{column.title}: {claim.more} {sign}", there, here, result]
-
-    def draw(self, path: Path, runs: Runs) -> None:
-        """The figure, as an SVG with standard errors: ours, and the paper's where it has any."""
-        panels = [(keys, "here") for keys in self.figure]
-        panels += [(keys, "in the paper") for keys in self.figure if self.published(keys[1])]
-        size = (2 + 5 * len(panels), max(5, 0.25 * len(self.rows)))  # as high as the legend
-        picture = Figure(figsize=size, layout="constrained")
-        all_axes = picture.subplots(1, len(panels))
-        for axes, (keys, where) in zip(all_axes, panels, strict=True):
-            columns = [self.by_key[key] for key in keys]
-            labels, heights = [column.title for column in columns], list[float]()
-            if where == "in the paper":
-                labels = [f"{column.title} ({column.published_title})" for column in columns]
-            for i, row in enumerate(self.rows):
-                points = [mean_and_error([run[key] for run in runs[row.name]]) for key in keys]
-                if where == "in the paper":
-                    points = [(self.published(key).get(row.name, np.nan), np.nan) for key in keys]
-                (x, x_error), (y, y_error) = points
-                heights.append(y)
-                kind = row.name.partition(",")[0]  # a colour each
-                seen = [other.name.partition(",")[0] for other in self.rows[:i]]
-                color = [*dict.fromkeys([*seen, kind])].index(kind)
-                look: dict[str, Any] = {
-                    "fmt": "osD^vP*X<>"[seen.count(kind) % 10],
-                    "color": f"C{color}",
-                }
-                axes.errorbar(x, y, y_error, x_error, label=row.name, **look)
-            if far := [y for y in heights if y > FAR * np.nanmedian(heights) > 0]:
-                near = [y for y in heights if y < min(far)]
-                axes.set_ylim(0.9 * min(near), 1.1 * max(near))
-                labels[1] += f" (above the picture: {', '.join(f'{y:.4g}' for y in far)})"
-            axes.set(xlabel=labels[0], ylabel=labels[1], title=where)
-            axes.grid(alpha=0.3)
-        picture.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper")
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper table"}):
-            options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
-            write_atomically(path, lambda file: picture.savefig(file, **options))
 
 
 def read_run(path: Path, made_with: Any) -> Run:

@@ -7,8 +7,8 @@ its training time, memory, padding and what it improves.
 Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end speech enhancement
 systems", ICASSP 2023, trained a causal Conv-TasNet on speech in noise and reverberation. Here a
 small one learns to clean spoken numbers, which eSpeak NG speaks, in synthetic rooms and noise.
-Lightning trains; LengthBatchSampler makes every batch. OUT gets report.md, a picture and the
-finished runs; a table that was stopped resumes. Needs requirements-frameworks.txt and -pesq.txt.
+Lightning trains; LengthBatchSampler makes every batch. OUT gets report.md and the finished runs; a
+table that was stopped resumes. Needs requirements-frameworks.txt and -pesq.txt.
 """
 
 import project_root
@@ -292,7 +292,6 @@ TABLE = PaperTable(
         Column("padding", "padding, %", "there, %"),
     ),
     more_columns=(*GAINS, Column("updates", "updates an epoch", digits=0)),
-    figure=[("seconds", "snr_matched"), ("seconds", "memory")],
     claims=CLAIMS,
 )
 

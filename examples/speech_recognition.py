@@ -283,7 +283,6 @@ TABLE = PaperTable(
         Column("in_chunks", "word errors in chunks, %"),
         *(Column(f"at_{level}", f"at {level} dB, %") for level in LEVELS),
     ),
-    figure=[("speed", "errors")],
     claims=[
         Claim("speed", "sorted", "random"),
         Claim("speed", "alternated, 64 bins", "random"),

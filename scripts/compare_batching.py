@@ -1,44 +1,40 @@
 """Which batching suits a corpus, from its lengths alone: no audio and no GPU.
 
-    python scripts/compare_batching.py filelists/ljspeech/train.txt --recommend
-    python scripts/compare_batching.py filelists/ljspeech/train.txt --cost COSTS.json --recommend
-    python scripts/compare_batching.py --strategies                       # list all strategies
+    python scripts/compare_batching.py filelists/ljspeech/train.txt
+    python scripts/compare_batching.py --strategies                   # list all strategies
 
 Compares every strategy with fixed and dynamic batch sizes: padding, steps, how well it mixes the
-clips. Writes tables and pictures; --recommend names the cheapest batching that mixes enough, as
-overrides for train.py. All of it follows from plans of the whole corpus, since padding does not
-scale with its size: some 10 s for 10,000 clips on two cores, less than 2 minutes for a million.
+clips. Names the cheapest batching that mixes enough, as overrides for train.py, and writes all of
+it with a picture. It follows from plans of the whole corpus, since padding does not scale with its
+size: some 10 s for 10,000 clips on two cores, less than 2 minutes for a million.
 """
 
 import project_root
 
 import argparse
 import datetime
+import itertools
 import math
 import shlex
 import sys
-import time
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis import figures, published
-from analysis.arguments import at_least_one, make_parser, positive, share
-from analysis.recommendation import Limits, advice, batching_overrides, recommend
-from analysis.step_costs import HOW_TO_MEASURE, read_costs
-from analysis.survey import DEFAULTS, PARAMETERS, Survey, Surveyor, in_threads, parameter_values
+from analysis import figures
+from analysis.arguments import at_least_one, make_parser, share
+from analysis.recommendation import advice, batching_overrides, ranked, recommend
+from analysis.survey import DEFAULTS, Survey, Surveyor, in_threads
 from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from batching_costs import ENOUGH_NOVELTY, PaddingStats
 from corpus.lengths import read_lengths
-from errors import UserError
 from files import refuse_no_folder, write_bytes
 from hparams import create_hparams
 from tables import markdown_table
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
-BATCH_SIZES = range(1, 9)  # as in Gonzalez et al., Table 1
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too
 LARGE_CORPUS = 100_000  # clips from which an epoch is a large sample by itself
 # Of the table: the field of a survey, what it is multiplied by, and decimals.
@@ -49,21 +45,16 @@ COLUMNS = {
     "steps": ("decoder_steps", 1, 0),
     "pad. %": ("padded_fraction", 100, 2),
     "/orig. %": ("padded_to_original_rate", 100, 2),
-    "used %": ("capacity_used", 100, 1),
     "clips": ("largest_batch_size", 1, 0),
     "frames": ("largest_batch_frames", 1, 0),
-    "spread": ("spread", 1, 3),
     "novelty": ("novelty", 1, 4),
-    "min": ("seconds_per_epoch", 1 / 60, 2),
-    "GB": ("peak_bytes", 1e-9, 2),
 }
 LEGEND = """\
 ZPR zero-padding rate; ABL average batch length in frames (both Ge et al.); steps: of the decoder,
 one after another, the sum of the batches' lengths over n_frames_per_step; pad.: padding over all
-that is computed; /orig.: padding over the corpus (Gonzalez et al.); used: of the capacity, batch
-size x longest clip or batch_capacity; clips, frames: in the largest batch; spread: how far apart in
-length a batch's clips are, 0 as sorted, 1 as random; novelty: of the pairs of clips that share a
-batch, the fraction that did not in the epoch before; min, GB: predicted minutes and peak memory."""
+that is computed; /orig.: padding over the corpus (Gonzalez et al.); clips, frames: in the largest
+batch; novelty: of the pairs of clips that share a batch, the fraction that did not in the epoch
+before."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -77,38 +68,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--hparams", default="", help=f"as train.py takes, over the paper's {PAPER_SETTING}")
     shown = "plans averaged (default: 5, more for few clips, 1 from 100,000 clips on)"
     add("--epochs", type=at_least_one, help=shown)
-    add("--cost", type=Path, help="of benchmarks/epoch.py --json, to predict minutes and memory")
-    add("--recommend", action="store_true", help="name the cheapest batching that mixes enough")
-    add("--min-novelty", type=share, help="--recommend: the least allowed, 0 to 1")
-    shown = "--recommend: the most allowed, in 10^9 bytes"
-    add("--max-memory", type=positive, default=math.inf, help=shown)
-    args = parser.parse_args(arguments)
-    if args.max_memory < math.inf and args.cost is None:
-        parser.error(f"--max-memory needs --cost COSTS.json; {HOW_TO_MEASURE}")
-    if (args.min_novelty is not None or args.max_memory < math.inf) and not args.recommend:
-        parser.error("--min-novelty and --max-memory are limits of --recommend; add it")
-    return args
+    add("--min-novelty", type=share, help="of the batching to be named, 0 to 1")
+    return parser.parse_args(arguments)
 
 
 class Corpus:
-    """The clips, settings, costs, and how much is planned. UserError or BatchingError for what is
+    """The clips, settings, and how much is planned. UserError or BatchingError for what is
     wrong with files and options."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.hparams = args, create_hparams(args.hparams, create_hparams(PAPER_SETTING))
         h = self.hparams
         refuse_no_folder(args.out, "-o")
-        self.costs = read_costs(args.cost, h) if args.cost else None
         frames = read_lengths(args.lengths, h).frames
         plan_epoch(frames, h.batch_size, "random", **self.options(dynamic=True))  # all fit
-        if self.costs and args.max_memory < math.inf and np.isnan(self.costs.bytes_per_term[0]):
-            raise UserError(f"--max-memory: no memory was measured for {args.cost}")
-        self.surveyor = Surveyor(frames, frames_per_step=h.n_frames_per_step, costs=self.costs)
-        is_large = len(frames) >= LARGE_CORPUS
+        self.surveyor = Surveyor(frames, frames_per_step=h.n_frames_per_step)
         usual = max(5, min(40, PLANS_OF_SMALL_CORPORA // len(frames)))
-        self.epochs = args.epochs or (1 if is_large else usual)
-        self.sweep_epochs = (self.epochs + 1) // 2
-        self.per_octave = 1 if is_large else 2  # values of a parameter a doubling
+        self.epochs = args.epochs or (1 if len(frames) >= LARGE_CORPUS else usual)
 
     def options(self, dynamic: bool) -> dict:
         """Arguments of `plan_epoch` that are the same for all strategies, as train.py sets them."""
@@ -129,10 +105,6 @@ class Corpus:
             f"{h.batch_capacity or h.batch_size * frames.max():,} frames a batch; "
             f"means over {self.epochs} epochs",
         ]
-        if self.costs is not None:
-            lines.append(f"Costs: {self.costs.description}")
-            if differing := self.costs.differing(h):
-                lines.append("warning: measured with other settings: " + "; ".join(differing))
         batches = -(-len(frames) // h.batch_size)
         if h.bucket_size >= len(frames) > 1:
             lines.append(f"bucket_size={h.bucket_size}: all clips in one bucket, so BKT is RAND")
@@ -141,63 +113,35 @@ class Corpus:
         return lines
 
 
-def survey_all(corpus: Corpus) -> tuple[pd.DataFrame, list[str]]:
-    """The surveys by the batching's name, with what each is for (`varied`); and which strategies
-    are impossible, and why."""
-    size, clips = corpus.hparams.batch_size, len(corpus.surveyor.lengths)
-    jobs: dict[str, list[dict]] = {"comparison": [], "parameter": [], "batch_size": []}
-    for strategy in STRATEGIES:
-        fixed, dynamic = (
-            {"strategy": strategy, "batch_size": size, **corpus.options(is_dynamic)}
-            for is_dynamic in (False, True)
-        )
-        in_use = [fixed.get(PARAMETERS.get(strategy, ""))]
-        values = parameter_values(strategy, clips, size, corpus.per_octave, in_use)
-        for options in (fixed, dynamic):
-            jobs["comparison"].append(options)
-            jobs["parameter"] += [options | {"value": value} for value in values]
-        jobs["batch_size"] += [fixed | {"batch_size": size} for size in BATCH_SIZES]
+def survey_all(corpus: Corpus) -> tuple[dict[str, Survey], list[str]]:
+    """The surveys by the batching's name, and which strategies are impossible, and why."""
 
-    def survey(job: tuple[str, dict]) -> dict | str | None:
-        varied, options = job
-        epochs = corpus.epochs if varied == "comparison" else corpus.sweep_epochs
-        name = batching_name(options["strategy"], options["dynamic_batch_size"], False)
+    def survey(job: tuple[str, bool]) -> Survey | BatchingError:
+        strategy, dynamic = job
+        size, options = corpus.hparams.batch_size, corpus.options(dynamic)
         try:
-            found = corpus.surveyor.survey(**options, epochs=epochs)
+            return corpus.surveyor.survey(size, strategy, epochs=corpus.epochs, **options)
         except BatchingError as error:  # a corpus too small for the parameter
-            return f"{name}: not possible ({error})" if varied == "comparison" else None
-        return {"batching": name, "varied": varied, **asdict(found)}
+            return error
 
-    every = [(varied, options) for varied, some in jobs.items() for options in some]
-    found = in_threads("surveying", survey, every)
-    rows = pd.DataFrame([one for one in found if isinstance(one, dict)]).set_index("batching")
-    return rows, [one for one in found if isinstance(one, str)]
-
-
-def numbers(column: pd.Series, digits: int) -> pd.Series:
-    return column.map(lambda v: "–" if pd.isna(v) else f"{v:,.{digits}f}")
+    jobs = list(itertools.product(STRATEGIES, (False, True)))
+    names = [batching_name(strategy, dynamic, False) for strategy, dynamic in jobs]
+    found = dict(zip(names, in_threads("surveying", survey, jobs), strict=True))
+    surveys = {name: one for name, one in found.items() if isinstance(one, Survey)}
+    return surveys, [f"{n}: not possible ({found[n]})" for n in names if n not in surveys]
 
 
-def comparison_table(rows: pd.DataFrame, corpus: Corpus) -> pd.DataFrame:
-    """One row per batching; beside the paper's figures where clips and settings are the paper's."""
-    cells = {}
-    for title, (name, factor, digits) in COLUMNS.items():
-        if title not in ("min", "GB") or rows[name].notna().any():
-            cells[title] = numbers(rows[name] * factor, digits)
-    names = {"batch_size", "hop_time", "batch_capacity"} | DEFAULTS.keys() & published.SETTINGS
-    as_published = all(getattr(corpus.hparams, n) == published.SETTINGS[n] for n in names)
-    if as_published and len(corpus.surveyor.lengths) == published.TRAINING_CLIPS:
-        table = {name.removesuffix("-BR"): row._asdict() for name, row in published.TABLE_2.items()}
-        theirs = pd.DataFrame(table).T.reindex(rows.index)
-        cells["ZPR % published"] = numbers(theirs.zero_padding_rate, 2)
-        cells["ABL published"] = numbers(theirs.average_batch_length, 1)
-    return pd.DataFrame(cells)
+def comparison_table(surveys: Mapping[str, Survey]) -> str:
+    """Markdown, a row for each batching."""
 
+    def cell(value: float, digits: int) -> str:
+        return "–" if math.isnan(value) else f"{value:,.{digits}f}"
 
-def section(title: str, table: pd.DataFrame) -> str:
-    cells = table.reset_index()
-    text = markdown_table(list(map(str, cells.columns)), cells.to_numpy().tolist())
-    return f"## {title}\n\n{text}"
+    rows = [
+        [name, *(cell(getattr(one, field) * by, digits) for field, by, digits in COLUMNS.values())]
+        for name, one in surveys.items()
+    ]
+    return markdown_table(["batching", *COLUMNS], rows)
 
 
 def strategy_table() -> str:
@@ -212,7 +156,7 @@ def strategy_table() -> str:
 
 
 def recommended(corpus: Corpus) -> list[str]:
-    """The lines that --recommend prints; they say so where no batching keeps the limits."""
+    """The cheapest batching that mixes enough, or that there is none, in lines."""
     args, h, surveyor = corpus.args, corpus.hparams, corpus.surveyor
     size, epochs = h.batch_size, corpus.epochs
     novelty, least = args.min_novelty, f"{args.min_novelty}, as asked"
@@ -220,66 +164,41 @@ def recommended(corpus: Corpus) -> list[str]:
         paper = surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=epochs)
         novelty = min(float(np.nan_to_num(paper.novelty)), ENOUGH_NOVELTY / 100)
         least = f"{novelty:.4f}, that of the paper's SSB-DBS here, or 0.99 (--min-novelty sets it)"
-    limits = Limits(novelty, 1e9 * args.max_memory)
-    tried = recommend(surveyor, size, limits, batch_capacity=h.batch_capacity, epochs=epochs)
-    largest = corpus.costs.largest_frames if corpus.costs else math.inf
-    lines = advice(tried, limits, least, largest)
-    for best in limits.ranked(tried)[:1]:
+    tried = recommend(surveyor, size, novelty, batch_capacity=h.batch_capacity, epochs=epochs)
+    lines = advice(tried, novelty, least)
+    for best in ranked(tried, novelty)[:1]:
         lines.append("to train with it, add this to your settings:")
         lines.append(f"train.py --hparams batch_size={size},{batching_overrides(best)}")
     return lines
 
 
-def write_all(report: str, rows: pd.DataFrame, corpus: Corpus) -> list[Path]:
-    """The report with its pictures, and the surveys as CSV, into --out."""
-    out, size, options = corpus.args.out, corpus.hparams.batch_size, corpus.options(dynamic=False)
-    surveyor, sweep = corpus.surveyor, (corpus.sweep_epochs, corpus.per_octave)
-    is_compared = rows.varied == "comparison"
-    curves = rows[rows.varied == "parameter"].reset_index(drop=True)
-    curves["in_use"] = curves.parameter.map(options, na_action="ignore") == curves.value
-    frames = surveyor.lengths
-    drawn = {
-        "epoch_excerpt": figures.draw_epoch_excerpt(frames, size),
-        "padding_against_randomness": figures.draw_padding_against_randomness(curves),
-        "parameter_sweeps": figures.draw_parameter_sweeps(surveyor, size, options, *sweep),
-        "length_against_position": figures.draw_length_against_position(frames, size, **options),
-    }
-    pictures = [
-        p for name, figure in drawn.items() for p in figures.write_figure(figure, out / name)
-    ]
+def write_all(report: str, surveys: Mapping[str, Survey], corpus: Corpus) -> list[Path]:
+    """The report with its picture, and the surveys as CSV, into --out."""
+    out = corpus.args.out
+    figure = figures.draw_epoch_excerpt(corpus.surveyor.lengths, corpus.hparams.batch_size)
+    picture = figures.write_figure(figure, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
-    shown = [f"![{path.stem}]({path.name})" for path in pictures if path.suffix == ".svg"]
+    shown = f"![the first batches of an epoch]({picture.name})"
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     texts = {
-        "comparison.md": "\n\n".join(["# Batchings compared", command, report, *shown]) + "\n",
-        "comparison.csv": rows[is_compared][columns].to_csv(index=False),
-        "sweeps.csv": rows[~is_compared][["varied", *columns]].to_csv(index=False),
+        "comparison.md": "\n\n".join(["# Batchings compared", command, report, shown]) + "\n",
+        "comparison.csv": pd.DataFrame(list(surveys.values()))[columns].to_csv(index=False),
     }
     for name, text in texts.items():
         write_bytes(out / name, text.encode())
-    return [*(out / name for name in texts), *pictures]
+    return [*(out / name for name in texts), picture]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    began, args = time.monotonic(), parse(arguments)
-    corpus = Corpus(args)
-    args.out.mkdir(parents=True, exist_ok=True)
-    rows, impossible = survey_all(corpus)
-    compared, sized = (rows[rows.varied == varied] for varied in ("comparison", "batch_size"))
-    lines = [*corpus.heading(), *impossible]
-    table = section("Every strategy, fixed and dynamic sizes", comparison_table(compared, corpus))
-    parts = ["\n".join(f"- {line}" for line in lines), table, LEGEND]
-    rates = sized.set_index("batch_size", append=True).padded_to_original_rate
-    title = (
-        "Fixed sizes of 1 to 8 clips: padding in % of the corpus, as in Gonzalez et al., Table 1"
-    )
-    parts.append(section(title, numbers(100 * rates, 2).unstack(sort=False).fillna("–")))
-    if args.recommend:
-        parts.append("\n".join(["## Found", "", "```", *recommended(corpus), "```"]))
-    report = "\n\n".join(parts)
+    corpus = Corpus(parse(arguments))
+    corpus.args.out.mkdir(parents=True, exist_ok=True)
+    surveys, impossible = survey_all(corpus)
+    lines = "\n".join(f"- {line}" for line in [*corpus.heading(), *impossible])
+    title = "## Every strategy, fixed and dynamic sizes"
+    found = "\n".join(["## Found", "", "```", *recommended(corpus), "```"])
+    report = "\n\n".join([lines, title, comparison_table(surveys), LEGEND, found])
     print(report)
-    print("\nwritten:", *write_all(report, rows, corpus), sep="\n  ")
-    print(f"took {time.monotonic() - began:.1f} s")
+    print("\nwritten:", *write_all(report, surveys, corpus), sep="\n  ")
 
 
 if __name__ == "__main__":

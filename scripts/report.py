@@ -3,14 +3,13 @@
     python scripts/report.py RUN_DIR... -o report/
 
 Each RUN_DIR is the output folder of train.py, or a folder that has such folders at any depth.
-Writes report.md, report.html (one file that links to nothing), report.csv (every number of the
-tables) and the figures. Runs that differ only in their seed become one row, mean ± standard
-error. What is broken or unfinished is named and left out.
+Writes report.md, report.csv (every number of the tables) and the figures. Runs that differ only in
+their seed become one row, mean ± standard error. What is broken or unfinished is named and left
+out.
 """
 
 from project_root import ROOT
 
-import base64
 import re
 import shlex
 import sys
@@ -27,7 +26,7 @@ from analysis.report import Measured, Table, paper_tables, tidy
 from analysis.report_figures import draw_all
 from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
 from analysis.study import findings, study_tables
-from files import read_bytes, refuse_no_folder, write_bytes
+from files import refuse_no_folder, write_bytes
 from tables import markdown_table
 
 
@@ -75,10 +74,9 @@ def table_in_markdown(table: Table) -> str:
 
 
 def render(template: str, **content: object) -> str:
-    """A page from a Jinja2 template. One named .html escapes all that it shows."""
+    """A page from a Jinja2 template."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ROOT / "scripts" / "templates"),
-        autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -91,15 +89,12 @@ def render(template: str, **content: object) -> str:
 def write_report(runs: Runs, command: str, out: Path) -> None:
     """Fill the folder `out`, and print the files' paths."""
     out.mkdir(parents=True, exist_ok=True)
-    content, pictures = compose(runs, command), {}
+    content = compose(runs, command)
     for name, figure in content["figures"].items():
-        for path in write_figure(figure, out / name):
-            print(f"wrote {path}")
-        pictures[name] = base64.b64encode(read_bytes(out / f"{name}.svg")).decode()
+        print(f"wrote {write_figure(figure, out / f'{name}.svg')}")
     for name, text in (
         ("report.md", render("report.md", **content)),
         ("report.csv", tidy(content["tables"]).to_csv(index=False)),
-        ("report.html", render("report.html", **content, pictures=pictures)),
     ):
         write_bytes(out / name, text.encode())
         print(f"wrote {out / name}")

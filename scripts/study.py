@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.recommendation import Limits, batching_overrides, recommend
+from analysis.recommendation import batching_overrides, recommend
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
@@ -40,7 +40,6 @@ from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
 FEWER_SEEDS = 3  # of the experiments that nothing rests upon
-BATCH_SIZES = (4, 8, 16)
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
 
@@ -88,9 +87,8 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     def survey(size: int) -> Survey:
         return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
 
-    # The exponential noise that mixes as much as the paper's batching, as --recommend finds it.
-    limits = Limits(survey(batch_size).novelty)
-    advice = recommend(surveyor, batch_size, limits, epochs=PLANNED)
+    # The exponential noise that mixes as much as the paper's batching, the recommended one.
+    advice = recommend(surveyor, batch_size, survey(batch_size).novelty, epochs=PLANNED)
     exponential = [x for x in advice if x.strategy == "semi_sorted_exponential"]
     [recommended] = [batching_overrides(x) for x in exponential if x.dynamic_batch_size]
     # The base batch size with which SSB-DBS-BR makes most nearly as many updates as RAND.
@@ -98,17 +96,14 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
     usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
-    sized = [(n, size) for size in BATCH_SIZES if size != batch_size for n in (best, "rand")]
-    found = [
+    return [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
         Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
         Experiment("ssb_exp_dbs_br", best, usual),
         Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
         # The first seeds said that random epochs help: they may be recommended.
         Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
-        *(Experiment(f"{name}_batch_{size}", name, f"batch_size={size}") for name, size in sized),
     ]
-    return list(dict.fromkeys(found))
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:

@@ -10,7 +10,7 @@ from analysis.arguments import (
     available_device,
     make_parser,
     output_file,
-    positive_list,
+    positive,
     precision_list,
     share,
     whole_numbers,
@@ -39,7 +39,7 @@ def test_every_program_shows_its_description_and_version(capsys):
     [
         (output_file, "new.json", Path("new.json"), "none/x.json ."),
         (whole_numbers, "2, 4", [2, 4], "0 2.0 -3 two 2,x"),
-        (positive_list, "16,3.2", [16.0, 3.2], "16,0 nan inf"),
+        (positive, "3.2", 3.2, "0 -1 nan inf"),
         (share, "0", 0.0, "1.1 -1 nan"),
         (precision_list, "bf16,fp32", ["bf16", "fp32"], "fp8"),
     ],

@@ -16,7 +16,6 @@ from records import write_run
 
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
-from analysis.step_costs import read_costs
 from analysis.transcription import Intelligibility, read_findings
 from audio import write_mel, write_wav
 from benchmarks.gpu_report import Part, lines_of, read_parts
@@ -28,7 +27,6 @@ from data_utils import TextMelDataset, read_filelist, settings_problem, write_le
 from errors import UserError
 from files import lock, read_json, write_json
 from hparams import HParams, create_hparams, read_symbols
-from scripts.quick_mode import take_part
 from scripts.study import Study
 from synthesize import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
@@ -100,7 +98,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "lengths.csv": lambda path: read_lengths(path, H),
     "settings.txt": lambda path: create_hparams(f"@{path}"),
     "symbols.json": lambda path: read_symbols(create_hparams(f"symbols={path}")),
-    "epoch.json": lambda path: read_costs(path, H),
     "kernel_checks.json": read_json,
     "intelligibility.json": lambda path: read_findings(path, Intelligibility),
     "checkpoint_1.pt": load_checkpoint,
@@ -110,7 +107,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "texts.txt": lambda path: read_texts(
         Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
     ),
-    "source.txt": lambda path: take_part(Path("corpus"), path.parent),
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
     "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),

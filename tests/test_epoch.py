@@ -1,4 +1,4 @@
-"""benchmarks/epoch.py: the sample stands for its epoch, and its file feeds the predictions."""
+"""benchmarks/epoch.py: the sample stands for its epoch."""
 
 import contextlib
 import io
@@ -15,7 +15,6 @@ from records import MACHINE, write_run
 
 from analysis import fast_path
 from analysis.runs import EPOCH_MINUTES_FILE
-from analysis.step_costs import read_costs
 from batching import STRATEGIES, BatchingError
 from benchmarks import epoch
 from corpus.lengths import synthetic_lengths
@@ -111,23 +110,10 @@ def test_minutes_are_those_of_the_sampled_updates(measured):
         assert row["padded_frames_per_second"] == pytest.approx(
             row["padded_frames"] / (60 * minutes)
         )
-        assert row["peak_memory_bytes"] == max(step[-1] for step in row["memory"]) > 1e6
+        assert row["peak_memory_bytes"] > 1e6
     assert rows[1]["saved"] == pytest.approx(
         1 - rows[1]["minutes_per_epoch"] / rows[0]["minutes_per_epoch"]
     )
-
-
-def test_measured_steps_predict_other_batches(measured):
-    """The file goes to compare_batching.py; the fit is least squares on its steps."""
-    base = create_hparams(MODEL, base=PAPER)
-    costs = read_costs(measured[1], base)
-    rows = json.loads(measured[1].read_text())["rows"]
-    steps = np.array([step for row in rows for step in row["steps"]])
-    predicted = costs.seconds(steps[:, 0], steps[:, 1])
-    assert np.median(np.abs(predicted / steps[:, 3] - 1)) < 0.5  # a shared machine's noise
-    assert costs.bytes(np.array([8]), np.array([20]))[0] > 1e6
-    assert costs.differing(base) == []
-    assert "prenet_dim=9" in costs.differing(replace(base, prenet_dim=9))[0]
 
 
 def test_plans_beyond_memory_are_reported(capsys, monkeypatch):
@@ -165,8 +151,6 @@ def test_processes_measure_together(tmp_path):
     result = json.loads(path.read_text())
     assert result["processes"] == 2
     assert [row["batching"] for row in result["rows"]] == ["RAND", "SSB-DBS-BR"]
-    with pytest.raises(UserError, match="measured in 2 processes, expected 1"):
-        read_costs(path, create_hparams(MODEL))
 
 
 def test_too_few_clips_are_a_message():

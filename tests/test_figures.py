@@ -1,24 +1,20 @@
 """analysis/figures.py: what is drawn, counted from the drawing itself."""
 
 import warnings
-from dataclasses import asdict
 
 import numpy as np
-import pandas as pd
 import pytest
-from test_survey import survey, sweep
+from test_survey import sweep
 
 from analysis.figures import (
     STYLES,
     draw_epoch_excerpt,
-    draw_length_against_position,
     draw_padded_batches,
-    draw_padding_against_randomness,
     draw_parameter_sweeps,
     write_figure,
 )
 from analysis.survey import Surveyor
-from batching import REGISTRY, STRATEGIES, plan_epoch
+from batching import STRATEGIES, plan_epoch
 from batching_costs import padding_stats
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
@@ -79,56 +75,17 @@ def test_sweeps_mark_the_value_in_use():
         assert sorted(planned) == list(ordered)
 
 
-def test_every_strategy_panel_holds_every_clip():
-    figure = draw_length_against_position(LENGTHS, 4, num_bins=6, bucket_size=20)
-    panels = figure.axes[: len(STRATEGIES)]
-    assert [axes.get_title().split(" (")[0] for axes in panels] == [
-        REGISTRY[strategy].short_name for strategy in STRATEGIES
-    ]
-    for axes in panels:
-        (dots,) = axes.collections
-        assert sorted(dots.get_offsets()[:, 1]) == sorted(LENGTHS)
-    impossible = draw_length_against_position(LENGTHS[:5], 4, num_bins=6, bucket_size=20)
-    assert "num_bins=6" in impossible.axes[STRATEGIES.index("alternated_sort")].texts[0].get_text()
-
-
-@pytest.mark.usefixtures("broken_strategy")
-def test_faults_of_strategies_are_not_hidden():
-    with pytest.raises(ValueError, match="could not be broadcast"):
-        draw_length_against_position(LENGTHS, 16)
-
-
-def frame(surveys, in_use=()):
-    rows = pd.DataFrame([asdict(one) for one in surveys])
-    return rows.assign(in_use=[place in in_use for place in range(len(rows))])
-
-
-def test_trade_off_separates_fixed_and_dynamic_sizes():
-    fixed = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5])
-    dynamic = sweep(LENGTHS, 4, "semi_sorted", [0.1, 0.5], dynamic_batch_size=True)
-    figure = draw_padding_against_randomness(frame([*fixed, *dynamic], in_use=[2]))
-    drawn = [[line for line in axes.lines if len(line.get_xdata())] for axes in figure.axes]
-    assert [len(lines) for lines in drawn] == [1, 2, 1, 2]
-    line, ring = drawn[1]
-    assert line.get_xdata() == pytest.approx([1 - one.novelty for one in dynamic])
-    assert line.get_ydata() == pytest.approx([100 * one.padded_fraction for one in dynamic])
-    assert ring.get_ydata() == pytest.approx([100 * dynamic[0].padded_fraction])
-
-
 @pytest.mark.parametrize("lengths", [[100], [90, 100, 200], [100] * 30])
 def test_odd_corpora_are_drawn_without_warnings(lengths):
-    curves = frame([survey(lengths, 4, "random", dynamic_batch_size=d) for d in (False, True)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for figure in (
             draw_padded_batches(lengths, dynamic=True),
             draw_parameter_sweeps(Surveyor(lengths), 4),
-            draw_length_against_position(lengths, 4),
-            draw_padding_against_randomness(curves),
         ):
             figure.draw_without_rendering()
             assert figure.axes
-            assert all(axes.has_data() or axes.texts for axes in figure.axes)
+            assert all(axes.has_data() for axes in figure.axes)
 
 
 def test_same_data_writes_the_same_bytes(tmp_path):
@@ -136,10 +93,8 @@ def test_same_data_writes_the_same_bytes(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         figure = draw_padded_batches(LENGTHS[:12], dynamic=True)
-        paths = write_figure(figure, tmp_path / folder / "figure_3")
-        assert [path.name for path in paths] == ["figure_3.svg", "figure_3.png"]
-        written.append([path.read_bytes() for path in paths])
+        path = write_figure(figure, tmp_path / folder / "figure_3.svg")
+        written.append(path.read_bytes())
     assert written[0] == written[1]
-    assert b">SSB-DBS: ZPR" in written[0][0]
-    assert written[0][1].startswith(b"\x89PNG")
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["figure_3.png", "figure_3.svg"]
+    assert b">SSB-DBS: ZPR" in written[0]
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["figure_3.svg"]

@@ -78,7 +78,7 @@ def test_a_dry_run_reaches_nothing_and_says_so(tmp_path):
 
 MISSING = (  # on GPU machines
     *("librosa", "soundfile", "inflect", "unidecode", "pandas", "pydantic", "statsmodels"),
-    *("seaborn", "tabulate", "jinja2", "pocketsphinx", "jiwer", "xdist"),
+    *("seaborn", "jinja2", "pocketsphinx", "jiwer", "xdist"),
 )
 
 

@@ -60,9 +60,8 @@ def table(measure, settings=QUICK, processes=1) -> PaperTable:
     speed = Column("speed", "clips/s", "there")
     claims = [Claim("speed", "fast", "slow"), Claim("speed", "odd", "fast")]
     claims += [Claim("speed", "odd", "new", margin=margin) for margin in (5, 20)]
-    both, run = [("speed", "speed")], lambda _: measure
-    texts = "", "# A table"
-    return PaperTable(*texts, settings, settings, run, rows, [speed], [], both, claims, processes)
+    texts, run = ("", "# A table"), lambda _: measure
+    return PaperTable(*texts, settings, settings, run, rows, [speed], [], claims, processes)
 
 
 def test_a_stopped_table_resumes_and_reports(tmp_path):

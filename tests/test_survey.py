@@ -1,22 +1,14 @@
-"""survey.py, recommendation.py against brute force over all pairs, closed forms, hand counts."""
+"""survey.py, recommendation.py against brute force over all pairs and hand counts."""
 
 from itertools import combinations, pairwise, product
 
 import numpy as np
-import pandas as pd
 import pytest
-from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import published
-from analysis.recommendation import (
-    LEARNED,
-    Limits,
-    recommend,
-    what_was_learned,
-)
-from analysis.step_costs import StepCosts
+from analysis.recommendation import ranked, recommend
 from analysis.survey import (
     DEFAULTS,
     PARAMETERS,
@@ -31,12 +23,8 @@ def distinct_lengths(count, seed=0):
     return np.random.default_rng(seed).permutation(np.arange(50, 50 + count))
 
 
-# A step takes a millisecond a frame; its memory is a byte a padded frame.
-FLAT_COSTS = StepCosts("", np.array([0, 1e-3, 0]), np.array([0, 1.0]), {"n_frames_per_step": 1}, 0)
-
-
-def survey(lengths, batch_size, strategy, *, seed=0, frames_per_step=1, costs=None, **options):
-    surveyor = Surveyor(lengths, seed=seed, frames_per_step=frames_per_step, costs=costs)
+def survey(lengths, batch_size, strategy, *, seed=0, frames_per_step=1, **options):
+    surveyor = Surveyor(lengths, seed=seed, frames_per_step=frames_per_step)
     return surveyor.survey(batch_size, strategy, **options)
 
 
@@ -49,17 +37,6 @@ def pairs_of(plan):
     return {frozenset(pair) for batch in plan for pair in combinations(batch.tolist(), 2)}
 
 
-def brute_rank_distance(lengths, pairs):
-    """Mean |rank - rank| over pairs, in units of that of all pairs; ties share the mean rank."""
-    rank = [
-        sum(other < x for other in lengths) + (sum(other == x for other in lengths) - 1) / 2
-        for x in lengths
-    ]
-    everyone = [abs(rank[i] - rank[j]) for i, j in combinations(range(len(lengths)), 2)]
-    near = [abs(rank[i] - rank[j]) for i, j in map(tuple, pairs)]
-    return np.mean(near) / np.mean(everyone) if near and np.mean(everyone) else 0.0
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=2, max_size=14),
@@ -68,22 +45,15 @@ def brute_rank_distance(lengths, pairs):
     dynamic=st.booleans(),
     seed=st.integers(0, 3),
 )
-def test_spread_and_novelty_match_brute_force(lengths, strategy, batch_size, dynamic, seed):
+def test_novelty_matches_brute_force(lengths, strategy, batch_size, dynamic, seed):
     options = {"dynamic_batch_size": dynamic, "seed": seed, "bucket_size": 4, "num_bins": 2}
     found = survey(lengths, batch_size, strategy, epochs=2, **options)
     plans = [plan_epoch(lengths, batch_size, strategy, epoch=e, **options) for e in range(3)]
-    least = brute_rank_distance(
-        lengths, pairs_of(plan_epoch(lengths, batch_size, "sorted", **options))
-    )
-    novelty, spread = [], []
+    novelty = []
     for before, plan in pairwise(plans):
         now, earlier = pairs_of(plan), pairs_of(before)
         novelty.append(len(now - earlier) / len(now) if now else np.nan)
-        s = brute_rank_distance(lengths, now)
-        undefined = not now or len(set(lengths)) == 1 or least > 1 - 1e-9
-        spread.append(np.nan if undefined else (s - least) / (1 - least))
     assert found.novelty == pytest.approx(np.mean(novelty), nan_ok=True)
-    assert found.spread == pytest.approx(np.mean(spread), nan_ok=True, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +63,16 @@ def test_pairs_repeat_by_chance(strategy, batch_size, chance):
     """Of 400 clips, or those of a bucket of 40."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
-    assert strategy == "bucket" or found.spread == pytest.approx(1, abs=0.02)
 
 
 def test_undefined_mixing_is_nan():
-    alone = survey([10, 20, 30], 1, "random")
-    assert np.isnan(alone.novelty)
-    assert np.isnan(alone.spread)
-    assert np.isnan(survey([10] * 8, 2, "random").spread)
+    assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
 def test_padding_of_four_clips_by_hand():
     found = survey([40, 10, 30, 20], 2, "sorted")  # (10, 20), (30, 40); capacity 80
     assert found.num_batches == 2
     assert found.decoder_steps == 60
-    assert found.capacity_used == pytest.approx((40 + 80) / 160)
     assert found.padded_to_original_rate == pytest.approx(20 / 100)
     assert found.zero_padding_rate == pytest.approx((0.5 + 0.25) / 4)
     assert (found.largest_batch_size, found.largest_batch_frames) == (2, 80)
@@ -116,7 +81,6 @@ def test_padding_of_four_clips_by_hand():
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
     assert larger.decoder_steps == 30 + 40  # (10, 20, 30), (40)
-    assert larger.capacity_used == pytest.approx((90 + 40) / 180)
     assert larger.batch_capacity == 90
 
 
@@ -126,12 +90,6 @@ def test_several_frames_per_step_round_up():
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
     assert found.average_batch_length == pytest.approx((2 * 21 + 2 * 40) / 4)
     assert found.largest_batch_frames == 80
-
-
-def test_time_is_summed_and_memory_maximal():
-    found = survey([40, 10, 30, 20], 2, "sorted", costs=FLAT_COSTS)
-    assert found.seconds_per_epoch == pytest.approx(0.060)
-    assert found.peak_bytes == 80
 
 
 def test_epochs_average_but_keep_the_largest():
@@ -158,45 +116,28 @@ def test_sweeps_go_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
-    assert least.spread < 0.05 < 0.5 < most.spread
 
 
 def test_recommendation_matches_an_exhaustive_search():
-    lengths, limits = np.random.default_rng(2).integers(80, 800, 160), Limits(0.8)
-    found = limits.ranked(recommend(Surveyor(lengths), 8, limits, epochs=3))
+    lengths = np.random.default_rng(2).integers(80, 800, 160)
+    found = ranked(recommend(Surveyor(lengths), 8, 0.8, epochs=3), 0.8)
     every = []
     for strategy, dynamic in product(STRATEGIES, (False, True)):
         values = parameter_values(strategy, 160, 8, per_octave=8)
         every += sweep(lengths, 8, strategy, values, epochs=3, dynamic_batch_size=dynamic)
     assert found[0].novelty >= 0.8
-    assert found[0].cost <= 1.01 * limits.ranked(every)[0].cost
-
-
-def test_memory_limits_the_recommended_capacity():
-    lengths = np.random.default_rng(2).integers(80, 800, 300)
-    longest, surveyor = int(lengths.max()), Surveyor(lengths, costs=FLAT_COSTS)
-    usual, roomy, tight = (
-        limits.ranked(recommend(surveyor, 8, limits, epochs=3))
-        for limits in (Limits(0.8), Limits(0.8, 20 * longest), Limits(0.5, 3 * longest))
-    )
-    assert usual[0].batch_capacity is None
-    assert roomy[0].batch_capacity > 2 * 8 * longest
-    assert roomy[0].peak_bytes <= 20 * longest
-    assert roomy[0].seconds_per_epoch < 0.6 * usual[0].seconds_per_epoch
-    assert all(one.dynamic_batch_size for one in tight)  # fixed batches do not fit
-    assert tight[0].peak_bytes <= 3 * longest
+    assert found[0].decoder_steps <= 1.01 * ranked(every, 0.8)[0].decoder_steps
 
 
 @pytest.mark.parametrize("count", [5, 20, 59])
-@pytest.mark.parametrize("room", [1, 1.3, 4])
-def test_recommendation_is_never_slower_than_default(count, room):
-    """Where the default itself keeps the limits."""
+def test_recommendation_is_never_slower_than_default(count):
+    """Where the default itself mixes enough."""
     lengths = np.random.default_rng(count).integers(80, 800, count)
-    surveyor = Surveyor(lengths, costs=FLAT_COSTS)
+    surveyor = Surveyor(lengths)
     default = surveyor.survey(4, "semi_sorted", epochs=3, dynamic_batch_size=True)
-    limits = Limits(float(np.nan_to_num(default.novelty)), room * default.peak_bytes)
-    best = limits.ranked(recommend(surveyor, 4, limits, epochs=3))[0]
-    assert best.seconds_per_epoch <= default.seconds_per_epoch
+    novelty = float(np.nan_to_num(default.novelty))
+    best = ranked(recommend(surveyor, 4, novelty, epochs=3), novelty)[0]
+    assert best.decoder_steps <= default.decoder_steps
 
 
 def test_batching_names_are_the_papers():
@@ -207,20 +148,3 @@ def test_batching_names_are_the_papers():
     assert batching_name("random", True, True) == "RAND-DBS"
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {name: plan_epoch.__kwdefaults__[name] for name in PARAMETERS.values()} == DEFAULTS
-
-
-def test_learning_is_reported_as_the_study_measured():
-    """Against the report's table of losses paired by seed."""
-    path = ROOT / "benchmarks/results/table2-small-2026-11-22-cpu/report.csv"
-    table = pd.read_csv(path).dropna(subset="ours").set_index("row")
-    table = table[table.quantity == "unpadded loss, late third: against RAND (%)"]
-    losses = table[["ours", "standard_error"]].astype(float).round().itertuples()
-    measured = {label: (int(ours), int(error)) for label, ours, error in losses}
-    rows = {  # the factor that was recommended
-        "SSB-exp-DBS-BR": "SSB-exp-DBS-BR (LRF 0.039)",
-        "SSB-DBS-BR with random_epochs=2": "SSB-DBS-BR (random_epochs 2)",
-    }
-    for name, (loss, error) in LEARNED.items():
-        assert (loss, error) == measured[rows.get(name, name)]
-        assert f" {name} by {loss}% ± {error}" in what_was_learned(name)
-    assert "not known" in what_was_learned("ATS-DBS-BR")

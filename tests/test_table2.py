@@ -1,7 +1,6 @@
 """scripts/table2: what each experiment trains, in which order, and how it stops and fails."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from helpers import TINY, metrics
 import train
 from analysis.published import SETTINGS, TABLE_2
 from hparams import HParams, create_hparams
-from scripts import prepare_ljspeech, quick_mode, report
+from scripts import prepare_ljspeech, report
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE2 = ROOT / "scripts" / "table2"
@@ -30,27 +29,19 @@ STRATEGY = {
 }
 
 # Stands in for Python: writes down how it was called. A training leaves its metrics behind, takes
-# $SECONDS_A_RUN, and 15 s and 7 s an epoch on the clock that `date` reads here, and ends with the
-# status that the file $OUT/status.<experiment> holds, if any.
+# $SECONDS_A_RUN, and ends with the status that the file $OUT/status.<experiment> holds, if any.
 STAND_IN = """#!/usr/bin/env bash
 printf '%s\\n' "$(printf '%s\\t' "$@")" >>"$CALLS"
 case $1 in
   train.py)
     mkdir -p "$3" && name=$(basename "$(dirname "$3")")
     sleep "${SECONDS_A_RUN:-0}"
-    [[ $6 =~ epochs=([0-9]+) ]]
-    trained=$(cat "$3/epochs" 2>/dev/null || echo 0)
-    new=$((BASH_REMATCH[1] > trained ? BASH_REMATCH[1] - trained : 0))
-    echo $((trained + new)) >"$3/epochs"
-    echo $(($(cat "$CLOCK") + 15 + 7 * new)) >"$CLOCK"
     status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
     [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
     exit "$status" ;;
-  */quick_mode.py)
-    exec REAL "$@" ;;
   scripts/prepare_ljspeech.py)
     [ -d "$2" ] || { echo "no such folder: $2" >&2; exit 1; }
-    mkdir -p "$4" && yes 'a|b|1.0' | head -n 200 >"$4/train_mel.txt" ;;
+    mkdir -p "$4" ;;
 esac
 """
 
@@ -58,22 +49,14 @@ esac
 @pytest.fixture
 def run(tmp_path):
     """Runs a script of scripts/table2 from a folder with a space in its name."""
-    stand_in, date, clock = (tmp_path / name for name in ("stand-in", "bin/date", "clock"))
-    date.parent.mkdir()
-    stand_in.write_text(STAND_IN.replace("REAL", f'"{sys.executable}"'))
-    date.write_text('#!/bin/sh\ncat "$CLOCK"\n')
-    clock.write_text("1000")
-    for program in (stand_in, date):
-        program.chmod(0o755)
+    stand_in = tmp_path / "stand-in"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
     here = tmp_path / "a folder"
-    (here / "corpus" / "wavs").mkdir(parents=True)
-    (here / "corpus" / "metadata.csv").write_text(
-        "".join(f"C{i}|Text.|Text.\n" for i in range(250))
-    )
+    (here / "corpus").mkdir(parents=True)
 
     def start(script, *options, wait=True, **environment):
-        given = {"PYTHON": stand_in, "CALLS": tmp_path / "calls", "CLOCK": clock}
-        given |= {"PATH": f"{date.parent}:{os.environ['PATH']}"}
+        given = {"PYTHON": stand_in, "CALLS": tmp_path / "calls"}
         given |= {"CORPUS": "corpus", "OUT": "out"}
         env = {**os.environ, **{k: str(v) for k, v in (given | environment).items()}}
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -84,7 +67,7 @@ def run(tmp_path):
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
-    start.here, start.calls, start.clock = here, tmp_path / "calls", clock
+    start.here, start.calls = here, tmp_path / "calls"
     return start
 
 
@@ -188,9 +171,7 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     assert output.endswith("left out of the report: sb\n") == bool(failing)
 
 
-@pytest.mark.parametrize(
-    "options", [["--quik"], ["--minutes", "3"], ["--quick-gpu"], ["--quick-gpu", "--minutes", "0"]]
-)
+@pytest.mark.parametrize("options", [["--smal"], ["--small", "3"]])
 def test_all_refuses_unknown_options(run, options):
     status, output = run("all.sh", *options)
     assert status == 2
@@ -220,21 +201,6 @@ def test_ctrl_c_stops_all_rows(run):
     assert len(trained(run)) == 1
 
 
-def test_quick_scales_corpus_and_batching_down(run, monkeypatch):
-    monkeypatch.chdir(ROOT)  # where the settings file of the small model is found
-    status, output = run("all.sh", "--quick", EXTRA="seed=7")
-    assert status == 0, output
-    runs = trained(run)
-    assert [row for row, _, _ in runs] == ROWS
-    part = run.here / "out" / "corpus"
-    assert len((part / "metadata.csv").read_text().splitlines()) == quick_mode.MOST_CLIPS
-    h = runs[0][2]
-    scaled = {name: getattr(h, name) for name in ("batch_size", "bucket_size", "num_bins")}
-    assert scaled == quick_mode.scaled_batching(200)  # the stand-in's filelist
-    assert (h.epochs, h.seed, h.decoder_rnn_dim) == (6, 7, 128)
-    assert re.search(r"reproduces no figure of the paper: batch_size=12,", output)
-
-
 def test_small_makes_a_corpus_and_starts_the_study(run):
     (run.here / "out" / "corpus").mkdir(parents=True)  # which the stand-in does not make
     status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8")
@@ -248,73 +214,6 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     assert settings.endswith(",batch_size=8")
     assert calls(run, "scripts/study.py") == [["scripts/study.py", str(run.here / "out")]]
     assert trained(run) == []
-
-
-@pytest.mark.parametrize("minutes", [5, 25])
-def test_quick_gpu_uses_the_minutes_in_equal_rounds(run, minutes):
-    status, output = run("all.sh", "--quick-gpu", "--minutes", str(minutes))
-    assert status == 0, output
-    runs = trained(run)
-    rounds = [runs[i : i + 10] for i in range(0, len(runs), 10)]
-    assert all([row for row, _, _ in one] == ROWS for one in rounds)
-    assert all(len({h.epochs for _, _, h in one}) == 1 for one in rounds)
-    epochs = [one[0][2].epochs for one in rounds]
-    assert epochs[0] == 1
-    assert epochs == sorted(set(epochs))
-    spent = int(run.clock.read_text()) - 1000
-    assert spent <= 60 * minutes or len(rounds) == 1
-    assert 60 * minutes - spent <= 2 * 10 * (15 + 7)  # or more had fitted
-    assert (run.here / "out" / "epochs").read_text().strip() == str(epochs[-1])
-    assert runs[0][2].decoder_rnn_dim == HParams().decoder_rnn_dim  # the full-size model
-
-
-@pytest.mark.parametrize(("minutes", "epochs"), [(1, [4] * 10), (10, [4] * 10 + [5] * 10)])
-def test_quick_gpu_completes_an_interrupted_round_first(run, minutes, epochs):
-    (run.here / "out").mkdir()
-    (run.here / "out" / "epochs").write_text("4\n")
-    assert run("all.sh", "--quick-gpu", "--minutes", str(minutes))[0] == 0
-    assert [h.epochs for _, _, h in trained(run)] == epochs
-
-
-# --- what quick_mode.py scales
-
-
-@pytest.mark.parametrize("clips", [8, 15, 33, 80, 192, 1600, 10_480])
-def test_a_small_corpus_keeps_the_papers_proportions(clips):
-    scaled = quick_mode.scaled_batching(clips)
-    batches = clips / scaled["batch_size"]
-    assert scaled["bucket_size"] % scaled["batch_size"] == 0
-    assert scaled["bucket_size"] >= 2 * scaled["batch_size"]
-    assert 2 <= scaled["num_bins"] <= -(-batches // 2)
-    if clips >= 1600:
-        assert scaled["bucket_size"] / clips == pytest.approx(1024 / 10_480, rel=0.05)
-        assert scaled["num_bins"] / batches == pytest.approx(58 / 655, rel=0.05)
-    settings = ",".join(f"{name}={value}" for name, value in scaled.items())
-    assert create_hparams(f"batching_strategy=bucket,{settings}")
-    with pytest.raises(ValueError, match="7 training clips: expected at least 8"):
-        quick_mode.scaled_batching(7)
-
-
-def test_part_of_a_corpus_links_its_clips(tmp_path):
-    corpus = make_corpus(tmp_path / "all", 90)
-    quick_mode.take_part(corpus, tmp_path / "out" / "part")
-    part = tmp_path / "out" / "part"
-    lines = (part / "metadata.csv").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == len(set(lines)) == quick_mode.MOST_CLIPS
-    for line in lines:
-        clip, _, text = line.split("|")
-        assert text == f"Number {int(clip[1:])}."
-        assert (part / "wavs" / f"{clip}.wav").samefile(corpus / "wavs" / f"{clip}.wav")
-    assert len(list((part / "wavs").iterdir())) == quick_mode.MOST_CLIPS
-    assert "already" in quick_mode.take_part(corpus, part)
-    few = make_corpus(tmp_path / "few", 12)
-    quick_mode.take_part(few, tmp_path / "whole")
-    assert len((tmp_path / "whole" / "metadata.csv").read_text().splitlines()) == 12
-    with pytest.raises(ValueError, match=r"holds clips of .*all, and CORPUS is .*few"):
-        quick_mode.take_part(few, part)
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(ValueError, match="holds clips of another corpus"):
-        quick_mode.take_part(few, tmp_path / "mine")
 
 
 # --- with the real programs

@@ -44,7 +44,7 @@ prepare() { # once for all ten
 }
 
 mkdir -p "$OUT"
-for file in "$OUT"/{.prepare.lock,.corpus.tmp,corpus.txt,epochs}; do
+for file in "$OUT"/{.prepare.lock,.corpus.tmp,corpus.txt}; do
   if [[ -L $file || (-e $file && ! -f $file) ]]; then
     echo "$file: no regular file; delete it, or choose another OUT" >&2
     exit 1
