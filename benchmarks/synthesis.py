@@ -133,15 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
     for row in rows:
         factors, same = row["real_time_factors"], row["bitwise_the_same"]
         shown = median_and_range(factors, 4) if factors else "not measured"
-        cells.append(
-            [
-                row["texts"],
-                row["way"],
-                row["threads"],
-                shown,
-                {True: "yes", False: "NO"}.get(same, ""),
-            ]
-        )
+        same_mel = {True: "yes", False: "NO"}.get(same, "")
+        cells.append([row["texts"], row["way"], row["threads"], shown, same_mel])
     table = markdown_table(["texts", "steps", "threads", "real-time factor", "same mel"], cells, 2)
     text = f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n{table}"
     publish(args, result | {"rows": rows}, text)

@@ -50,8 +50,7 @@ class ForkedProgram:
 
     def __init__(self, command: list[str | Path], env: dict[str, str]):
         python, *self.arguments = map(str, command)
-        trains = Path(self.arguments[0]).name == "train.py"
-        threads = os.environ.get("OMP_NUM_THREADS", "2") if trains else "1"
+        threads = "2" if Path(self.arguments[0]).name == "train.py" else "1"
         assert (python, env["OMP_NUM_THREADS"]) == (sys.executable, threads)
 
     def wait(self) -> None:
