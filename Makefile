@@ -1,5 +1,5 @@
 # make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
-# make say TEXT="4,072", make page: listen to the demo's model. All of them in another language, and
+# make say TEXT="4,072", make page: listen to the demo's voice. All of them in another language, and
 # from phones: LANGUAGE=de PHONES=1.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
@@ -12,7 +12,7 @@ LANGUAGE :=
 endif
 # The name of the demo's folder is that of scripts/demo.py.
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)
-DEMO_MODEL := $(DEMO)/run/best.pt
+DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE)) --hparams max_decoder_steps=150
 export TEXT  # through the environment, so that the shell does not expand it
 
@@ -34,14 +34,14 @@ test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
 
-say: $(DEMO_MODEL) .venv/installed
-	@$(PYTHON) synthesize.py --checkpoint $(DEMO_MODEL) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said
+say: $(DEMO_VOICE)/voice.json .venv/installed
+	@$(PYTHON) speak.py $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav
 
-page: $(DEMO_MODEL) .venv/installed
-	$(PYTHON) scripts/page.py --checkpoint $(DEMO_MODEL) $(NUMBERS)
+page: $(DEMO_VOICE)/voice.json .venv/installed
+	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)
 
-$(DEMO_MODEL):
-	@echo "$@: no such checkpoint; run make demo first, with the same LANGUAGE and PHONES"; exit 1
+$(DEMO_VOICE)/voice.json:
+	@echo "$@: no such voice; run make demo first, with the same LANGUAGE and PHONES"; exit 1
 
 .venv-frameworks/installed: requirements-frameworks.txt
 	$(PYTHON3) -m venv .venv-frameworks

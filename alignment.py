@@ -10,7 +10,6 @@ from layers import padding_mask, without_waiting
 
 SIGMA = 0.2  # width of the diagonal, as a fraction of the text
 NOTICED = 0.1  # a symbol is covered if some step gives it at least this weight
-FORMED = 0.3  # sharpness from which an alignment has formed; below, attention is blurred
 
 
 def off_diagonal(

@@ -17,12 +17,10 @@ import numpy as np
 import torch
 
 from errors import UserError
-from files import open_file, write_bytes
+from files import open_file
 from hparams import HParams
+from waveform import ITERATIONS, LOG_FLOOR, GriffinLim, write_sound
 
-LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
-LOUDEST = 20  # log-mels of sound in [-1, 1] reach some 3
-SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 BLOCK = 2**20  # samples read at once
@@ -204,25 +202,6 @@ def _is_cut_off_wav(file: BinaryIO) -> bool:
     return any(size < most and length < begin + size for begin, size in ends)
 
 
-def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] as 16-bit WAV, scaled down if louder than 1; UserError if not finite."""
-    peak = float(np.abs(samples).max(initial=0.0))
-    if not np.isfinite(peak):
-        raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
-
-
-def write_sound(
-    path: str | Path, samples: np.ndarray, sampling_rate: int, kind: str, subtype: str
-) -> None:
-    """Write samples [N] in one step, of a format and subtype as soundfile names them."""
-    import soundfile
-
-    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
-    soundfile.write(content, samples, sampling_rate, subtype, format=kind)
-    write_bytes(path, content.getbuffer())
-
-
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
     """Write the samples from `start` to before `stop` of a sound file as `path`, in one step. They
     and the format stay bitwise the same; what a WAV holds compressed becomes 16-bit samples."""
@@ -234,13 +213,6 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HP
     if len(samples) < stop:
         raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
     write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)
-
-
-def write_mel(path: Path, mel: np.ndarray) -> None:
-    """Write a log-mel [n_mels, frames] as .npy, in one step."""
-    array = io.BytesIO()  # numpy, writing to the disk, would not notice that its last bytes fail
-    np.save(array, mel)
-    write_bytes(path, array.getbuffer())
 
 
 @lru_cache(maxsize=8)
@@ -280,34 +252,10 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
     return mel.clamp(min=LOG_FLOOR).log()
 
 
-def griffin_lim(log_mel: torch.Tensor, hparams: HParams, iterations: int = 60) -> np.ndarray:
-    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames].
-
-    By librosa: linear magnitudes by non-negative least squares, phases by fast Griffin-Lim.
-    UserError for a mel that no sound has.
-    """
-    import librosa
-
-    h, loudest = hparams, log_mel.max().item()
-    if not loudest <= LOUDEST:  # true for nan as well
-        raise UserError(
-            f"the log-mel reaches {loudest:g}, expected at most {LOUDEST}: the model's training "
-            "has diverged; use an earlier checkpoint"
-        )
-    magnitudes = librosa.util.nnls(
-        mel_filters(h).double().numpy(), log_mel.detach().double().cpu().exp().numpy()
-    )
-    # Mirroring the ends, as for the mel, takes some samples: short mels repeat their last frame.
-    num_frames = magnitudes.shape[1]
-    missing = max(0, 2 + h.filter_length // h.hop_length - num_frames)
-    samples = librosa.griffinlim(
-        np.pad(magnitudes.astype(np.float32), ((0, 0), (0, missing)), mode="edge"),
-        n_iter=iterations,
-        hop_length=h.hop_length,
-        win_length=h.win_length,
-        n_fft=h.filter_length,
-        length=h.hop_length * (num_frames + missing) - 1,
-        pad_mode="reflect",
-        random_state=0,
-    )
-    return samples[: h.hop_length * num_frames - 1]
+def griffin_lim(
+    log_mel: torch.Tensor, hparams: HParams, iterations: int = ITERATIONS
+) -> np.ndarray:
+    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames], by
+    waveform.GriffinLim; UserError for a mel that no sound has."""
+    vocoder = GriffinLim(hparams, mel_filters(hparams).numpy(), iterations)
+    return np.concatenate([*vocoder.stream([log_mel.detach().float().cpu().numpy()])])

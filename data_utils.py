@@ -28,7 +28,7 @@ from audio import (
     read_header,
 )
 from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
-from errors import UserError
+from errors import UserError, lines_refused
 from files import (
     Identity,
     map_in_threads,
@@ -130,16 +130,6 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     if not symbols or (new_run and not can_be_spoken(symbols, table)):
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
-
-
-def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """One message about all the bad lines of a file, to be raised."""
-    shown = problems[:20]
-    if len(problems) > len(shown):
-        shown.append(f"... and {len(problems) - len(shown)} more")
-    return UserError(
-        f"{path}: {len(problems)} of {num_lines} lines refused:\n  " + "\n  ".join(shown)
-    )
 
 
 def split_filelist_line(line: str) -> tuple[str, str, float | None]:

@@ -1,6 +1,7 @@
 """The one exception for what the user must fix."""
 
 import errno
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -15,3 +16,13 @@ def explained(error: UserError | OSError) -> str:
     fix = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it usable"
     advice = f"if that is the output folder, {fix} or choose another; checkpoints are untouched"
     return f"{error}; {advice}"
+
+
+def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
+    """One message about all the bad lines of a file, to be raised."""
+    shown = problems[:20]
+    if len(problems) > len(shown):
+        shown.append(f"... and {len(problems) - len(shown)} more")
+    return UserError(
+        f"{path}: {len(problems)} of {num_lines} lines refused:\n  " + "\n  ".join(shown)
+    )

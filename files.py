@@ -19,10 +19,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from errors import UserError
 
+Found = TypeVar("Found")
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
 LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 LARGEST_JSON = 2**26
@@ -121,6 +122,20 @@ def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
         return parse_json(content)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
+
+
+def read_as(path: str | Path, expected: type[Found], if_missing: str = NO_FILE) -> Found:
+    """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
+    from pydantic import TypeAdapter, ValidationError
+
+    content = read_bytes(path, LARGEST_JSON, if_missing)
+    try:
+        return TypeAdapter(expected).validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    again = "delete it and make it again"
+    raise UserError(f"{path}: {name:.60}={first['input']!r:.60}, {first['msg']:.200}; {again}")
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -1,68 +1,54 @@
-"""Speech from a trained checkpoint, with warnings of what is wrong with it.
+"""Speech from a trained checkpoint.
 
 speaker = load_speaker("runs/ljspeech/best.pt")
 sequence = sequence_to_speak("It was a quiet evening.", speaker.hparams)
-speech = speak_text(speaker, sequence)
-write_speech(Path("out/evening"), speech, speaker.hparams)
+speech = speaker.speak_text(sequence)
+speaker.write_speech(Path("out/evening"), speech)
 """
 
-import math
-import re
-import textwrap
-from dataclasses import dataclass
+import io
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import captured_steps
-from alignment import FORMED
-from audio import SILENCE, griffin_lim, write_mel, write_wav
+import voice
+from audio import mel_filters
 from errors import UserError
-from files import write_atomically
+from files import naming, read_bytes
 from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
-from pictures import draw_alignment
-from progress import progress_bar
-from text import (
-    ENGLISH,
-    SymbolTable,
-    can_be_spoken,
-    clean,
-    in_words,
-    one_character_each,
-    sequence_to_text,
-    unknown_symbols,
-)
-from text.splitting import Ending, split_sequence
+from speech import Part, Speaker, Vocoder
 from training.checkpoint import load_checkpoint, load_weights
 
-LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
-LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
-PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
-
-@dataclass(frozen=True)
-class Speaker:
+class ModelSpeaker(Speaker):
     """A trained model, ready to speak."""
 
-    model: Tacotron2
-    hparams: HParams
-    longest_text: int | None  # symbols of its longest training text; None where it is not known
+    shows_progress = True
 
+    def __init__(
+        self, model: Tacotron2, hparams: HParams, longest_text: int | None = None, epochs: int = 0
+    ):
+        super().__init__(hparams, mel_filters(hparams).numpy(), longest_text, epochs)
+        self.model = model
 
-@dataclass(frozen=True)
-class Speech:
-    mel: torch.Tensor  # [n_mels, frames], float32 on the CPU
-    alignments: list[np.ndarray]  # [steps, symbols] of each part
-    warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: str = ""  # into how many parts the text was split, and why; empty for one
+    def speak_part(self, words: list[int], seed: int) -> Part:
+        """One text at a time, though a batch takes half the time: its matrix products round
+        otherwise, so a text's mel would depend in its last bits on the texts beside it."""
+        model, generator = self.model, torch.Generator().manual_seed(seed)
+        masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
+        text = torch.tensor([words], device=model.embedding.weight.device)
+        outputs = model.infer(text, torch.tensor([len(words)]), masks)
+        yield outputs.mel_postnet[0].float().cpu().numpy()
+        ended = torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold
+        return outputs.alignments[0].float().cpu().numpy(), ended
 
 
 def load_speaker(
     path: str | Path, overrides: str = "", device: torch.device | None = None
-) -> Speaker:
+) -> ModelSpeaker:
     """The model of a checkpoint, this recipe's or NVIDIA's (whose settings are the defaults), on a
     GPU if there is one; UserError if it cannot be read or does not fit its settings.
     `decoder=reference` takes its steps one by one on a GPU too."""
@@ -77,129 +63,28 @@ def load_speaker(
     decoder = captured_steps.free_running if hparams.decoder == "fast" else free_running
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
-    return Speaker(model.to(device).eval(), hparams, saved.get("longest_text"))
+    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
+    return ModelSpeaker(model.to(device).eval(), hparams, saved.get("longest_text"), epochs)
 
 
-def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
-    """The ids of a text's symbols; UserError if they leave nothing to speak, or for symbols that
-    the voice does not know, which are left out in English and with `drop_unknown`."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    if len(text) > LONGEST_TEXT:
-        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
-    table = hparams.table
-    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
-    unknown = unknown_symbols(cleaned, table)
-    if unknown and not (table.is_english or drop_unknown):
-        raise UserError(
-            f"{shown!r}: the voice does not know {in_words(unknown, table)}; write what it knows, "
-            "or leave them out (synthesize.py --drop-unknown)"
-        )
-    sequence = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
-    if not can_be_spoken(sequence, table):
-        raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
-    return sequence
+def load_vocoder(path: Path, hparams: HParams) -> Vocoder:
+    """A vocoder in a file of ONNX, as voice.load_vocoder, or of TorchScript (.pt, .ts, ...), which
+    may have an attribute `sampling_rate`."""
+    if path.suffix == ".onnx":
+        return voice.load_vocoder(path, hparams)
+    with naming(path):
+        try:
+            module = torch.jit.load(io.BytesIO(read_bytes(path, voice.LARGEST_GRAPH)), "cpu").eval()
+        except RuntimeError as error:
+            reason = (str(error).splitlines() or [""])[0][:120]
+            raise UserError(f"no TorchScript ({reason}); name an ONNX file .onnx") from None
 
+        def run(mel: np.ndarray) -> np.ndarray:
+            try:
+                with torch.no_grad():
+                    return module(torch.from_numpy(mel)[None]).numpy()
+            except (RuntimeError, AttributeError) as error:
+                last = str(error).strip().splitlines()[-1:]
+                raise UserError(f"a module that cannot be run on a mel ({last})") from None
 
-def speak_text(
-    speaker: Speaker,
-    sequence: list[int],
-    seed: int = 0,
-    max_symbols: int | None = None,
-    pause: float = PAUSE,
-) -> Speech:
-    """Speak a text, in parts of at most `max_symbols` symbols (by default the longest training
-    text's, if known), each as if it were alone. Their mels are joined by silence, so that Griffin-
-    Lim smooths the joins: `pause` seconds after a sentence, less after other endings (PAUSES)."""
-    hparams = speaker.hparams
-    limit = max_symbols or speaker.longest_text or math.inf
-    parts = split_sequence(sequence, limit, hparams.table)
-    pause_frames = round(pause * hparams.sampling_rate / hparams.hop_length)
-    mels, alignments, warnings = [], [], []
-    progress = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-    for number, part in enumerate(progress, 1):
-        words = sequence[part.start : part.end]
-        speech = speak(speaker.model, words, seed, hparams.table)
-        mels.append(speech.mel)
-        alignments += speech.alignments
-        shown = textwrap.shorten(sequence_to_text(words, hparams.table), 30, placeholder="...")
-        where = f"part {number} of {len(parts)} ({shown!r}): " if len(parts) > 1 else ""
-        warnings += [where + warning for warning in speech.warnings]
-        if number < len(parts):
-            frames = round(pause_frames * PAUSES[part.ending])
-            mels.append(speech.mel.new_full((len(speech.mel), frames), SILENCE))
-    split = f"in {len(parts)} parts, to keep to {limit} symbols each" if len(parts) > 1 else ""
-    return Speech(torch.cat(mels, dim=1), alignments, warnings, split)
-
-
-def speak(model: Tacotron2, sequence: list[int], seed: int, table: SymbolTable = ENGLISH) -> Speech:
-    """Speak a sequence of symbol ids, with prenet dropout from `seed`. One text at a time, though a
-    batch takes half the time: its matrix products round otherwise, so a text's mel would depend in
-    its last bits on the texts beside it."""
-    generator = torch.Generator().manual_seed(seed)
-    masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
-    text = torch.tensor([sequence], device=model.embedding.weight.device)
-    outputs = model.infer(text, torch.tensor([len(sequence)]), masks)
-    alignment = outputs.alignments[0].float().cpu().numpy()
-    warnings = alignment_warnings(alignment, sequence, table)
-    if not torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold:
-        warnings.append(
-            f"no stop within {model.max_decoder_steps} steps, cut there: raise max_decoder_steps, "
-            "split the text with a lower --max-symbols, or train longer"
-        )
-    return Speech(outputs.mel_postnet[0].float().cpu(), [alignment], warnings)
-
-
-def alignment_warnings(
-    alignment: np.ndarray, sequence: list[int], table: SymbolTable = ENGLISH
-) -> list[str]:
-    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
-    missing or repeated. A word counts as reached from its middle on, for attention often skips
-    silent letters at its end and the punctuation after it."""
-    warnings = []
-    sharpness = alignment.max(axis=1).mean()
-    if sharpness < FORMED:
-        warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
-            "the model has not learnt to align yet, train longer"
-        )
-    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    words = word_spans(sequence, table)
-    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
-    if len(reached) < len(words):
-        warnings.append(
-            f"words are missing at the end: attention reached word {len(reached)} of {len(words)} "
-            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
-        )
-    jumps = focus[:-1] - focus[1:]
-    if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
-        warnings.append(
-            f"attention jumps back {jumps.max()} symbols at step {jumps.argmax() + 1}: "
-            "words may be repeated"
-        )
-    return warnings
-
-
-def word_spans(sequence: list[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones, digits where the table has them, and
-    apostrophes, none of these at first."""
-    line = one_character_each(sequence, table)
-    return [match.span() for match in re.finditer(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*", line)]
-
-
-def write_speech(base: Path, speech: Speech, hparams: HParams, *, save_mel: bool = False) -> float:
-    """Write `base`.wav by Griffin-Lim, the alignment as `base`.png and, if asked, the mel as .npy.
-    Returns its seconds of sound; UserError if a file cannot be written."""
-    samples, rate = griffin_lim(speech.mel, hparams), hparams.sampling_rate
-    picture = draw_alignment(*speech.alignments)
-    try:
-        write_wav(base.with_suffix(".wav"), samples, rate)
-        write_atomically(base.with_suffix(".png"), lambda file: picture.savefig(file, format="png"))
-        if save_mel:
-            write_mel(base.with_suffix(".npy"), speech.mel.numpy())
-    except OSError as error:
-        raise UserError(
-            f"the files {base}.* could not be written ({error}): make room, or choose another "
-            "folder with -o; every file that is there is complete"
-        ) from None
-    return len(samples) / rate
+        return voice.checked_vocoder(run, getattr(module, "sampling_rate", None), hparams)

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from errors import UserError, lines_refused
+from files import numbered_lines
 from version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
     import torch
+
+    from hparams import HParams
+    from speech import Speaker
 
 Value = TypeVar("Value")
 
@@ -40,6 +45,68 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         option = f"--{name.replace('_', '-')}"
         add(option, type=at_least_one, default=count, help="default: %(default)s")
     return parser
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """What is spoken, and how: for `read_texts`, and for what speaks."""
+    from corpus.spoken_numbers import ENGLISH
+    from speech import PAUSE
+
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", help="one text")
+    source.add_argument("--text-file", type=Path, help="one text per line, UTF-8")
+    seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
+    add("--seed", type=seed, default=0, help="of the prenet's dropout")
+    limit = "split longer texts into parts; default: the longest training text"
+    add("--max-symbols", type=at_least_one, metavar="N", help=limit)
+    seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
+    pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
+    add("--pause", type=seconds, default=PAUSE, metavar="SECONDS", help=pause)
+    unknown = "leave out symbols that the voice does not know"
+    add("--drop-unknown", action="store_true", help=unknown)
+    numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
+    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
+    add("--vocoder", type=Path, metavar="FILE", help="in place of Griffin-Lim; docs/voices.md")
+    add("--hparams", default="", help="for example max_decoder_steps=2000")
+
+
+def read_texts(args: argparse.Namespace, hparams: "HParams") -> list[tuple[str, list[int]]]:
+    """(text, symbols) of each text; UserError lists those that leave nothing to speak."""
+    from corpus.spoken_numbers import sentence_of
+    from speech import sequence_to_speak
+
+    if args.text is not None:
+        lines = [("--text", args.text.replace("\n", " "))]
+    else:
+        numbered = numbered_lines(args.text_file, "no such file; check its path")
+        lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
+    if not lines:
+        raise UserError(f"{args.text_file}: no text in it; write one per line")
+    texts, problems = [], []
+    for where, text in lines:
+        try:
+            text = sentence_of(text, args.numbers) if args.numbers else text.strip()
+            sequence = sequence_to_speak(text, hparams, drop_unknown=args.drop_unknown)
+            texts.append((text, sequence))
+        except UserError as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        one = len(problems) == 1
+        raise UserError(problems[0]) if one else lines_refused(args.text_file, problems, len(lines))
+    return texts
+
+
+def load_any(path: Path, overrides: str = "") -> "Speaker":
+    """What speaks: of a checkpoint, or of a voice's folder or its voice.json."""
+    from voice import SETTINGS, Voice
+
+    folder = path.parent if path.name == SETTINGS else path
+    if (folder / SETTINGS).exists():
+        return Voice(folder, overrides)
+    from speaking import load_speaker  # torch takes seconds, and voices do without
+
+    return load_speaker(path, overrides)
 
 
 def checked(

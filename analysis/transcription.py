@@ -16,19 +16,18 @@ import jiwer
 import numpy as np
 import pocketsphinx
 import torch
-from pydantic import TypeAdapter, ValidationError
 from scipy.fft import dct
 from scipy.signal import resample_poly
 
+from analysis.arguments import load_any
 from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import ENGLISH, GRAMMAR, is_english
 from errors import UserError
-from files import LARGEST_JSON, read_bytes, write_atomically, write_json
-from hparams import HParams, hparams_from_dict
+from files import read_as, write_atomically, write_json
+from hparams import HParams
 from progress import progress_bar
-from speaking import load_speaker, sequence_to_speak, speak_text, write_speech
-from training.checkpoint import load_checkpoint
+from speech import sequence_to_speak
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model
 SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level
@@ -157,8 +156,7 @@ def evaluate(
     """Speak the texts of `recordings` with `checkpoint`, transcribe that if it is English, and find
     the nearest recording. The folder `speech`, if any, keeps the sounds, the alignments, and an
     index.csv with the columns wav,text. UserError if recordings or checkpoint cannot be read."""
-    saved = load_checkpoint(checkpoint)
-    hparams = hparams_from_dict(saved.get("hparams", {}))
+    hparams = load_any(checkpoint).hparams
     clips, recogniser, reference = read_recordings(recordings), None, None
     if is_english(language):
         recogniser, reference = NumberRecogniser(), measure_reference(recordings, hparams)
@@ -166,7 +164,7 @@ def evaluate(
     frames = max(frame_count(len(samples), hparams) for samples in sounds)
     recorded = [mel_cepstra(samples, hparams) for samples in sounds]
     most_steps = ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
-    speaker = load_speaker(checkpoint, f"max_decoder_steps={most_steps}")
+    speaker = load_any(checkpoint, f"max_decoder_steps={most_steps}")
     transcripts, right, index = [], 0, "wav,text\n"
     with tempfile.TemporaryDirectory() as temporary:
         folder = speech or Path(temporary)
@@ -174,7 +172,7 @@ def evaluate(
         progress = progress_bar("Speaking", len(clips), " texts", iterable=clips)
         for number, (_, text) in enumerate(progress, 1):
             base = folder / f"{number:04d}"
-            write_speech(base, speak_text(speaker, sequence_to_speak(text, hparams)), hparams)
+            speaker.write_speech(base, speaker.speak_text(sequence_to_speak(text, hparams)))
             samples, found = (
                 read_audio(base.with_suffix(".wav"), hparams),
                 Transcript(text.lower().rstrip("."), ""),
@@ -187,21 +185,13 @@ def evaluate(
             transcripts.append(replace(found, nearest=clips[nearest][1].lower().rstrip(".")))
             index += f"{base.name}.wav,{text}\n"  # numbers in words: there is nothing to quote
         write_atomically(folder / "index.csv", lambda file: file.write_text(index, "utf-8"))
-    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
     rates: tuple[float | None, float | None, float | None] = None, None, None
     if reference:
         rates = word_error_rate(transcripts), reference.recordings, reference.after_griffin_lim
-    count = len(transcripts)
-    return Intelligibility(*rates, count, checkpoint.name, epochs, transcripts, right / count)
+    facts = len(clips), checkpoint.name, speaker.epochs
+    return Intelligibility(*rates, *facts, transcripts, right / len(clips))
 
 
 def read_findings(path: Path, expected: type[Result]) -> Result:
     """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
-    content = read_bytes(path, LARGEST_JSON, "no such file; scripts/listen.py writes it")
-    try:
-        return TypeAdapter(expected).validate_json(content, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        problem = f"{name}={first['input']!r:.60}, {first['msg']}; delete it and make it again"
-    raise UserError(f"{path}: {problem}")
+    return read_as(path, expected, "no such file; scripts/listen.py writes it")

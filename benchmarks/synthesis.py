@@ -2,6 +2,7 @@
 
     python benchmarks/synthesis.py                                  # 1 text, then 16 in one batch
     python benchmarks/synthesis.py --texts 1,64 --steps 300 --json synthesis.json
+    python benchmarks/synthesis.py --device cpu --voices --threads 2,1     # beside ONNX Runtime
 
 The full-size model with random weights, in float32 as synthesize.py. Every text has --symbols
 symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all from symbol ids to
@@ -9,7 +10,8 @@ the mel in the machine's memory. Griffin-Lim is timed separately, on the CPU, fo
 where librosa is installed.
 
 On a GPU the steps one by one and in CUDA graphs (captured_steps.py) run in turns, the capture
-included each time, and their mels are compared. On a CPU they run one by one only.
+included each time, and their mels are compared. On a CPU they run one by one only, and with
+--voices in turns with the same model as scripts/export_voice.py makes it, one text after another.
 """
 
 import project_root
@@ -17,9 +19,15 @@ import project_root
 import argparse
 import contextlib
 import functools
-from dataclasses import replace
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import captured_steps
@@ -30,12 +38,17 @@ from audio import griffin_lim
 from hparams import create_hparams
 from model import Tacotron2
 from tables import markdown_table
+from voice import Voice
 
+EXPORT = Path(__file__).resolve().parents[1] / "scripts" / "export_voice.py"
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 
 
-def speak(args: argparse.Namespace, speaker: Tacotron2, count: int, way: str) -> torch.Tensor:
+def speak(
+    args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
+) -> torch.Tensor:
     """The mel [count, n_mels, frames] of random texts, the same each time."""
+    torch.set_num_threads(threads)
     generator, shape = torch.Generator().manual_seed(0), (count, args.symbols)
     texts = torch.randint(1, args.hparams.n_symbols, shape, generator=generator).to(args.device)
     masks = speaker.decoder.draw_masks(speaker.max_decoder_steps, count, generator)
@@ -43,45 +56,86 @@ def speak(args: argparse.Namespace, speaker: Tacotron2, count: int, way: str) ->
     return speaker.infer(texts, torch.full((count,), args.symbols), masks).mel_postnet.cpu()
 
 
-def measure(args: argparse.Namespace, speaker: Tacotron2) -> list[dict[str, Any]]:
+def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
+    """The model as voices, by their names in the table."""
+    checkpoint, texts = folder / "model.pt", folder / "texts.txt"
+    settings = asdict(replace(args.hparams, gate_threshold=0.5))
+    torch.save(
+        {"iteration": 0, "state_dict": speaker.state_dict(), "hparams": settings}, checkpoint
+    )
+    texts.write_text("It was a quiet evening.\n")
+    for kind in ("fp32", "int8"):
+        options: list[str | Path] = ["--checkpoint", checkpoint, "--text-file", texts, f"--{kind}"]
+        command = [sys.executable, EXPORT, *options, "-o", folder / kind]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return {f"ONNX {kind}": folder / kind for kind in ("fp32", "int8")}
+
+
+def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
+    """As `speak`, one text after another."""
+    shape = (count, args.symbols)
+    texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
+    return np.stack([voice.speak_text(text, 0, args.symbols).mel for text in texts])
+
+
+def measure(
+    args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
+) -> list[dict[str, Any]]:
     """A row for each number of texts and each way to speak them; Griffin-Lim's at the end."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # in frames
-    rows = []
+    rows, endless = [], f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:
-        tasks = {way: functools.partial(speak, args, speaker, count, way) for way in ways}
-        mels = [task() for task in tasks.values()]
+        tasks: dict[str, Callable[[], Any]] = {}
+        for threads in args.threads:
+            for way in ways:
+                one = functools.partial(speak, args, speaker, count, way, threads)
+                tasks[f"{way}/{threads}"] = one
+            for way, path in voices.items():
+                voice = Voice(path, endless, threads)
+                tasks[f"{way}/{threads}"] = functools.partial(speak_voice, args, voice, count)
+        mels = {name: task() for name, task in tasks.items()}
         seconds = time_in_turns(tasks, args.repeats, args.device, title=f"{count} at once")
-        for way, mel in zip(ways, mels, strict=True):
-            row = {"texts": count, "way": way, "bitwise_the_same": torch.equal(mel, mels[0])}
-            factors = (seconds[way] * second / (count * mel.shape[2])).tolist()
+        for name, mel in mels.items():
+            way, _, threads = name.rpartition("/")
+            same = torch.equal(mel, mels[f"{ways[0]}/{threads}"]) if way in WAYS else None
+            factors = (seconds[name] * second / (count * mel.shape[2])).tolist()
+            row = {"texts": count, "way": way, "threads": int(threads), "bitwise_the_same": same}
             rows.append(row | {"real_time_factors": factors})
-    mel = speak(args, speaker, 1, ways[0])[0]
+    mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
     with contextlib.suppress(ImportError):  # no librosa
-        task = functools.partial(griffin_lim, mel, args.hparams)
-        [times] = time_in_turns({"Griffin-Lim": task}, args.repeats, mel.device).values()
+        invert = functools.partial(griffin_lim, mel, args.hparams)
+        [times] = time_in_turns({"Griffin-Lim": invert}, args.repeats, mel.device).values()
         factors = (times * second / mel.shape[1]).tolist()
-    row = {"texts": 1, "way": "Griffin-Lim", "bitwise_the_same": None, "real_time_factors": factors}
-    return [*rows, row]
+    row = {"texts": 1, "way": "Griffin-Lim", "threads": args.threads[0], "bitwise_the_same": None}
+    return [*rows, row | {"real_time_factors": factors}]
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
     shown = "at once (%(default)s)"
     parser.add_argument("--texts", type=options.whole_numbers, default="1,16", help=shown)
+    shown = "of the CPU (%(default)s)"
+    threads = str(torch.get_num_threads())
+    parser.add_argument("--threads", type=options.whole_numbers, default=threads, help=shown)
+    shown = "beside ONNX Runtime, on a CPU; needs requirements-onnx.txt"
+    parser.add_argument("--voices", action="store_true", help=shown)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)
     args.hparams = replace(hparams, max_decoder_steps=args.steps, gate_threshold=1.0)
     torch.manual_seed(0)
-    rows = measure(args, Tacotron2(args.hparams).eval().to(args.device))
+    speaker = Tacotron2(args.hparams).eval().to(args.device)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(args, speaker, export(args, speaker, Path(folder)) if args.voices else {})
     result = {name: getattr(args, name) for name in ("symbols", "steps", "repeats")}
     cells = []
     for row in rows:
         factors, same = row["real_time_factors"], row["bitwise_the_same"]
         shown = median_and_range(factors, 4) if factors else "not measured"
-        cells.append([row["texts"], row["way"], shown, {True: "yes", False: "NO"}.get(same, "")])
-    table = markdown_table(["texts", "steps", "real-time factor", "same mel"], cells, 2)
+        same_mel = {True: "yes", False: "NO"}.get(same, "")
+        cells.append([row["texts"], row["way"], row["threads"], shown, same_mel])
+    table = markdown_table(["texts", "steps", "threads", "real-time factor", "same mel"], cells, 2)
     text = f"{args.steps} steps each; medians and ranges of {args.repeats}\n\n{table}"
     publish(args, result | {"rows": rows}, text)
 

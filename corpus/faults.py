@@ -4,12 +4,15 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clip_table import Clip
 from hparams import HParams
 from text import symbols, text_to_sequence
+
+if TYPE_CHECKING:  # the page with a voice starts without torch
+    from clip_table import Clip
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
@@ -18,7 +21,7 @@ WORST_SHOWN = 5
 _UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 
 
-def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
+def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
     """A line about each kind of fault that some clips have, always in the same order."""
     rate = hparams.sampling_rate
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
@@ -81,7 +84,7 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     return warnings
 
 
-def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
+def symbol_rates(clips: "Sequence[Clip]", sampling_rate: int) -> np.ndarray:
     """Symbols per second of each clip; silence before and after speech does not count."""
     return np.array([len(c.symbols) * sampling_rate / c.sound.speech_samples for c in clips])
 
@@ -104,7 +107,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
     return [i for i in order.tolist() if badness[i] > limit]
 
 
-def _duplicates(clips: Sequence[Clip]) -> list[str]:
+def _duplicates(clips: "Sequence[Clip]") -> list[str]:
     first: dict[int, Clip] = {}
     pairs = [(clip, first.setdefault(clip.sound.checksum, clip)) for clip in clips]
     notes: dict[str, list[str]] = {"another": [], "the same": []}  # worst first

@@ -11,8 +11,8 @@ import numpy as np
 
 from audio import frame_count, mel_fingerprint
 from clip_table import SUFFIX, clip_id, read_table_file
-from data_utils import MEL_SETTINGS_FILE, lines_refused, numbered_lines, split_filelist_line
-from errors import UserError
+from data_utils import MEL_SETTINGS_FILE, numbered_lines, split_filelist_line
+from errors import UserError, lines_refused
 from files import write_json
 from hparams import HParams, read_symbols
 from text import text_to_sequence

@@ -17,6 +17,7 @@ from errors import UserError
 from files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
 from progress import progress_bar
+from waveform import write_mel
 
 KEPT_SECONDS = 0.05  # of silence at either end
 
@@ -100,7 +101,7 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
         if mel.shape[1] != clip.num_frames:
             counts = f"{mel.shape[1]} frames, but {clip.num_frames}"
             raise UserError(f"{counts} when it was checked; run again")
-        audio.write_mel(folder.path / f"{clip.id}.npy", mel)
+        write_mel(folder.path / f"{clip.id}.npy", mel)
 
     audio.mel_filters(hparams)  # computed here once, and not in every thread
     threads_before = torch.get_num_threads()

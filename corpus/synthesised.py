@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from audio import write_sound
 from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
 from errors import UserError
 from files import folder_made_whole, read_bytes
 from progress import progress_bar
+from waveform import write_sound
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
@@ -31,7 +31,7 @@ NOISE = 30.0  # standard deviation in 16-bit steps: a quiet room (-61 dB), as re
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
 
-class Voice:
+class EspeakVoice:
     """eSpeak NG's voice of a language, by its name; UserError where it does not start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
@@ -104,7 +104,7 @@ def make_corpus(
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return
-    voice, lines, seconds = Voice(language), [], 0.0
+    voice, lines, seconds = EspeakVoice(language), [], 0.0
     noise_rng = np.random.default_rng([seed, 1])
     numbers = draw_numbers(skip + clips, seed)[skip:]
     with folder_made_whole(out) as folder:

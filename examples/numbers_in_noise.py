@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from corpus.spoken_numbers import draw_numbers, sentence_of
-from corpus.synthesised import SAMPLE_RATE, Voice
+from corpus.synthesised import SAMPLE_RATE, EspeakVoice
 from progress import progress_bar
 
 
@@ -26,10 +26,10 @@ class Event(ctypes.Structure):
     )
 
 
-class TimedVoice(Voice):
+class TimedVoice(EspeakVoice):
     """A voice that says which phones it speaks, and when."""
 
-    OPTIONS = Voice.OPTIONS | 1  # espeakINITIALIZE_PHONEME_EVENTS
+    OPTIONS = EspeakVoice.OPTIONS | 1  # espeakINITIALIZE_PHONEME_EVENTS
     END, WORD, PHONE = 0, 1, 7  # types of events
 
     def _receive(self, samples: Any, count: int, events: Any) -> int:

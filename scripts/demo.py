@@ -14,6 +14,7 @@ from project_root import ROOT
 import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from hparams import HParams
 from tables import markdown_table
 from training.checkpoint import BEST
+from voice import SETTINGS as VOICE_SETTINGS
 
 RANDOM_EPOCHS = 3
 SETTINGS = (
@@ -107,6 +109,16 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
     return read_findings(found, Intelligibility)
 
 
+def export(out: Path, checkpoint: Path) -> Path:
+    """The model as a voice, made again if the checkpoint is newer."""
+    voice = out / "voice"
+    about = voice / VOICE_SETTINGS
+    if not about.exists() or about.stat().st_mtime < checkpoint.stat().st_mtime:
+        shutil.rmtree(voice, ignore_errors=True)
+        run("scripts/export_voice.py", "--checkpoint", checkpoint, "-o", voice)
+    return voice
+
+
 def compare(epochs: list[dict[str, Any]]) -> str:
     """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
     rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
@@ -140,6 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     refuse_no_folder(out, "--out")
     folder = train(out, args.clips, args.epochs, args.seed, language, settings)
     speech = speak(out, folder / BEST, language)
+    voice = export(out, folder / BEST)
     records = json_lines(folder / METRICS_FILE)
     table = compare([record for record in records if record["kind"] == "epoch"])
     write_bytes(out / "comparison.txt", table.encode())
@@ -158,6 +171,7 @@ speech         {out / "speech"}: sounds and alignments; index.csv has their text
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
 checkpoints    {folder / BEST} and beside it
+voice          {voice}, which speaks without PyTorch (docs/voices.md)
 took           {(time.monotonic() - began) / 60:.1f} minutes
 
 Next, listen to it:

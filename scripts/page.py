@@ -1,9 +1,10 @@
-"""A page to listen on: type a text, hear and see the speech of one or more checkpoints.
+"""A page to listen on: type a text, hear and see the speech of checkpoints and voices.
 
     python scripts/page.py --checkpoint runs/ljspeech/best.pt
     python scripts/page.py --checkpoint runs/table2              every run of it, by name and seed
     python scripts/page.py --checkpoint runs/a runs/b/checkpoint_9000.pt --port 7861
-    make page                                                    the demo's model
+    python scripts/page.py --checkpoint voice                    a folder of export_voice.py
+    make page                                                    the demo's voice
 
 It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
 machine can open the page, unless --host says otherwise. Then give the names, or addresses, that
@@ -37,14 +38,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from analysis.arguments import at_least_one, checked, make_parser
+from analysis.arguments import at_least_one, checked, load_any, make_parser
 from corpus.faults import dropped_symbols
 from corpus.spoken_numbers import ENGLISH, sentence_of
 from errors import UserError
 from pictures import draw_mels
-from speaking import Speaker, load_speaker, sequence_to_speak, speak_text, write_speech
-from training.checkpoint import BEST
+from speech import Speaker, sequence_to_speak
+from voice import SETTINGS as VOICE
 
+BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
 MOST_SYMBOLS = 1000  # of a text, about a minute of speech
 MOST_WAITING = 20  # requests; one is synthesized at a time
@@ -61,21 +63,21 @@ HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows
 def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
     """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
     for rand/seed_0/best.pt, the whole path where the name is taken. A folder stands for its
-    best.pt, or for those of a study's runs in it; UserError if it holds neither."""
+    best.pt, a voice, or the best.pt of a study's runs in it; UserError if it holds none."""
     found: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
         checkpoints = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
-        if (path / BEST).exists():
-            checkpoints = [path / BEST]
+        checkpoints = [path / x for x in (BEST, VOICE) if (path / x).exists()] or checkpoints
         if path.is_dir() and not checkpoints:
-            neither = f"holds neither {BEST} nor NAME/seed_N/{BEST}"
-            raise UserError(f"{path}: {neither}; name a checkpoint, a run's folder or one of runs")
-        for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
+            neither = f"holds neither {BEST} nor NAME/seed_N/{BEST} nor {VOICE}"
+            fix = "name a checkpoint, a run's folder, one of runs, or a voice"
+            raise UserError(f"{path}: {neither}; {fix}")
+        for checkpoint in checkpoints or [path]:  # load_any reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
                 name = f"{experiment}, {name.replace('_', ' ')}"
-            name = name if file == BEST else f"{name}/{file}"
+            name = name if file in (BEST, VOICE) else f"{name}/{file}"
             found[str(checkpoint) if name in found else name] = checkpoint
     return found
 
@@ -110,14 +112,14 @@ class Reader:
         if len(sequence) > MOST_SYMBOLS:
             long = f"The text is too long: {len(sequence):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
-        speech = speak_text(speaker, sequence, max_symbols=self.max_symbols)
+        speech = speaker.speak_text(sequence, 0, self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
         (self.folder / str(self.results)).mkdir()
         # The name is what a browser saves the files as.
         base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
-        seconds = write_speech(self.folder / base, speech, speaker.hparams)
-        draw_mels(mel=speech.mel.numpy()).savefig(self.folder / f"{base}-mel.png")
+        seconds = speaker.write_speech(self.folder / base, speech)
+        draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         warnings = list(speech.warnings)
         is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
         if dropped := dropped_symbols(text, cleaners) if is_english else []:
@@ -228,7 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
         socket.create_server((args.host, args.port), family=family) as opened,  # before models load
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
-        speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
+        speakers = {name: load_any(path, args.hparams) for name, path in paths.items()}
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)

@@ -1,4 +1,7 @@
+import contextlib
 import gc
+import importlib
+import io
 import lzma
 import os
 import shutil
@@ -6,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,11 +24,11 @@ from helpers import (
     draw_quickly,
     flags,
     make_corpus,
+    save_speaker,
 )
 
 import batching
 from hparams import create_hparams
-from model import Tacotron2
 
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and nohup hang-ups; some
@@ -83,17 +87,25 @@ def copied(whole, tmp_path):
 
 @pytest.fixture
 def checkpoint_path(tmp_path):
-    """A checkpoint as the reference writes it, with our settings in it."""
-    torch.manual_seed(0)
-    hparams = create_hparams(SPEAKER)
-    model = Tacotron2(hparams)
-    path = tmp_path / "model.pt"
-    settings = {
-        "max_decoder_steps": 12,
-        **{n: getattr(hparams, n) for n in (p.split("=")[0] for p in SPEAKER.split(","))},
-    }
-    torch.save({"iteration": 7, "state_dict": model.state_dict(), "hparams": settings}, path)
-    return path
+    return save_speaker(tmp_path / "model.pt", create_hparams(SPEAKER))
+
+
+@pytest.fixture(scope="session")
+def voices(tmp_path_factory):
+    """A checkpoint and its exports by precision, each with what was printed."""
+    export_voice = importlib.import_module("scripts.export_voice")
+    folder = tmp_path_factory.mktemp("voices")
+    hparams = create_hparams(
+        f"{SPEAKER},decoder_rnn_dim=128,n_frames_per_step=2,max_decoder_steps=40"
+    )
+    found = {"checkpoint": (save_speaker(folder / "best.pt", hparams, longest_text=24), "")}
+    (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n")
+    arguments = ["--checkpoint", folder / "best.pt", "--text-file", folder / "texts.txt", "-o"]
+    for name in ("fp32", "int8"):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            export_voice.main([*map(str, arguments), str(folder / name), f"--{name}"])
+        found[name] = folder / name, printed.getvalue()
+    return SimpleNamespace(**found)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from records import write_run
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
 from analysis.transcription import Intelligibility, read_findings
-from audio import write_mel, write_wav
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from clip_table import Clip, ClipTable, read_table_file
 from corpus import download, synthesised
@@ -33,6 +32,7 @@ from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_chec
 from training.epoch import Clips
 from training.logging import RunLogger
 from training.setup import change_of, write_clips
+from waveform import write_mel, write_wav
 
 H = HParams()
 PRECIOUS = b"precious\n"

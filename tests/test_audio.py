@@ -20,10 +20,10 @@ from audio import (
     read_audio,
     read_checked,
     read_header,
-    write_wav,
 )
 from errors import UserError
 from hparams import HParams, create_hparams
+from waveform import write_wav
 
 REFERENCE = HParams()
 PAPER = create_hparams("win_time=50,hop_time=12.5")

@@ -17,7 +17,7 @@ from batching import plan_epoch
 from batching_costs import padding_stats
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import draw_numbers, in_words
-from corpus.synthesised import Voice, make_corpus
+from corpus.synthesised import EspeakVoice, make_corpus
 from errors import UserError
 from scripts import make_demo_corpus
 
@@ -51,7 +51,7 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
 
 def test_random_batches_pad_as_ljspeechs():
     """31.99 % with LJSpeech; the demo shows what batching saves, and a study asks what it costs."""
-    voice = Voice()
+    voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]
     assert 0.25 < np.mean([padding_stats(clips, plan).zero_padding_rate for plan in plans]) < 0.35
@@ -126,11 +126,13 @@ def test_a_language_has_its_own_voice_and_record(tmp_path):
         '"fr-fr"}\n',
     ]
     text = "quarante-deux mille sept"
-    sounds = [len(Voice(language).speak(text, 175)) for language in ("fr-fr", "fr", "de", "en-us")]
+    sounds = [
+        len(EspeakVoice(language).speak(text, 175)) for language in ("fr-fr", "fr", "de", "en-us")
+    ]
     assert sounds[0] == sounds[1]
     assert len({*sounds}) == 3
     with pytest.raises(UserError, match="does not start with the language xx"):
-        Voice("xx")
+        EspeakVoice("xx")
 
 
 def test_skip_continues_the_shorter_corpus(corpus, tmp_path):

@@ -12,11 +12,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, sound_quickly
 from matplotlib.figure import Figure
 from starlette.testclient import TestClient
 
-import speaking
 import synthesize
 from errors import UserError
 from scripts import page
@@ -29,9 +28,7 @@ QUICK = "gate_threshold=2,max_decoder_steps=3"
 @pytest.fixture
 def reader(checkpoint_path, tmp_path, monkeypatch):
     """Of two checkpoints. Sound is made of the mel alone, in no time, and pictures are empty."""
-    sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
-    monkeypatch.setattr(speaking, "griffin_lim", sound)
-    monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
+    sound_quickly(monkeypatch.setattr)
     monkeypatch.setattr(page, "draw_mels", lambda **_: Figure((1, 1)))
     (tmp_path / "results").mkdir()
     speakers = {name: load_speaker(checkpoint_path, QUICK) for name in ("rand, seed 0", "<b>")}
@@ -229,3 +226,20 @@ def request(address: str, line: str, rest: str) -> socket.socket:
     client = socket.create_connection((host, int(port)), timeout=10)
     client.sendall(f"{line} HTTP/1.1\r\nHost: {host}\r\n{rest}".encode())
     return client
+
+
+def test_a_voice_opens_the_page_without_torch(voices, tmp_path):
+    script = f"""
+import sys; sys.modules |= dict.fromkeys(["torch", "librosa", "onnx"])
+from pathlib import Path; sys.path[:0] = ["scripts"]; from scripts import page
+path = page.find_checkpoints([Path("{voices.int8[0]}")])["int8"]
+reader = page.Reader({{"int8": page.load_any(path)}}, Path("{tmp_path}"))
+print(*reader.read(page.Inputs(text="A % dog.", checkpoint="int8"))["warnings"], sep="\\n")
+"""
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+    dropped, formed, *_ = run.stdout.splitlines()
+    assert dropped.endswith("no symbol for it: '%'")
+    assert formed.startswith("alignment is blurred")
+    names = [f"1/int8{end}" for end in ("-mel.png", ".png", ".wav")]
+    assert sorted(str(x.relative_to(tmp_path)) for x in tmp_path.glob("1/*")) == names

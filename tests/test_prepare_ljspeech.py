@@ -18,9 +18,8 @@ import soundfile
 from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
 from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
-import audio
 from clip_table import Sound
-from corpus import preparation, recordings
+from corpus import made_files, preparation, recordings
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import prepare
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
@@ -422,7 +421,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     """No mel is left incomplete under its name, and none is computed again."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    write_mel, begun = audio.write_mel, []
+    write_mel, begun = made_files.write_mel, []
 
     def interrupted(path, mel):
         begun.append(path.name)
@@ -436,7 +435,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
         assert list(mels.glob(".*.tmp"))  # the incomplete mel
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(audio, "write_mel", interrupted)
+            patch.setattr(made_files, "write_mel", interrupted)
             message = refusal(main, options, error=SystemExit)
         assert message.startswith("stopped; no filelist was written")
         assert not list(mels.glob(".*"))

@@ -1,4 +1,4 @@
-"""`make say` and `make page`: numbers spoken with the demo's model."""
+"""`make say` and `make page`: numbers spoken with the demo's voice."""
 
 import os
 import shutil
@@ -6,20 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
-from matplotlib.figure import Figure
+from helpers import ROOT, sound_quickly
 
-import speaking
 import synthesize
 from errors import UserError
 
-CHECKPOINT = Path("demo", "run", "best.pt")
+VOICE = Path("demo", "voice", "voice.json")
 
 
 def test_digits_and_words_make_the_same_sound(checkpoint_path, tmp_path, monkeypatch, capsys):
-    sound = lambda mel, _: mel.mean(0).numpy().repeat(256) / 20  # noqa: E731
-    monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
-    monkeypatch.setattr(speaking, "griffin_lim", sound)
+    sound_quickly(monkeypatch.setattr)
     arguments = ["--checkpoint", str(checkpoint_path), "-o", str(tmp_path), "--numbers"]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
     sounds = []
@@ -47,25 +43,29 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     for target in ("say", "page"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
-        missing = f"{CHECKPOINT}: no such checkpoint; run make demo first, with the same "
+        missing = f"{VOICE}: no such voice; run make demo first, with the same "
         assert refused.stdout == f"{missing}LANGUAGE and PHONES\n"
     python = tmp_path / ".venv" / "bin" / "python"
-    for path in (tmp_path / CHECKPOINT, python, tmp_path / ".venv" / "installed"):
+    for path in (tmp_path / VOICE, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     python.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
     python.chmod(0o755)
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
-    assert said[:4] == ["[synthesize.py]", "[--checkpoint]", f"[{CHECKPOINT}]", "[--numbers]"]
+    assert said[:3] == ["[speak.py]", "[demo/voice]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
-    assert make(tmp_path, "page").stdout.splitlines()[1:] == ["[scripts/page.py]", *said[1:6]]
+    assert make(tmp_path, "page").stdout.splitlines()[1:] == [
+        "[scripts/page.py]",
+        "[--checkpoint]",
+        *said[1:5],
+    ]
     other = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1")
-    assert other.stdout.startswith("demo-fr-fr-phones/run/best.pt: no such checkpoint; ")
-    (tmp_path / "demo-fr-fr" / "run").mkdir(parents=True)
-    (tmp_path / "demo-fr-fr" / "run" / "best.pt").touch()
+    assert other.stdout.startswith("demo-fr-fr-phones/voice/voice.json: no such voice; ")
+    (tmp_path / "demo-fr-fr" / "voice").mkdir(parents=True)
+    (tmp_path / "demo-fr-fr" / "voice" / "voice.json").touch()
     said = make(tmp_path, "say", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
-    assert said[2:4] == ["[demo-fr-fr/run/best.pt]", "[--numbers=fr-fr]"]
-    assert said[-1] == "[demo-fr-fr/said]"
+    assert said[1:3] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
+    assert said[-1] == "[demo-fr-fr/said.wav]"
     demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1").stdout.splitlines()
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]"]

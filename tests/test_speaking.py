@@ -1,4 +1,4 @@
-"""speaking.py: how a checkpoint speaks, and what it warns of."""
+"""speech.py, speaking.py: how a checkpoint speaks, and what it warns of."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 from helpers import SPEAKER
 
 import speaking
+import speech
 from hparams import create_hparams
 from model import Tacotron2
 from pictures import draw_alignment
@@ -50,50 +51,50 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 def test_silent_last_letters_are_not_warned_of(text):
     """The last letters of a word may be silent, and what follows it is."""
     sequence = symbols_of(text)
-    start, end = speaking.word_spans(sequence)[-1]
+    start, end = speech.word_spans(sequence)[-1]
     for seed in range(40):
         for last in range((start + end + 1) // 2, len(sequence) + 1):
-            assert speaking.alignment_warnings(spoken(sequence, last, seed), sequence) == []
+            assert speech.alignment_warnings(spoken(sequence, last, seed), sequence) == []
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
 def test_a_missing_last_word_is_warned_of(text):
     sequence = symbols_of(text)
-    words = speaking.word_spans(sequence)
+    words = speech.word_spans(sequence)
     for seed in range(40):
         for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
-            warnings = speaking.alignment_warnings(spoken(sequence, last, seed), sequence)
+            warnings = speech.alignment_warnings(spoken(sequence, last, seed), sequence)
             assert any("words are missing at the end" in warning for warning in warnings)
 
 
 def test_words_are_runs_of_letters_and_of_phones():
     sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
-    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in speaking.word_spans(sequence)]
+    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in speech.word_spans(sequence)]
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
 def test_blurred_cut_and_repeated_speech_is_warned_of():
-    assert speaking.alignment_warnings(diagonal(60, 20), TWENTY) == []
-    blurred = speaking.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
-    assert any("0.05" in w and str(speaking.FORMED) in w for w in blurred)
-    assert speaking.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
+    assert speech.alignment_warnings(diagonal(60, 20), TWENTY) == []
+    blurred = speech.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
+    assert any("0.05" in w and str(speech.FORMED) in w for w in blurred)
+    assert speech.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
         "words are missing at the end: attention reached word 4 of 5 (symbol 16 of 20)"
     ]
     alignment = diagonal(60, 20)
     alignment[30] = 0
     alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
-    assert speaking.alignment_warnings(alignment, TWENTY) == []
+    assert speech.alignment_warnings(alignment, TWENTY) == []
     alignment[30] = 0
     alignment[30, 4] = 1
-    (warning,) = speaking.alignment_warnings(alignment, TWENTY)
+    (warning,) = speech.alignment_warnings(alignment, TWENTY)
     assert "jumps back 5 symbols at step 30" in warning
 
 
 def test_seed_decides_the_dropout(checkpoint_path):
-    model = speaking.load_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu")).model
-    first, again, other = (speaking.speak(model, [40, 41, 42], seed) for seed in (1, 1, 2))
-    assert torch.equal(first.mel, again.mel)
-    assert not torch.equal(first.mel, other.mel)
+    speaker = speaking.load_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    first, again, other = (speaker.speak_text([40, 41, 42], seed).mel for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_picture_shows_every_part_in_its_place():

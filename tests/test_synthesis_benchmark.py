@@ -18,7 +18,7 @@ SMALL = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"
     "prenet_dim=8,attention_dim=8,postnet_embedding_dim=8,n_frames_per_step=2"
 )
-OPTIONS = ["--device", "cpu", "--symbols", "3", "--steps", "5", "--texts", "1,2"]
+OPTIONS = "--device cpu --threads 1 --symbols 3 --steps 5 --texts 1,2".split()
 SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames a step, the defaults of a frame
 
 
@@ -44,7 +44,7 @@ def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
     assert vocoder["real_time_factors"] is None
     printed = " ".join(capsys.readouterr().out.split())
     assert f"| {2.0 / SECONDS_A_TEXT:.4f} (" in printed
-    assert "| Griffin-Lim | not measured |" in printed
+    assert "| Griffin-Lim | 1 | not measured |" in printed
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -52,13 +52,27 @@ def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
     monkeypatch.setattr(synthesis, "griffin_lim", missing)
     hparams, ways = create_hparams(f"{SMALL},max_decoder_steps=5,gate_threshold=1"), []
     args = SimpleNamespace(hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1)
+    args.threads, args.steps = [1], 5
 
-    def speak(args, speaker, count, way):
+    def speak(args, speaker, count, way, threads):
         ways.append(way)
         return torch.zeros(1, 80, 5) if same else torch.rand(1, 80, 5)
 
     monkeypatch.setattr(synthesis, "speak", speak)
     monkeypatch.setattr(machine, "synchronize", lambda _: None)
-    rows = synthesis.measure(args, model.Tacotron2(hparams))
+    rows = synthesis.measure(args, model.Tacotron2(hparams), {})
     assert set(ways) == {"one by one", "graphs"}
     assert [row["bitwise_the_same"] for row in rows] == [True, same, None]
+
+
+def test_voices_are_timed_beside_torch(tmp_path, monkeypatch):
+    export = importlib.import_module("scripts.export_voice").main  # here, where torch is imported
+    monkeypatch.setattr(
+        synthesis.subprocess, "run", lambda words, **_: export([*map(str, words[2:])])
+    )
+    options = [*OPTIONS, "--hparams", SMALL, "--voices", "--repeats", "1", "--json"]
+    synthesis.main([*options, str(tmp_path / "a.json")])
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    ways = ["one by one", "ONNX fp32", "ONNX int8"]
+    assert [row["way"] for row in rows] == [*ways, *ways, "Griffin-Lim"]
+    assert all(row["real_time_factors"][0] > 0 for row in rows)

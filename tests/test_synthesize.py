@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from helpers import sound_quickly
 from matplotlib.figure import Figure
 
-import speaking
+import pictures
 import synthesize
 import version
-from audio import SILENCE
 from errors import UserError
+from waveform import SILENCE
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 
@@ -26,12 +27,12 @@ def speak_text(checkpoint_path, out, *more, text=LONG_TEXT):
 
 @pytest.fixture
 def empty_pictures(monkeypatch):
-    monkeypatch.setattr(speaking, "draw_alignment", lambda *_: Figure((1, 1)))
+    monkeypatch.setattr(pictures, "draw_alignment", lambda *_: Figure((1, 1)))
 
 
 @pytest.fixture
 def mels_alone(empty_pictures, monkeypatch):
-    monkeypatch.setattr(speaking, "griffin_lim", lambda mel, _: np.zeros(mel.shape[1]))
+    sound_quickly(monkeypatch.setattr)
 
 
 def test_parts_sound_as_if_alone_between_pauses(checkpoint_path, tmp_path, empty_pictures):
@@ -73,7 +74,7 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
     [
         (["--max-symbols=0"], "--max-symbols: '0': expected a whole number from 1"),
         *(([f"--seed={x}"], "--seed: ") for x in ("-1", "18446744073709551616", "x")),
-        (["--pause=nan"], "--pause nan: expected seconds from 0 to 60"),
+        (["--pause=nan"], "--pause: 'nan': expected seconds from 0 to 60"),
         (["--version"], version.__version__),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from alignment import FORMED, alignment_sums
+from alignment import alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
 from clip_table import ClipTable
@@ -15,6 +15,7 @@ from errors import UserError
 from hparams import HParams
 from model import Outputs
 from progress import progress_bar
+from speech import FORMED
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import looking

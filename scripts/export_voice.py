@@ -1,0 +1,246 @@
+"""A trained checkpoint as a voice: a folder that speaks without PyTorch (speak.py, voice.py).
+
+    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
+    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
+
+The decoder's weights become 8-bit integers, a quarter of the size and several times as fast, unless
+--fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
+compared with torch before the folder is written, whole or not at all. It needs
+requirements-onnx.txt besides requirements.txt (docs/voices.md).
+"""
+
+import project_root
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from onnxruntime.quantization import quantize_dynamic
+from torch import nn
+
+from analysis.arguments import make_parser
+from data_utils import split_filelist_line
+from errors import UserError
+from files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
+from hparams import HParams
+from model import DecoderState, DropoutMasks, Tacotron2
+from progress import progress_bar
+from speaking import ModelSpeaker, load_speaker
+from speech import sequence_to_speak
+from version import __version__
+from voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
+
+OPSET = 17
+CHECKED_STEPS = 200
+ALLOWED = 1e-5  # of the largest value, between torch and the graphs
+COMPARED = 20  # texts
+MOST_FRAMES = 200  # of a text that is compared
+
+
+def encode(model: Tacotron2, text: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The encoder for one text, which needs no packing, and the attention's view of its output."""
+    x = model.embedding(text).transpose(1, 2)
+    for convolution in model.encoder.convolutions:
+        x = torch.relu(convolution(x))
+    memory = model.encoder.lstm(x.transpose(1, 2))[0]
+    return memory, model.decoder.attention_layer.memory_layer(memory)
+
+
+def take_step(
+    model: Tacotron2,
+    memory: torch.Tensor,
+    processed_memory: torch.Tensor,
+    keep: torch.Tensor,
+    frames: torch.Tensor,
+    state: torch.Tensor,
+    alignments: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """A step of the decoder, prenet included."""
+    decoder, none, dim = model.decoder, (None, None), memory.shape[2]
+    for number, layer in enumerate(decoder.prenet.layers):
+        frames = torch.relu(layer(frames)) * keep[number]
+    sizes = [x.hidden_size for x in (decoder.attention_rnn, decoder.decoder_rnn) for _ in range(2)]
+    *rnns, context = state.split([*sizes, dim], dim=1)
+    before = DecoderState._make([*rnns, alignments[:1], alignments[1:], context])
+    mask, masks = torch.zeros_like(alignments[:1], dtype=torch.bool), DropoutMasks(none, None, None)
+    frames, gate, after = decoder.step(frames, before, memory, processed_memory, mask, masks)
+    state = torch.cat([*after[:4], after.attention_context], dim=1)
+    alignments = torch.cat([after.alignment, after.cumulative_alignment])
+    return torch.sigmoid(gate), frames, state, alignments
+
+
+def refine(model: Tacotron2, mel: torch.Tensor) -> tuple[torch.Tensor]:
+    return (mel + model.postnet(mel),)
+
+
+FUNCTIONS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    "encoder": encode,
+    "decoder": take_step,
+    "postnet": refine,
+}
+
+
+class Function(nn.Module):
+    """A function of a model, as a module to be exported."""
+
+    def __init__(self, model: Tacotron2, function: Callable[..., tuple[torch.Tensor, ...]]):
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.function(self.model, *inputs)
+
+
+def write_graphs(speaker: ModelSpeaker, folder: Path) -> None:
+    """The graphs of voice.GRAPHS in float32."""
+    for name, (inputs, outputs) in GRAPHS.items():
+        path, kind = folder / f"{name}.onnx", torch.int64 if name == "encoder" else torch.float32
+        shapes = {x: shape_of(x, speaker.hparams) for x in (*inputs, *outputs)}
+        examples = [[size or 7 for size in shapes[x]] for x in inputs]
+        axes = {x: {i: "length" for i, n in enumerate(shapes[x]) if not n} for x in shapes}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.onnx of its newer exporter: needs onnxscript
+            torch.onnx.export(
+                Function(speaker.model, FUNCTIONS[name]).eval(),
+                tuple(torch.zeros(shape, dtype=kind) for shape in examples),
+                path,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+
+
+def to_int8(path: Path) -> None:
+    """The decoder's LSTMs, nearly all of its weights, in 8 bits, each column with its own scale."""
+    logging.disable(logging.WARNING)  # advice that does not concern the user
+    quantize_dynamic(
+        path,
+        path,
+        op_types_to_quantize=["MatMul"],
+        nodes_to_quantize=[
+            f"{x.name}_MatMul" for x in onnx.load(path).graph.node if "_rnn" in x.name
+        ],
+        per_channel=True,
+        reduce_range=True,  # products of 8 bits overflow on processors without VNNI
+    )
+    logging.disable(logging.NOTSET)
+
+
+def describe(folder: Path, about: About) -> None:
+    """Write voice.json, with the checksums of the files that are there."""
+    sums = {x: hashlib.sha256((folder / x).read_bytes()).hexdigest() for x in sorted(FILES)}
+    write_json(folder / SETTINGS, asdict(replace(about, files=sums)))
+
+
+class CheckedVoice(Voice):
+    """Every graph beside torch, which it goes on with: attention would make rounding grow."""
+
+    model: Tacotron2
+    difference = 0.0  # the largest so far, over the largest value, or 1
+
+    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        found = super()._run(name, length, inputs)
+        given = [torch.from_numpy(inputs[x]) for x in GRAPHS[name][0]]
+        with torch.no_grad():
+            expected = [x.numpy() for x in FUNCTIONS[name](self.model, *given)]
+        for one, other in zip(found, expected, strict=True):
+            difference = np.abs(one - other).max() / max(1, np.abs(other).max())
+            self.difference = float(np.maximum(self.difference, difference))  # nan stays
+        return expected
+
+
+def check(folder: Path, speaker: ModelSpeaker) -> float:
+    """How far the graphs are from torch in CHECKED_STEPS steps; UserError if that is more than
+    rounding."""
+    voice = CheckedVoice(folder, f"max_decoder_steps={CHECKED_STEPS},gate_threshold=2")
+    voice.model, sequence = speaker.model, sorted(speaker.hparams.table.spoken_ids)[:20]
+    voice.speak_text(sequence, 0, len(sequence))
+    if not voice.difference <= ALLOWED:  # true for nan as well
+        raise UserError(
+            f"in {CHECKED_STEPS} steps the graphs differ from torch by {voice.difference:.1e} of "
+            f"the largest value, expected at most {ALLOWED:.0e}; nothing was written"
+        )
+    return voice.difference
+
+
+def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]]:
+    """Ids of COMPARED texts: the first lines of a file, or of the run's validation list."""
+    chosen = path or Path(hparams.validation_files)
+    missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
+    lines = [line for _, line in numbered_lines(chosen, missing)[:COMPARED]]
+    texts = lines if path else [split_filelist_line(line)[1] for line in lines]
+    if not texts:
+        raise UserError(f"{chosen}: no text in it; write one per line")
+    return [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
+
+
+def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
+    """What a voice makes otherwise than `exact`."""
+    differences, same = [], 0
+    for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
+        one, other = (speaker.speak_text(text, 0, len(text)).mel for speaker in (exact, voice))
+        frames = min(one.shape[1], other.shape[1])
+        differences.append(np.abs(one[:, :frames] - other[:, :frames]).mean())
+        same += one.shape == other.shape
+    return (
+        f"int8 beside fp32, {len(texts)} texts with the same dropout: log-mels differ by "
+        f"{np.mean(differences):.3f} on average, {same} of {len(texts)} are as long"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="a new one")
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument("--int8", action="store_true", help="8-bit weights, the default")
+    precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
+    shown = f"to compare, one on each line; default: {COMPARED} of the run's validation list"
+    parser.add_argument("--text-file", type=Path, help=shown)
+    parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
+    args = parser.parse_args(arguments)
+    refuse_no_folder(args.out, "-o")
+    if args.out.is_dir() and any(args.out.iterdir()):
+        raise UserError(f"{args.out}: not empty; choose another -o, or delete it")
+    speaker = load_speaker(args.checkpoint, args.hparams, torch.device("cpu"))
+    h = speaker.hparams
+    texts = [] if args.fp32 else read_texts_to_compare(h, args.text_file)
+    about = About(
+        format=1,
+        weights="fp32",
+        checkpoint=args.checkpoint.name,
+        epochs=speaker.epochs,
+        longest_text=speaker.longest_text,
+        symbols=list(h.table.symbols),
+        hparams=asdict(h),
+        recipe=__version__,
+        versions={name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
+        files={},
+    )
+    with folder_made_whole(args.out) as folder:
+        write_graphs(speaker, folder)
+        (folder / FILTERS).write_bytes(speaker.griffin_lim.filters.tobytes())
+        describe(folder, about)
+        difference = check(folder, speaker)
+        print(f"fp32 beside torch: {difference:.1e} of the largest value, {CHECKED_STEPS} steps")
+        if not args.fp32:
+            steps = min(h.max_decoder_steps, MOST_FRAMES // h.n_frames_per_step + 1)
+            exact = Voice(folder, f"max_decoder_steps={steps}")
+            to_int8(folder / "decoder.onnx")
+            describe(folder, replace(about, weights="int8"))
+            print(compare(exact, Voice(folder, f"max_decoder_steps={steps}"), texts))
+        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    print(f"wrote {args.out}, {size:.1f} MB: python speak.py {args.out} --text ... -o out.wav")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""voice.py, speak.py, scripts/export_voice.py: a voice says what its checkpoint says, the same each
+time, and a folder that is not whole says nothing."""
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import soundfile
+import torch
+from helpers import ROOT, SPEAKER, save_speaker
+from onnx import TensorProto, helper, numpy_helper
+
+import files
+import speak
+import speaking
+import synthesize
+import voice
+from errors import UserError
+from hparams import create_hparams, with_table
+from model import DropoutMasks
+from speech import sequence_to_speak
+from voice import Voice
+from waveform import SILENCE
+
+export_voice = importlib.import_module("scripts.export_voice")
+TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
+
+
+def test_parts_have_the_mels_of_torch(voices):
+    exact = Voice(voices.fp32[0], "gate_threshold=2")
+    sequence = sequence_to_speak(TEXT, exact.hparams)
+    found, parts = exact.speak_text(sequence, 3), []
+    model = speaking.load_speaker(voices.checkpoint[0], "gate_threshold=2").model
+    kept = torch.from_numpy(np.random.default_rng(3).random((40, 2, 1, 8)) >= 0.5)
+    masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
+    for words in (sequence[:11], sequence[12:]):
+        outputs = model.infer(torch.tensor([words]), torch.tensor([len(words)]), masks)
+        parts += [outputs.mel_postnet[0].numpy(), np.full((80, 26), SILENCE)]  # 0.3 s
+    np.testing.assert_allclose(found.mel, np.concatenate(parts[:-1], axis=1), atol=1e-4)
+    assert found.warnings[1].startswith("part 1 of 2 ('a dog came.'): no stop within 40 steps")
+    assert [part.shape for part in found.alignments] == [(40, 11), (40, len(sequence) - 12)]
+    np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
+
+
+def test_int8_is_smaller_and_says_what_it_costs(voices):
+    sizes = [(x[0] / "decoder.onnx").stat().st_size for x in (voices.int8, voices.fp32)]
+    assert sizes[0] < 0.5 * sizes[1]
+    assert "int8 beside fp32, 2 texts" in voices.int8[1]
+    assert "int8" not in voices.fp32[1]
+    about = Voice(voices.int8[0]).about
+    assert (about.weights, about.checkpoint, about.longest_text) == ("int8", "best.pt", 24)
+
+
+def test_a_seed_gives_the_same_bytes_each_time(voices):
+    one, again = (Voice(voices.int8[0]) for _ in range(2))
+    sound = one.speak(TEXT, seed=1)
+    assert sound.dtype == np.float32
+    assert np.abs(sound).max() <= 1
+    streamed = np.concatenate([*again.stream(TEXT, seed=1)])
+    assert sound.tobytes() == one.speak(TEXT, seed=1).tobytes() == streamed.tobytes()
+    assert sound.tobytes() != one.speak(TEXT, seed=2).tobytes()
+
+
+def test_sound_begins_before_the_decoder_has_ended(voices, monkeypatch):
+    long, steps = Voice(voices.fp32[0], "gate_threshold=2,max_decoder_steps=2000"), []
+    run = long.graphs["decoder"].run
+    monkeypatch.setattr(long.graphs["decoder"], "run", lambda x: steps.append(1) or run(x))
+    assert len(next(long.stream(TEXT))) > 0
+    assert len(steps) * 2 < 60  # frames
+
+
+def test_speak_imports_no_torch_and_streams_the_same(voices, tmp_path):
+    script = "import sys; sys.modules |= dict.fromkeys(['torch', 'librosa', 'onnx'])\n"
+    script += "import speak; speak.main(sys.argv[1:])"
+    command = [sys.executable, "-c", script, voices.int8[0], "--text", TEXT, "--time"]
+    run = subprocess.run([*command, "--stream", "wav"], cwd=ROOT, capture_output=True, check=True)
+    speak.main([str(voices.int8[0]), "--text", TEXT, "-o", str(tmp_path / "a.wav")])
+    (tmp_path / "b.wav").write_bytes(run.stdout)
+    written, streamed = (soundfile.read(tmp_path / f"{x}.wav", dtype="int16") for x in "ab")
+    np.testing.assert_array_equal(streamed[0], written[0])
+    assert written[1] == streamed[1] == 22050
+    assert b"first sound after" in run.stderr
+
+
+def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
+    table, basic = ("_", *" .aghnort", "ö", "ß"), "text_cleaners=[basic_cleaners],language=de"
+    hparams = with_table(create_hparams(f"{SPEAKER},symbols=corpus,{basic}"), table)
+    save_speaker(tmp_path / "de.pt", hparams)
+    out, arguments = tmp_path / "voice", ["--checkpoint", str(tmp_path / "de.pt"), "--fp32"]
+    export_voice.main([*arguments, "-o", str(out)])
+    about = json.loads((out / "voice.json").read_text())
+    assert (about["symbols"], about["hparams"]["language"]) == (list(table), "de")
+    assert len(Voice(out).speak("groß.")) > 0
+    with pytest.raises(UserError, match=r"does not know 'c'.*--drop-unknown"):
+        Voice(out).speak("groch.")
+
+
+def about(folder, **changes) -> None:
+    """Change voice.json."""
+    path = folder / "voice.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def settings(folder, **changes) -> None:
+    about(folder, hparams=json.loads((folder / "voice.json").read_text())["hparams"] | changes)
+
+
+def described(folder, name: str, content: bytes) -> None:
+    """Another file, with its checksum."""
+    (folder / name).write_bytes(content)
+    sums = json.loads((folder / "voice.json").read_text())["files"]
+    about(folder, files=sums | {name: hashlib.sha256(content).hexdigest()})
+
+
+def postnet(folder, *nodes, frames="t", weights=(), functions=()) -> None:
+    """Another graph in the place of the postnet's."""
+    ends = [helper.make_tensor_value_info(x, 1, [1, 80, frames]) for x in ("mel", "refined")]
+    nodes = nodes or (helper.make_node("Relu", ["mel"], ["refined"]),)
+    made = helper.make_graph(nodes, "g", ends[:1], ends[1:], list(weights))
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(made, opset_imports=opset, ir_version=8, functions=functions)
+    described(folder, "postnet.onnx", model.SerializeToString())
+
+
+def reading_a_file(folder) -> None:
+    outside = TensorProto(name="w", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="/etc/passwd")
+    postnet(folder, helper.make_node("Add", ["mel", "w"], ["refined"]), weights=[outside])
+
+
+def with_a_loop(folder) -> None:
+    body = helper.make_graph([], "body", [], [])
+    postnet(folder, helper.make_node("Loop", ["", "", "mel"], ["refined"], body=body))
+
+
+def with_a_function(folder) -> None:
+    relu, opset = helper.make_node("Relu", ["x"], ["y"]), [helper.make_opsetid("", 17)]
+    postnet(folder, functions=[helper.make_function("own", "Relu", ["x"], ["y"], [relu], opset)])
+
+
+def with_a_link(folder) -> None:
+    (folder / "encoder.onnx").rename(folder.parent / "x")
+    (folder / "encoder.onnx").symlink_to(folder.parent / "x")
+
+
+def with_another_graph(folder) -> None:
+    described(folder, "postnet.onnx", (folder / "encoder.onnx").read_bytes())
+
+
+FAULTS = {
+    "no voice": (lambda f: (f / "voice.json").unlink(), "voice.json: no voice here"),
+    "format": (lambda f: about(f, format=2), "voice.json: format=2, "),
+    "symbols": (lambda f: about(f, symbols=["a"]), "voice.json: symbols: "),
+    "elsewhere": (lambda f: about(f, files={"../encoder.onnx": "0"}), "voice.json: files: .*, exp"),
+    "setting": (lambda f: settings(f, hop_length=-1), "(?s)voice.json: .*hop_length"),
+    "width": (lambda f: settings(f, decoder_rnn_dim=64), "decoder.onnx: a graph .*304.*exp.*176"),
+    "terabytes": (lambda f: settings(f, n_mel_channels=10**13), "n_mel_channels"),
+    "missing": (lambda f: (f / "decoder.onnx").unlink(), "decoder.onnx: missing"),
+    "cut": (lambda f: os.truncate(f / "postnet.onnx", 900), "postnet.onnx: not the file that"),
+    "link": (with_a_link, "encoder.onnx: a link"),
+    "another graph": (with_another_graph, "postnet.onnx: a graph from {'symbols'.*expected"),
+    "huge graph": (lambda f: postnet(f, frames=2**40), r"postnet.onnx: .*\[1, 80, 1099511627776\]"),
+    "noise": (lambda f: described(f, "postnet.onnx", bytes(99)), "postnet.onnx: no ONNX graph"),
+    "reads": (reading_a_file, "postnet.onnx: a graph that reads other files"),
+    "loop": (with_a_loop, "postnet.onnx: operators that no voice needs: Loop, subgraph;"),
+    "function": (with_a_function, "postnet.onnx: operators that no voice needs: function;"),
+    "filters": (lambda f: described(f, "mel_filters.f32", bytes(64)), "f32: 16 numbers, expected"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeypatch):
+    folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), FAULTS[fault]
+    spoil(folder)
+    monkeypatch.setattr(voice.Graph, "run", None)  # nothing is run before
+    with pytest.raises(UserError, match=message) as stop:
+        Voice(folder)
+    assert str(folder) in str(stop.value)
+    assert len(str(stop.value)) < 900
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [([1, 2**40, 2**9], "the graph cannot be run"), ([1, 0, 1], r"refined is \(1, 0, .*expected")],
+)
+def test_shapes_that_only_running_shows_are_refused(factors, message, voices, tmp_path):
+    folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
+    nodes = [
+        helper.make_node("Shape", ["mel"], ["size"]),
+        helper.make_node("Mul", ["size", "factors"], ["other"]),
+        helper.make_node("ConstantOfShape", ["other"], ["refined"]),
+    ]
+    postnet(folder, *nodes, weights=[numpy_helper.from_array(np.array(factors), "factors")])
+    with pytest.raises(UserError, match=rf"postnet\.onnx: {message}"):
+        Voice(folder).speak(TEXT)
+
+
+def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
+    folder, opened = shutil.copytree(voices.fp32[0], tmp_path / "voice"), []
+    settings(folder, symbols="/dev/zero", training_files="/dev/zero")
+    really = files.open_file
+    monkeypatch.setattr(files, "open_file", lambda x, *more: opened.append(x) or really(x, *more))
+    Voice(folder).speak(TEXT)
+    assert {path.parent for path in opened} == {folder}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("other weights", "differ from torch by"),
+        ("damaged", "best.pt: damaged"),
+        ("not empty", "not empty"),
+        ("no texts", "val.txt: no such file; name one .* by --text-file"),
+    ],
+)
+def test_export_writes_a_whole_voice_or_none(fault, message, voices, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
+    if fault == "other weights":
+        other, write = speaking.load_speaker(path), export_voice.write_graphs
+        next(other.model.postnet.parameters()).data *= 1.01
+        monkeypatch.setattr(export_voice, "write_graphs", lambda _, folder: write(other, folder))
+    elif fault == "damaged":
+        path.write_bytes(path.read_bytes()[:-99])
+    elif fault == "not empty":
+        (tmp_path / "voice" / "mine").mkdir(parents=True)
+    option = [] if fault == "no texts" else ["--fp32"]
+    with pytest.raises(UserError, match=message):
+        export_voice.main(["--checkpoint", str(path), "-o", "voice", *option])
+    assert [x.name for x in tmp_path.glob("voice/*")] == ["mine"] * (fault == "not empty")
+
+
+class Hold(torch.nn.Module):
+    """A vocoder: each frame's loudest value, `hop` times."""
+
+    def __init__(self, hop: int = 256, sampling_rate: int = 22050):
+        super().__init__()
+        self.hop, self.sampling_rate = hop, sampling_rate
+
+    def forward(self, mel):
+        return mel.amax(1, keepdim=True).repeat_interleave(self.hop, 2) / 20
+
+
+def write_vocoders(folder, **settings: int) -> None:
+    """The same in TorchScript and in ONNX."""
+    made, mel, path = Hold(**settings), torch.zeros(1, 80, 5), folder / "hold.onnx"
+    torch.jit.script(made).save(folder / "hold.pt")
+    axes = {"mel": [2], "sound": [2]}
+    names = {"input_names": ["mel"], "output_names": ["sound"], "dynamic_axes": axes}
+    torch.onnx.export(made, (mel,), path, dynamo=False, **names)  # type: ignore[arg-type]
+    model = onnx.load(path)
+    helper.set_model_props(model, {"sampling_rate": str(made.sampling_rate)})
+    onnx.save(model, path)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's older exporter
+def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
+    write_vocoders(tmp_path)
+    for name in ("hold.onnx", "hold.pt"):
+        arguments = ["--text", TEXT, "--vocoder", str(tmp_path / name), "-o"]
+        checkpoint = ["--checkpoint", str(voices.checkpoint[0]), "--save-mel"]
+        synthesize.main([*arguments, str(tmp_path), *checkpoint])
+        sound, mel = soundfile.read(tmp_path / "0001.wav")[0], np.load(tmp_path / "0001.npy")
+        np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
+    arguments[3] = str(tmp_path / "hold.onnx")
+    speak.main([str(voices.fp32[0]), *arguments, str(tmp_path / "a.wav")])
+    held = Voice(voices.fp32[0])
+    mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
+    sound = soundfile.read(tmp_path / "a.wav")[0]
+    np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"hop": 300}, r"\[1, 1, 4800\] of 16 frames, expected \[1, 1, 4096\]"),
+        ({"sampling_rate": 16000}, "a vocoder of 16000 Hz, the model has 22050"),
+    ],
+)
+def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
+    write_vocoders(tmp_path, **made)
+    for name in ("hold.onnx", "hold.pt"):
+        with pytest.raises(UserError, match=f"{name}: .*{message}"):
+            speaking.load_vocoder(tmp_path / name, create_hparams())
+    (tmp_path / "hold.pt").write_bytes(b"no module")
+    with pytest.raises(UserError, match=r"hold\.pt: no TorchScript"):
+        speaking.load_vocoder(tmp_path / "hold.pt", create_hparams())

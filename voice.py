@@ -1,0 +1,269 @@
+"""A voice: a folder that speaks without PyTorch. scripts/export_voice.py makes one of a checkpoint.
+
+    voice = Voice("voice/")
+    samples = voice.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
+    for samples in voice.stream(text): ...            # the first before the text is finished
+
+It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, and the mel
+filters. Everything is checked before it is used: a folder from elsewhere can do no more than speak
+badly, or slowly. What is needed is requirements-onnx.txt and the text rules.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from errors import UserError
+from files import naming, read_as, read_bytes
+from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, limits
+from speech import Part, Speaker, Vocoder, sequence_to_speak
+from waveform import SILENCE, windowed
+
+SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
+MEMORY, STATE = ["memory", "processed_memory"], ["frames", "state", "alignments"]
+GRAPHS = {  # inputs and outputs, in order
+    "encoder": (["symbols"], MEMORY),
+    "decoder": ([*MEMORY, "keep", *STATE], ["gate", *(f"next_{name}" for name in STATE)]),
+    "postnet": (["mel"], ["refined"]),
+}
+FILES = {FILTERS, *(f"{name}.onnx" for name in GRAPHS)}
+# What the graphs of scripts/export_voice.py consist of: none runs others, loops, or knows files.
+OPERATORS = set(
+    "Add Cast Concat Constant ConstantOfShape Conv DynamicQuantizeLinear Gather Gemm LSTM "
+    "MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze Tanh "
+    "Transpose Unsqueeze Where".split()
+)
+LARGEST_GRAPH = 2**30  # bytes; the full-size model's decoder step has 72 MB
+FIRST_PIECE, LARGEST_PIECE = 16, 128  # frames; each piece is twice as long as the one before
+TRIAL_FRAMES = 16
+
+
+def shape_of(name: str, h: HParams) -> list[int | None]:
+    """Of a graph's input or output, for one text; None: as many as there are symbols, or frames.
+    All are float32, but the symbols' ids int64."""
+    rnns = 2 * h.attention_rnn_dim + 2 * h.decoder_rnn_dim
+    sizes: dict[str, list[int | None]] = {
+        "symbols": [1, None],
+        "memory": [1, None, h.encoder_embedding_dim],
+        "processed_memory": [1, None, h.attention_dim],
+        "keep": [2, h.prenet_dim],  # of the prenet's two layers: 0, or 1 / (1 - p)
+        "frames": [1, h.n_mel_channels * h.n_frames_per_step],
+        "state": [1, rnns + h.encoder_embedding_dim],  # of the LSTMs, and the attention's context
+        "alignments": [2, None],  # of the last step, and of all together
+        "gate": [1],  # the probability that the step is the last
+        "mel": [1, h.n_mel_channels, None],
+        "refined": [1, h.n_mel_channels, None],
+    }
+    return sizes[name.removeprefix("next_")]
+
+
+@dataclass(frozen=True)
+class About:
+    """What voice.json says. `hparams` are the run's: sampling rate, mel settings, cleaners,
+    language and eSpeak's version, frames a step, gate threshold, the lists it was trained on."""
+
+    format: Literal[1]
+    weights: Literal["int8", "fp32"]
+    checkpoint: str  # the file's name
+    epochs: int  # that it was trained, 0 where it is not known
+    longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
+    symbols: list[str]  # in the order of their ids
+    hparams: dict[str, Any]
+    recipe: str  # its version
+    versions: dict[str, str]
+    files: dict[str, str]  # their SHA-256
+
+
+class Graph:
+    """An ONNX graph that reads no files, to be run; UserError if there is none."""
+
+    def __init__(self, content: bytes, threads: int | None = None):
+        import onnxruntime
+
+        # The key of a tensor that lies in another file, whatever way its length is written.
+        if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
+            raise UserError("a graph that reads other files; put its weights into the graph")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or min(2, len(os.sched_getaffinity(0)))
+        options.inter_op_num_threads = 1
+        options.use_deterministic_compute = True
+        options.log_severity_level = 4  # errors are raised
+        providers = ["CPUExecutionProvider"]
+        try:
+            self.session = onnxruntime.InferenceSession(content, options, providers)
+        except Exception as error:  # of many kinds
+            raise UserError(f"no ONNX graph that runs here ({_brief(error)})") from None
+        self.inputs, self.outputs = self.session.get_inputs(), self.session.get_outputs()
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        try:
+            return self.session.run(None, inputs)
+        except Exception as error:  # of many kinds, also for too little memory
+            raise UserError(f"the graph cannot be run ({_brief(error)})") from None
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
+
+
+def operators(content: bytes) -> set[str]:
+    """The names of an ONNX graph's operators, and "function" or "subgraph" if it has these;
+    UserError if it is none. onnx would know them too, but voices do without it."""
+    from google.protobuf.empty_pb2 import Empty  # a message of which all fields are unknown
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    def fields(messages: Sequence[bytes], number: int) -> list[bytes]:
+        """The messages and texts of this number in onnx.proto."""
+        found = [x for y in messages for x in UnknownFieldSet(Empty.FromString(y))]
+        return [x.data for x in found if (x.field_number, x.wire_type) == (number, 2)]
+
+    try:
+        nodes = fields(fields([content], 7), 1)
+        attributes = fields(nodes, 5)
+        inner = ["subgraph" for _ in fields(attributes, 6) + fields(attributes, 11)]
+        functions = ["function" for _ in fields([content], 25)]
+        return {*inner, *functions, *(name.decode() for name in fields(nodes, 4))}
+    except (DecodeError, UnicodeDecodeError):
+        raise UserError("no ONNX graph; copy the voice again") from None
+
+
+def open_graph(content: bytes, name: str, h: HParams, threads: int | None) -> Graph:
+    """The graph of that name in GRAPHS; UserError for another, before it runs."""
+    if unknown := operators(content) - OPERATORS:
+        shown = ", ".join(sorted(unknown))
+        raise UserError(f"operators that no voice needs: {shown:.200}; export the voice again")
+    graph, (inputs, outputs) = Graph(content, threads), GRAPHS[name]
+    found = {x.name: [n if type(n) is int else None for n in x.shape] for x in graph.inputs}
+    expected = {x: shape_of(x, h) for x in inputs}
+    if found != expected or [x.name for x in graph.outputs] != outputs:
+        names = ", ".join(x.name for x in graph.outputs)
+        known = f"expected {expected} to {', '.join(outputs)}; export the voice again"
+        raise UserError(f"a graph from {found!s:.400} to {names:.200}, {known}")
+    return graph
+
+
+class Voice(Speaker):
+    """Speaks with the graphs of a folder, one text at a time."""
+
+    def __init__(self, folder: str | Path, overrides: str = "", threads: int | None = None):
+        """Load and check a folder. `overrides` are settings as in --hparams; each graph has
+        `threads`, by default 2, if there are as many cores. UserError for what is missing, damaged
+        or not as voice.json says."""
+        self.folder, path = Path(folder), Path(folder) / SETTINGS
+        self.about = read_as(path, About, "no voice here; scripts/export_voice.py makes one")
+        with naming(path):
+            if self.about.files.keys() != FILES:
+                names, expected = ", ".join(self.about.files), ", ".join(sorted(FILES))
+                raise UserError(f"files: {names:.200}, expected {expected}; export the voice again")
+            h = create_hparams(overrides, hparams_from_dict(self.about.hparams))
+            if self.about.symbols != list(h.table.symbols):
+                raise UserError("symbols: not those of its hparams; export the voice again")
+            h = check_text_settings(h)
+        self.graphs = {}
+        for name in GRAPHS:
+            with naming(self.folder / f"{name}.onnx"):
+                self.graphs[name] = open_graph(self._read(f"{name}.onnx"), name, h, threads)
+        with naming(self.folder / FILTERS):
+            filters, bins = np.frombuffer(self._read(FILTERS), "<f4"), h.filter_length // 2 + 1
+            if filters.size != h.n_mel_channels * bins or not np.isfinite(filters).all():
+                expected = f"{h.n_mel_channels} x {bins} finite float32"
+                raise UserError(f"{filters.size} numbers, expected {expected}; export it again")
+        filters = filters.reshape(h.n_mel_channels, bins)
+        super().__init__(h, filters, self.about.longest_text, self.about.epochs)
+
+    def _read(self, name: str) -> bytes:
+        """A file of the folder, if it is the one that voice.json describes."""
+        path = self.folder / name
+        if path.is_symlink():
+            raise UserError("a link, expected a file of the voice; copy the voice again")
+        content = read_bytes(path, LARGEST_GRAPH, "missing; copy the voice again")
+        if hashlib.sha256(content).hexdigest() != self.about.files[name]:
+            raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
+        return content
+
+    def speak(self, text: str | list[int], **options: Any) -> np.ndarray:
+        """Samples of a text, float32 [N] in [-1, 1], those of `stream` with the same options."""
+        return np.concatenate([*self.stream(text, **options)])
+
+    def stream(self, text: str | list[int], **options: Any) -> Iterator[np.ndarray]:
+        """The same samples as soon as they are there, in pieces of up to a second or two, of a text
+        or of the ids of its symbols (speech.sequence_to_speak). `options` are those of `mels`; a
+        text with a seed is the same bytes each time. UserError if there is nothing to speak, or if
+        a graph or its sound is broken."""
+        sequence = sequence_to_speak(text, self.hparams) if isinstance(text, str) else text
+        for sound in self.sound(self.mels(sequence, **options)):
+            if not np.isfinite(sound).all():
+                raise UserError(f"{self.folder}: the sound holds nan or infinity; export it again")
+            yield np.clip(sound, -1, 1)
+
+    def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """What a graph gives for so many symbols or frames, in the shapes that it should have."""
+        with naming(self.folder / f"{name}.onnx"):
+            found = self.graphs[name].run(inputs)
+            for output, array in zip(GRAPHS[name][1], found, strict=True):
+                expected = tuple(size or length for size in shape_of(output, self.hparams))
+                if array.shape != expected:
+                    raise UserError(f"{output} is {array.shape}, expected {expected}")
+        return found
+
+    def speak_part(self, words: list[int], seed: int) -> Part:
+        h, steps = self.hparams, list[tuple[np.ndarray, bool]]()
+        context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
+        refine = lambda mel: self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]  # noqa: E731
+        yield from windowed(self._decode(words, seed, steps), refine, context)
+        return np.array([alignment for alignment, _ in steps]), steps[-1][1]
+
+    def _decode(
+        self, words: list[int], seed: int, steps: list[tuple[np.ndarray, bool]]
+    ) -> Iterator[np.ndarray]:
+        """Frames [n_mels, n] before the postnet. Each step adds to `steps` where it attended, and
+        whether it is the last."""
+        h, rng, size = self.hparams, np.random.default_rng(seed), FIRST_PIECE
+        p, made, length = h.p_prenet_dropout, list[np.ndarray](), len(words)
+        memory = self._run("encoder", length, {"symbols": np.array([words], np.int64)})
+        shapes = [[size or length for size in shape_of(name, h)] for name in STATE]
+        state = [np.zeros(shape, np.float32) for shape in shapes]
+        while len(steps) < h.max_decoder_steps and not (steps and steps[-1][1]):
+            keep = (rng.random((2, h.prenet_dim)) >= p).astype(np.float32) / np.float32(1 - p)
+            inputs = dict(zip(GRAPHS["decoder"][0], [*memory, keep, *state], strict=True))
+            gate, *state = self._run("decoder", length, inputs)
+            made.append(state[0].reshape(h.n_frames_per_step, h.n_mel_channels))
+            steps.append((state[2][0], bool(gate[0] > h.gate_threshold)))
+            if len(made) * h.n_frames_per_step >= size:
+                yield np.concatenate(made).T
+                made, size = [], min(2 * size, LARGEST_PIECE)
+        if made:
+            yield np.concatenate(made).T
+
+
+def load_vocoder(path: str | Path, h: HParams, threads: int | None = None) -> Vocoder:
+    """A vocoder in an ONNX file, from log-mel [1, n_mels, T] to sound [1, 1, T * hop_length];
+    UserError as `checked_vocoder`. Its metadata may have a `sampling_rate`."""
+    with naming(path):
+        graph = Graph(read_bytes(path, LARGEST_GRAPH), threads)
+        rate = graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
+        run = lambda mel: graph.run({graph.inputs[0].name: mel[None]})[0]  # noqa: E731
+        return checked_vocoder(run, rate, h)
+
+
+def checked_vocoder(run: Vocoder, rate: Any, h: HParams) -> Vocoder:
+    """`run`, from log-mel [n_mels, T] to sound [1, 1, T * hop_length], as a function to [T *
+    hop_length]. It is tried first: UserError, without its path, if its sound is of another shape or
+    `rate`, if there is one, is not the model's."""
+    if rate is not None and str(rate) != str(h.sampling_rate):
+        raise UserError(f"a vocoder of {rate} Hz, the model has {h.sampling_rate}; take another")
+    for frames in (TRIAL_FRAMES, TRIAL_FRAMES + 1):
+        shape = run(np.full((h.n_mel_channels, frames), SILENCE, np.float32)).shape
+        if shape != (expected := (1, 1, frames * h.hop_length)):
+            raise UserError(
+                f"a vocoder that makes {list(shape)} of {frames} frames, expected {list(expected)}:"
+                f" its hop is not hop_length={h.hop_length}, or it is none"
+            )
+    return lambda mel: run(mel)[0, 0]
