@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-o", "--out", type=output_file, metavar="FILE.wav")
     target.add_argument("--stream", choices=["wav", "raw"], help="write to standard output")
-    parser.add_argument("--threads", type=at_least_one, help="of the graphs; default: 2")
+    shown = "of the graphs; default: %(default)s"
+    parser.add_argument("--threads", type=at_least_one, default=1, help=shown)
     parser.add_argument("--time", action="store_true", help="print how long it took")
     args = parser.parse_args(arguments)
     began = time.perf_counter()

@@ -10,7 +10,6 @@ badly, or slowly. What is needed is requirements-onnx.txt and the text rules.
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,14 +82,14 @@ class About:
 class Graph:
     """An ONNX graph that reads no files, to be run; UserError if there is none."""
 
-    def __init__(self, content: bytes, threads: int | None = None):
+    def __init__(self, content: bytes, threads: int):
         import onnxruntime
 
         # The key of a tensor that lies in another file, whatever way its length is written.
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
             raise UserError("a graph that reads other files; put its weights into the graph")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or min(2, len(os.sched_getaffinity(0)))
+        options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4  # errors are raised
@@ -134,7 +133,7 @@ def operators(content: bytes) -> set[str]:
         raise UserError("no ONNX graph; copy the voice again") from None
 
 
-def open_graph(content: bytes, name: str, h: HParams, threads: int | None) -> Graph:
+def open_graph(content: bytes, name: str, h: HParams, threads: int) -> Graph:
     """The graph of that name in GRAPHS; UserError for another, before it runs."""
     if unknown := operators(content) - OPERATORS:
         shown = ", ".join(sorted(unknown))
@@ -152,10 +151,10 @@ def open_graph(content: bytes, name: str, h: HParams, threads: int | None) -> Gr
 class Voice(Speaker):
     """Speaks with the graphs of a folder, one text at a time."""
 
-    def __init__(self, folder: str | Path, overrides: str = "", threads: int | None = None):
+    def __init__(self, folder: str | Path, overrides: str = "", threads: int = 1):
         """Load and check a folder. `overrides` are settings as in --hparams; each graph has
-        `threads`, by default 2, if there are as many cores. UserError for what is missing, damaged
-        or not as voice.json says."""
+        `threads`, and one is the fastest for 8-bit weights on two cores. UserError for what is
+        missing, damaged or not as voice.json says."""
         self.folder, path = Path(folder), Path(folder) / SETTINGS
         self.about = read_as(path, About, "no voice here; scripts/export_voice.py makes one")
         with naming(path):
@@ -243,7 +242,7 @@ class Voice(Speaker):
             yield np.concatenate(made).T
 
 
-def load_vocoder(path: str | Path, h: HParams, threads: int | None = None) -> Vocoder:
+def load_vocoder(path: str | Path, h: HParams, threads: int = 1) -> Vocoder:
     """A vocoder in an ONNX file, from log-mel [1, n_mels, T] to sound [1, 1, T * hop_length];
     UserError as `checked_vocoder`. Its metadata may have a `sampling_rate`."""
     with naming(path):
