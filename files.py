@@ -70,7 +70,7 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
@@ -242,7 +242,7 @@ def write_json(path: str | Path, value: object) -> None:
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
     """A new folder to fill, which becomes `path` (absent or empty so far) unless that fails."""
-    path = path.absolute()
+    path = path.resolve()  # an empty folder may be a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
         folder = Path(building) / path.name

@@ -79,12 +79,12 @@ def load_vocoder(path: Path, hparams: HParams) -> Vocoder:
             reason = (str(error).splitlines() or [""])[0][:120]
             raise UserError(f"no TorchScript ({reason}); name an ONNX file .onnx") from None
 
-        def run(mel: np.ndarray) -> np.ndarray:
-            try:
-                with torch.no_grad():
-                    return module(torch.from_numpy(mel)[None]).numpy()
-            except (RuntimeError, AttributeError) as error:
-                last = str(error).strip().splitlines()[-1:]
-                raise UserError(f"a module that cannot be run on a mel ({last})") from None
+    def run(mel: np.ndarray) -> np.ndarray:
+        try:
+            with torch.no_grad():
+                return module(torch.from_numpy(mel)[None]).numpy()
+        except Exception as error:  # of many kinds
+            last = (str(error).strip().splitlines() or [""])[-1]
+            raise UserError(f"a module that cannot be run on a mel ({last:.120})") from None
 
-        return voice.checked_vocoder(run, getattr(module, "sampling_rate", None), hparams)
+    return voice.checked_vocoder(path, run, getattr(module, "sampling_rate", None), hparams)

@@ -93,6 +93,8 @@ class Graph:
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4  # errors are raised
+        # Or ONNX Runtime would take its own format too, which `operators` cannot read.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
         providers = ["CPUExecutionProvider"]
         try:
             self.session = onnxruntime.InferenceSession(content, options, providers)
@@ -144,7 +146,7 @@ def open_graph(content: bytes, name: str, h: HParams, threads: int) -> Graph:
     if found != expected or [x.name for x in graph.outputs] != outputs:
         names = ", ".join(x.name for x in graph.outputs)
         known = f"expected {expected} to {', '.join(outputs)}; export the voice again"
-        raise UserError(f"a graph from {found!s:.400} to {names:.200}, {known}")
+        raise UserError(f"a graph from {found!s:.400} to {names!r:.200}, {known}")
     return graph
 
 
@@ -156,11 +158,13 @@ class Voice(Speaker):
         `threads`, and one is the fastest for 8-bit weights on two cores. UserError for what is
         missing, damaged or not as voice.json says."""
         self.folder, path = Path(folder), Path(folder) / SETTINGS
+        for link in filter(Path.is_symlink, (self.folder / x for x in (SETTINGS, *sorted(FILES)))):
+            raise UserError(f"{link}: a link, expected a file of the voice; copy the voice again")
         self.about = read_as(path, About, "no voice here; scripts/export_voice.py makes one")
         with naming(path):
             if self.about.files.keys() != FILES:
                 names, expected = ", ".join(self.about.files), ", ".join(sorted(FILES))
-                raise UserError(f"files: {names:.200}, expected {expected}; export the voice again")
+                raise UserError(f"files: {names!r:.200}, expected {expected}; export it again")
             h = create_hparams(overrides, hparams_from_dict(self.about.hparams))
             if self.about.symbols != list(h.table.symbols):
                 raise UserError("symbols: not those of its hparams; export the voice again")
@@ -170,19 +174,17 @@ class Voice(Speaker):
             with naming(self.folder / f"{name}.onnx"):
                 self.graphs[name] = open_graph(self._read(f"{name}.onnx"), name, h, threads)
         with naming(self.folder / FILTERS):
-            filters, bins = np.frombuffer(self._read(FILTERS), "<f4"), h.filter_length // 2 + 1
-            if filters.size != h.n_mel_channels * bins or not np.isfinite(filters).all():
+            content, bins = self._read(FILTERS), h.filter_length // 2 + 1
+            filters = np.frombuffer(content[: len(content) // 4 * 4], "<f4")
+            if len(content) != h.n_mel_channels * bins * 4 or not np.isfinite(filters).all():
                 expected = f"{h.n_mel_channels} x {bins} finite float32"
-                raise UserError(f"{filters.size} numbers, expected {expected}; export it again")
+                raise UserError(f"{len(content)} bytes, expected {expected}; export it again")
         filters = filters.reshape(h.n_mel_channels, bins)
         super().__init__(h, filters, self.about.longest_text, self.about.epochs)
 
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
-        path = self.folder / name
-        if path.is_symlink():
-            raise UserError("a link, expected a file of the voice; copy the voice again")
-        content = read_bytes(path, LARGEST_GRAPH, "missing; copy the voice again")
+        content = read_bytes(self.folder / name, LARGEST_GRAPH, "missing; copy the voice again")
         if hashlib.sha256(content).hexdigest() != self.about.files[name]:
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content
@@ -208,8 +210,13 @@ class Voice(Speaker):
             found = self.graphs[name].run(inputs)
             for output, array in zip(GRAPHS[name][1], found, strict=True):
                 expected = tuple(size or length for size in shape_of(output, self.hparams))
-                if array.shape != expected:
-                    raise UserError(f"{output} is {array.shape}, expected {expected}")
+                if (array.shape, array.dtype) != (expected, np.float32):
+                    shown = (
+                        f"{output} is {array.shape}, {array.dtype}, expected {expected}, float32"
+                    )
+                    raise UserError(f"{shown}; export the voice again")
+            if not np.isfinite(found[0]).all():
+                raise UserError(f"{GRAPHS[name][1][0]} holds nan or infinity; export it again")
         return found
 
     def speak_part(self, words: list[int], seed: int) -> Part:
@@ -248,21 +255,31 @@ def load_vocoder(path: str | Path, h: HParams, threads: int = 1) -> Vocoder:
     with naming(path):
         graph = Graph(read_bytes(path, LARGEST_GRAPH), threads)
         rate = graph.session.get_modelmeta().custom_metadata_map.get("sampling_rate")
-        run = lambda mel: graph.run({graph.inputs[0].name: mel[None]})[0]  # noqa: E731
-        return checked_vocoder(run, rate, h)
+        if not graph.inputs:
+            raise UserError("a graph without inputs, expected mel [1, n_mels, T]; take another")
+    run = lambda mel: graph.run({graph.inputs[0].name: mel[None]})[0]  # noqa: E731
+    return checked_vocoder(path, run, rate, h)
 
 
-def checked_vocoder(run: Vocoder, rate: Any, h: HParams) -> Vocoder:
+def checked_vocoder(path: str | Path, run: Vocoder, rate: Any, h: HParams) -> Vocoder:
     """`run`, from log-mel [n_mels, T] to sound [1, 1, T * hop_length], as a function to [T *
-    hop_length]. It is tried first: UserError, without its path, if its sound is of another shape or
-    `rate`, if there is one, is not the model's."""
+    hop_length]. It is tried first: UserError, also later, if its sound is of another shape or no
+    floats, and if `rate`, where there is one, is not the model's."""
     if rate is not None and str(rate) != str(h.sampling_rate):
-        raise UserError(f"a vocoder of {rate} Hz, the model has {h.sampling_rate}; take another")
-    for frames in (TRIAL_FRAMES, TRIAL_FRAMES + 1):
-        shape = run(np.full((h.n_mel_channels, frames), SILENCE, np.float32)).shape
-        if shape != (expected := (1, 1, frames * h.hop_length)):
+        shown = f"a vocoder of {str(rate)!r:.30} Hz, the model has {h.sampling_rate}"
+        raise UserError(f"{path}: {shown}; take another")
+
+    def checked(mel: np.ndarray) -> np.ndarray:
+        with naming(path):
+            sound, expected = run(mel), (1, 1, mel.shape[1] * h.hop_length)
+        shape = getattr(sound, "shape", type(sound))  # some graphs give a list
+        if shape != expected or sound.dtype.kind != "f":
             raise UserError(
-                f"a vocoder that makes {list(shape)} of {frames} frames, expected {list(expected)}:"
-                f" its hop is not hop_length={h.hop_length}, or it is none"
+                f"{path}: a vocoder that makes {shape} of {mel.shape[1]} frames, expected "
+                f"{expected} of floats: its hop is not hop_length={h.hop_length}, or it is none"
             )
-    return lambda mel: run(mel)[0, 0]
+        return sound[0, 0]
+
+    for frames in (TRIAL_FRAMES, TRIAL_FRAMES + 1):
+        checked(np.full((h.n_mel_channels, frames), SILENCE, np.float32))
+    return checked
