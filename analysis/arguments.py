@@ -153,7 +153,9 @@ def precision(text: str) -> str:
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    lambda path: not path.is_dir() and os.access(path.absolute().parent, os.W_OK),
+    lambda path: (  # not a device, which would be replaced where the user may
+        (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
+    ),
 )
 positive = checked(float, "a number above 0", lambda value: 0 < value < math.inf)
 share = checked(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)

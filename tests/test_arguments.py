@@ -37,7 +37,7 @@ def test_every_program_shows_its_description_and_version(capsys):
 @pytest.mark.parametrize(
     ("kind", "good", "value", "bad"),
     [
-        (output_file, "new.json", Path("new.json"), "none/x.json ."),
+        (output_file, "new.json", Path("new.json"), "none/x.json . /dev/null"),
         (whole_numbers, "2, 4", [2, 4], "0 2.0 -3 two 2,x"),
         (positive, "3.2", 3.2, "0 -1 nan inf"),
         (share, "0", 0.0, "1.1 -1 nan"),
