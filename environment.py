@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 
 
 def _say(message: str) -> None:
+    message = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     with contextlib.suppress(OSError):
         os.write(2, f"{os.path.basename(sys.argv[0])}: {message}\n".encode())
 

@@ -98,6 +98,10 @@ ENDS = {
         "raise BrokenPipeError(32, 'of a process')",
         *("", 1, r"Traceback.*BrokenPipeError: \[Errno 32\] of a process\n"),
     ),
+    "a file that colours the terminal": (
+        "raise OSError('a\\x1b[31m')",
+        *("", 1, r"program.py: a\\x1b\[31m\n"),
+    ),
     "a missing package": (
         "import some_package.part",
         *("", 1, "program.py: some_package is not installed: pip install -r .*-report.txt\n"),
