@@ -278,6 +278,8 @@ def checked_vocoder(path: str | Path, run: Vocoder, rate: Any, h: HParams) -> Vo
                 f"{path}: a vocoder that makes {shape} of {mel.shape[1]} frames, expected "
                 f"{expected} of floats: its hop is not hop_length={h.hop_length}, or it is none"
             )
+        if not np.isfinite(sound).all():
+            raise UserError(f"{path}: a vocoder that gives nan or infinity; take another")
         return sound[0, 0]
 
     for frames in (TRIAL_FRAMES, TRIAL_FRAMES + 1):

@@ -351,6 +351,9 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
     short = lambda mel: np.zeros((1, 1, 256 * min(mel.shape[1], 17)), np.float32)  # noqa: E731
     with pytest.raises(UserError, match=r"x: a vocoder that makes \(1, 1, 4352\) of 20 frames"):
         voice.checked_vocoder("x", short, None, create_hparams())(mel)
+    nan = np.full((1, 1, 16 * 256), np.nan, np.float32)
+    with pytest.raises(UserError, match="y: a vocoder that gives nan"):
+        voice.checked_vocoder("y", lambda mel: nan, None, create_hparams())
     ends = helper.make_tensor_value_info("sound", 1, [1])
     value = numpy_helper.from_array(np.zeros(1, np.float32))
     nodes = [helper.make_node("Constant", [], ["sound"], value=value)]
