@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from errors import UserError
-from files import open_file
+from files import open_file, write_bytes
 from hparams import HParams
-from waveform import ITERATIONS, LOG_FLOOR, GriffinLim, write_sound
+from waveform import ITERATIONS, LOG_FLOOR, GriffinLim, encode
 
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -212,7 +212,8 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HP
         samples = _read_samples(sound, file, hparams, dtype)
     if len(samples) < stop:
         raise UserError(f"{len(samples)} samples, expected at least {stop}; copy it again")
-    write_sound(path, samples[start:stop], hparams.sampling_rate, sound.format, subtype)
+    content = encode(samples[start:stop], hparams.sampling_rate, sound.format, subtype)
+    write_bytes(path, content)
 
 
 @lru_cache(maxsize=8)

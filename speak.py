@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from analysis.arguments import add_text_options, at_least_one, make_parser, output_file, read_texts
-from corpus.faults import dropped_symbols
+from corpus.faults import left_out
+from files import write_bytes
 from voice import Voice, load_vocoder
-from waveform import encode, write_sound
+from waveform import encode
 
 OPEN_END = b"\xff" * 4  # the length of a WAV that goes on until it ends
 
@@ -36,11 +37,7 @@ def speak_all(
     for number, (text, sequence) in enumerate(texts, 1):
         for samples in voice.stream(sequence, **options):
             yield np.rint(32767 * samples).astype("<i2")
-        dropped = dropped_symbols(text, h.text_cleaners) if h.table.is_english else []
-        left_out = (
-            [f"left out, without a symbol: {' '.join(map(repr, dropped))}"] if dropped else []
-        )
-        for warning in left_out + voice.warnings:
+        for warning in left_out(text, h) + voice.warnings:
             print(f"warning: {text[:60]!r}: {warning}", file=sys.stderr)
         if number < len(texts):
             yield np.zeros(round(args.pause * h.sampling_rate), "<i2")
@@ -70,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
             first = time.perf_counter() - loaded
         if args.stream:
             if args.stream == "wav" and not count:
-                header = bytes(encode(samples[:0], rate, "WAV", "PCM_16"))
+                header = bytes(encode(samples[:0], rate))
                 sys.stdout.buffer.write(header[:4] + OPEN_END + header[8:-4] + OPEN_END)
             sys.stdout.buffer.write(samples.tobytes())
             sys.stdout.buffer.flush()
@@ -79,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         count += len(samples)
     seconds, took = count / rate, time.perf_counter() - loaded
     if args.out:
-        write_sound(args.out, np.concatenate(pieces), rate, "WAV", "PCM_16")
+        write_bytes(args.out, encode(np.concatenate(pieces), rate))
         print(f"wrote {args.out}, {seconds:.2f} s")
     if args.time:
         print(

@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 
 from analysis.arguments import add_text_options, make_parser, read_texts
-from corpus.faults import dropped_symbols
+from corpus.faults import left_out
 from files import refuse_no_folder
 from printing import print_without_failing
 from speaking import load_speaker, load_vocoder
@@ -44,10 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
         if speech.parts:
             print(f"  {speech.parts}", flush=True)
-        is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
-        if dropped := dropped_symbols(text, cleaners) if is_english else []:
-            print(f"  warning: left out, without a symbol: {' '.join(map(repr, dropped))}")
-        for warning in speech.warnings:
+        for warning in left_out(text, speaker.hparams) + speech.warnings:
             print(f"  warning: {warning}", flush=True)
     print(f"wrote the files of {len(texts)} texts to {args.output_directory}")
 

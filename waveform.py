@@ -123,18 +123,13 @@ def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None
     peak = float(np.abs(samples).max(initial=0.0))
     if not np.isfinite(peak):
         raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    write_sound(path, samples / max(peak, 1.0), sampling_rate, "WAV", "PCM_16")
+    write_bytes(path, encode(samples / max(peak, 1.0), sampling_rate))
 
 
-def write_sound(
-    path: str | Path, samples: np.ndarray, sampling_rate: int, kind: str, subtype: str
-) -> None:
-    """Write samples [N] in one step, of a format and subtype as soundfile names them."""
-    write_bytes(path, encode(samples, sampling_rate, kind, subtype))
-
-
-def encode(samples: np.ndarray, sampling_rate: int, kind: str, subtype: str) -> memoryview:
-    """The content of such a file."""
+def encode(
+    samples: np.ndarray, sampling_rate: int, kind: str = "WAV", subtype: str = "PCM_16"
+) -> memoryview:
+    """The content of a sound file of samples [N], by soundfile's names of format and subtype."""
     import soundfile
 
     content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails

@@ -27,9 +27,7 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    # By other tables what is unknown is refused, or left out because the user says so.
-    is_english, cleaners = hparams.table.is_english, hparams.text_cleaners
-    dropped = [dropped_symbols(clip.text, cleaners) if is_english else [] for clip in clips]
+    dropped = [dropped_symbols(clip.text, hparams) for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
 
@@ -118,14 +116,22 @@ def _duplicates(clips: "Sequence[Clip]") -> list[str]:
     return notes["another"] + notes["the same"]
 
 
-def dropped_symbols(text: str, cleaner_names: Sequence[str]) -> list[str]:
+def left_out(text: str, hparams: HParams) -> list[str]:
+    """A warning for who has a text spoken, if there are `dropped_symbols`."""
+    dropped = ", ".join(map(repr, dropped_symbols(text, hparams)))
+    return [f"left out, because the model has no symbol for it: {dropped}"] if dropped else []
+
+
+def dropped_symbols(text: str, hparams: HParams) -> list[str]:
     """What of `text` reaches the model in no form, in the order of the text, each once: characters
     without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
     phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
     LJSpeech has hundreds, and nobody speaks them."""
+    if not hparams.table.is_english:  # by others it is refused, or left out as the user says
+        return []
 
     def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
-        return [i for i in text_to_sequence(text, cleaner_names) if symbols[i] != " "]
+        return [i for i in text_to_sequence(text, hparams.text_cleaners) if symbols[i] != " "]
 
     found = []
     for character in dict.fromkeys(text):

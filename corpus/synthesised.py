@@ -15,9 +15,9 @@ import numpy as np
 
 from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
 from errors import UserError
-from files import folder_made_whole, read_bytes
+from files import folder_made_whole, read_bytes, write_bytes
 from progress import progress_bar
-from waveform import write_sound
+from waveform import encode
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"
@@ -118,8 +118,7 @@ def make_corpus(
             samples = np.pad(samples, (0, round(SILENCE_AFTER * SAMPLE_RATE)))
             samples = np.rint(samples + noise_rng.normal(0, NOISE, len(samples)))
             samples = np.clip(samples, -32768, 32767).astype("<i2")
-            path = folder / "wavs" / f"DEMO-{i:04d}.wav"
-            write_sound(path, samples, SAMPLE_RATE, "WAV", "PCM_16")
+            write_bytes(folder / "wavs" / f"DEMO-{i:04d}.wav", encode(samples, SAMPLE_RATE))
             lines.append(f"DEMO-{i:04d}|{number:,}|{sentence}\n")
             seconds += len(samples) / SAMPLE_RATE
         (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8", newline="\n")

@@ -39,7 +39,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from analysis.arguments import at_least_one, checked, load_any, make_parser
-from corpus.faults import dropped_symbols
+from corpus.faults import left_out
 from corpus.spoken_numbers import ENGLISH, sentence_of
 from errors import UserError
 from pictures import draw_mels
@@ -120,23 +120,13 @@ class Reader:
         base = f"{self.results}/{re.sub('[^0-9A-Za-z]+', '-', inputs.checkpoint).strip('-')}"
         seconds = speaker.write_speech(self.folder / base, speech)
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
-        warnings = list(speech.warnings)
-        is_english, cleaners = speaker.hparams.table.is_english, speaker.hparams.text_cleaners
-        if dropped := dropped_symbols(text, cleaners) if is_english else []:
-            shown = ", ".join(map(repr, dropped))
-            warnings.insert(0, f"left out, because the model has no symbol for it: {shown}")
         return {
             "notes": [note for note in (f"{seconds:.2f} s of sound", speech.parts) if note],
-            "warnings": warnings,
+            "warnings": left_out(text, speaker.hparams) + speech.warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
             "mel": f"results/{base}-mel.png",
         }
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can open a page that listens at this address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def in_address(host: str) -> str:
@@ -221,7 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=shown)
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
-    if not is_local(args.host):
+    if args.host not in ("localhost", "::1") and not args.host.startswith("127."):
         names = ", ".join(["localhost", args.host, *args.allow_host])
         print(f"--host {args.host}: anyone who can reach this machine can use the page, by {names}")
     paths = find_checkpoints(args.checkpoint)

@@ -16,7 +16,7 @@ from corpus.made_files import KEPT_SECONDS
 from corpus.preparation import prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from data_utils import read_filelist
-from hparams import create_hparams
+from hparams import HParams, create_hparams
 from scripts.prepare_ljspeech import main
 
 HPARAMS = create_hparams()
@@ -107,7 +107,7 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
     ],
 )
 def test_dropped_symbols_are_found(text, cleaners, dropped):
-    assert dropped_symbols(text, (cleaners,)) == dropped
+    assert dropped_symbols(text, HParams(text_cleaners=(cleaners,))) == dropped
 
 
 def test_usual_rates_follow_the_spread():
