@@ -38,10 +38,9 @@ def differences(one: object, other: object, place: str = "") -> list[str]:
 
 def without_times(records: Iterable[dict]) -> list[dict]:
     """The lines of metrics.jsonl that two equal runs share."""
-    lines = (record.items() for record in records if record["kind"] != "run")
-    return [
-        {name: value for name, value in line if name not in TIMES | BY_PROCESSES} for line in lines
-    ]
+    left_out = TIMES | BY_PROCESSES
+    shared = (record for record in records if record["kind"] != "run")
+    return [{name: x for name, x in record.items() if name not in left_out} for record in shared]
 
 
 def read_metrics(folder: Path) -> list[dict]:

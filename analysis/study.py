@@ -77,11 +77,6 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
                 least = _error_by_epochs(runs, first, second)
         alike = table[table["kind"] == kinds.get(first)]
         found.append(paired_change(alike, first, second, least, shared) if first != second else {})
-    return _holm(found)
-
-
-def _holm(found: Sequence[dict]) -> pd.DataFrame:
-    """As a table, with `p` adjusted; what is missing is NaN, and counts for nothing."""
     frame = pd.DataFrame(found, columns=["ours", "standard_error", "runs", "p", "note"])
     frame = frame.astype({"p": float, "note": object}).fillna({"runs": 0, "note": ""})
     if (known := frame["p"].notna()).any():
@@ -240,7 +235,9 @@ def study_tables(measured: Measured) -> list[Table]:
         for heading, key in quantities.items():
             changed = changes(measured, key, [(base, label) for label in labels])
             columns.append(column(key, labels, heading))
-            columns += _with_p(f"against {base} (%)", 1, changed)
+            columns.append(Column(f"against {base} (%)", 1, changed))
+            p = pd.DataFrame({"ours": changed["p"].map(p_text), "note": ""})
+            columns.append(Column("p", 0, p))
         compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
     transcribed = [run.transcription for run in runs.found.values() if run.transcription]
     facts: dict = {"texts": ", ".join(map(str, sorted({found.texts for found in transcribed})))}
@@ -250,8 +247,3 @@ def study_tables(measured: Measured) -> list[Table]:
     columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
     learning = Table("learning", ("batching", "seeds"), lines, columns, facts)
     return [learning, *compared]
-
-
-def _with_p(heading: str, decimals: int, found: pd.DataFrame) -> list[Column]:
-    p = pd.DataFrame({"ours": found["p"].map(p_text), "note": ""})
-    return [Column(heading, decimals, found), Column("p", 0, p)]

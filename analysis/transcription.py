@@ -173,10 +173,8 @@ def evaluate(
         for number, (_, text) in enumerate(progress, 1):
             base = folder / f"{number:04d}"
             speaker.write_speech(base, speaker.speak_text(sequence_to_speak(text, hparams)))
-            samples, found = (
-                read_audio(base.with_suffix(".wav"), hparams),
-                Transcript(text.lower().rstrip("."), ""),
-            )
+            samples = read_audio(base.with_suffix(".wav"), hparams)
+            found = Transcript(text.lower().rstrip("."), "")
             if recogniser:
                 found = recogniser.transcribe(text, samples.numpy(), hparams.sampling_rate)
             cepstra = mel_cepstra(samples, hparams)

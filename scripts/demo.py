@@ -82,16 +82,9 @@ def train(out: Path, clips: int, epochs: int, seed: int, language: str, settings
     spoken = ("--language", language) if language != ENGLISH else ()
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
-    prepared: tuple[object, ...] = (
-        "--out",
-        lists,
-        "--cache-mels",
-        out / "mels",
-        "--val-fraction",
-        VALIDATION,
-    )
-    prepared += ("--hparams", settings) if settings else ()
-    run("scripts/prepare_ljspeech.py", corpus, *prepared)
+    kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
+    chosen = ("--hparams", settings) if settings else ()
+    run("scripts/prepare_ljspeech.py", corpus, *kept, *chosen)
     hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
     hparams += f",random_epochs={RANDOM_EPOCHS},seed={seed}"
     threads = os.environ.get("OMP_NUM_THREADS", "2")

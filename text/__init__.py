@@ -54,8 +54,9 @@ def clean(
 
     found: list[str] = []
     for i, piece in enumerate(pieces):
+        composed = unicodedata.normalize("NFC", piece)
         in_braces = i % 2 and by_hand is _ARPABET_SPAN
-        found += [f"@{x}" for x in piece.split()] if in_braces else _composed(piece)
+        found += [f"@{x}" for x in piece.split()] if in_braces else composed
     return found
 
 
@@ -102,10 +103,6 @@ def _plain(symbol: str) -> str:
     """A letter without case and accents."""
     kept = [x for x in unicodedata.normalize("NFD", symbol) if unicodedata.category(x)[0] == "L"]
     return "".join(kept).casefold()
-
-
-def _composed(text: str) -> str:
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool:
