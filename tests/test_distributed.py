@@ -179,14 +179,6 @@ def test_signal_to_either_process_stops_both(rank, corpus, alone, tmp_path):
     assert_same_result(out, alone)
 
 
-def test_run_of_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path):
-    out = tmp_path / "out"
-    check_all(Together(2, flags(out, corpus, **OF_FOUR), {1: (stop_at, 1)}).end())
-    assert 0 < load(newest(out))["loop"]["batches_trained"] < 14
-    check_all(Together(4, on(out)).end())
-    assert_agrees(out, alone_of_four)
-
-
 def test_process_killed_at_random_moments_changes_nothing(corpus, alone, tmp_path):
     """What torchrun --max-restarts does: once one process is gone it ends the others, and starts
     them all again."""

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import published
 from analysis.recommendation import ranked, recommend
 from analysis.survey import (
     DEFAULTS,
@@ -16,7 +15,7 @@ from analysis.survey import (
     parameter_values,
     value_in_words,
 )
-from batching import REGISTRY, STRATEGIES, batching_name, plan_epoch
+from batching import STRATEGIES, plan_epoch
 
 
 def distinct_lengths(count, seed=0):
@@ -117,11 +116,6 @@ def test_recommendation_is_never_slower_than_default(count):
     assert best.decoder_steps <= default.decoder_steps
 
 
-def test_batching_names_are_the_papers():
-    short = {entry.short_name: name for name, entry in REGISTRY.items()}
-    for name in published.TABLE_2:
-        first, *rest = name.split("-")
-        assert batching_name(short[first], "DBS" in rest, "BR" in rest) == name
-    assert batching_name("random", True, True) == "RAND-DBS"
+def test_values_have_words_and_defaults_are_the_planners():
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {name: plan_epoch.__kwdefaults__[name] for name in PARAMETERS.values()} == DEFAULTS
