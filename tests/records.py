@@ -71,10 +71,6 @@ def write_lines(folder, lines, end="\n"):
     return folder
 
 
-def read_lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def write_run(
     folder,
     name="RAND",

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,8 +22,6 @@ from clip_table import Clip, ClipTable
 from data_utils import (
     Batch,
     TextMelDataset,
-    changed_clips,
-    check_again,
     collate,
     collate_and_share,
     keep_table,
@@ -155,15 +152,6 @@ def test_invalid_filelists_are_refused(corpus):
 # ---------------------------------------------------------------------------- contents
 
 
-def test_new_runs_read_clips_to_their_end(corpus):
-    soundfile.write(corpus / "nan.wav", np.append(noise(5000), np.nan), 22050, subtype="FLOAT")
-    filelist = write_list(corpus, f"{corpus}/a.wav|Good.|1.0", f"{corpus}/nan.wav|Text.")
-    assert len(read_filelist(filelist, H)) == 2  # headers do not tell
-    first, line = refusal(filelist, new_run=True).splitlines()
-    assert first == f"{filelist}: 1 of 2 lines refused:"
-    assert line.startswith(f"  {filelist}:2: {corpus}/nan.wav: sample 5000 (at 0.23 s) is nan")
-
-
 def test_texts_without_letters_end_new_runs_only(corpus):
     filelist = write_list(corpus, f"{corpus}/a.wav|...")
     assert len(read_filelist(filelist, H)) == 1
@@ -218,25 +206,6 @@ def test_unwritable_table_costs_a_line(corpus, capsys):
     assert list(keep_table(checked, H)) == list(checked)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{filelist}.clips: cannot be written (")
-
-
-def test_changed_clips_are_checked_again(corpus):
-    names = ["a.wav", "b.flac", "c.wav"]
-    filelist = write_list(corpus, *(f"{corpus}/{name}|Text {name}." for name in names))
-    for name in names:
-        os.utime(corpus / name, (1, 1))
-    table = keep_table(read_filelist(filelist, H, new_run=True), H)
-    assert changed_clips(table).tolist() == []
-    soundfile.write(corpus / "b.flac", noise(6000), 22050)
-    (corpus / "c.wav").unlink()
-    assert changed_clips(table).tolist() == [1, 2]
-    with pytest.raises(UserError, match=r"1 of 3 lines refused:\n.*list.txt:3: .*no such file"):
-        check_again(table, changed_clips(table), H)
-    soundfile.write(corpus / "c.wav", noise(22050), 22050)
-    fixed = check_again(table, changed_clips(table), H)
-    anew = read_filelist(filelist, H, new_run=True)
-    assert list(fixed) == list(anew)
-    assert (fixed.fingerprint, fixed.complete) == (anew.fingerprint, True)
 
 
 def test_lengths_are_written_one_per_line(tmp_path):

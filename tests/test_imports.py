@@ -149,7 +149,7 @@ def test_train_and_readme_are_read_in_one_sitting():
     [
         ("training", 2_660),
         ("analysis scripts benchmarks", 4_880),
-        ("tests", 17_160),
+        ("tests", 16_970),
         (". analysis benchmarks corpus fast_decoder scripts text training", 17_540),
         ("examples examples/frameworks", 1_290),
     ],

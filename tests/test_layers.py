@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+from test_model import seeded
 
 from hparams import create_hparams
 from layers import Attention, BatchNorm, draw_keep_mask, dropout, packing, padding_mask
 
 CPU = torch.device("cpu")
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def used_batch_norm() -> BatchNorm:

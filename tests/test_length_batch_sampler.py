@@ -182,18 +182,6 @@ def test_resume_gives_the_rest_of_the_epoch(strategy, set_epoch_again):
         assert len(resumed) == len(following)
 
 
-def test_resume_counts_trained_not_fetched_batches():
-    sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    sampler.set_epoch(2)
-    whole = list(sampler)
-    for stop in (0, 2, len(whole)):
-        sampler.set_epoch(2)
-        trained = [batch for _, batch in zip(range(stop), loader_of(sampler, 2), strict=False)]
-        loader = loader_of(fresh_from(sampler.state_dict(stop)), 2)
-        assert len(loader) == len(whole)
-        assert trained + list(loader) == whole
-
-
 @pytest.mark.parametrize(
     "changed",
     [

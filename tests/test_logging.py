@@ -1,7 +1,6 @@
 """metrics.jsonl and TensorBoard: what is written, and how far it is cut back."""
 
 import io
-import json
 import math
 import os
 import shutil
@@ -12,6 +11,7 @@ import zlib
 import numpy as np
 import pytest
 import soundfile
+from helpers import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -45,10 +45,6 @@ def example(frames: int = 12, symbols: int = 5) -> dict:
         "audio": (2 * np.sin(np.arange(4000) / 20)).astype(np.float32),
         "sampling_rate": 22050,
     }
-
-
-def lines(directory) -> list[dict]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def events(directory) -> EventAccumulator:
@@ -112,7 +108,7 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path):
     changed = EPOCH | {"train_loss": 7.0}
     again.log_epoch(changed)
     again.close()
-    assert lines(folder) == [{"kind": "run"} | RUN, {"kind": "epoch"} | changed]
+    assert metrics(folder) == [{"kind": "run"} | RUN, {"kind": "epoch"} | changed]
     found = scalars(folder)
     assert found["training/loss"] == [(step, float(step)) for step in range(6)]
     assert found["epoch/train_loss"] == [(4, 7.0)]
@@ -163,7 +159,7 @@ def test_full_disk_under_the_logs_is_a_warning(tmp_path, monkeypatch, capfd):
     assert printed.out.count("until the run is resumed: [Errno 28] No space left") == 1
     assert "warning: writing 1 lines of metrics.jsonl failed, training continues" in printed.out
     assert "Traceback" not in printed.err
-    assert [line["kind"] for line in lines(tmp_path)] == ["epoch", "validation"]
+    assert [line["kind"] for line in metrics(tmp_path)] == ["epoch", "validation"]
     logger.close()
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
@@ -182,7 +178,7 @@ def test_names_outside_unicode_end_only_the_drawing(tmp_path, capsys):
     logger.log_epoch(EPOCH)
     logger.close()
     assert "warning: no more for TensorBoard" in capsys.readouterr().out
-    assert [line["kind"] for line in lines(folder)] == ["epoch"]
+    assert [line["kind"] for line in metrics(folder)] == ["epoch"]
 
 
 def test_folder_moved_or_unlocked_meanwhile_is_noticed(tmp_path):

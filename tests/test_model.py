@@ -399,17 +399,6 @@ def test_autograd_sees_the_mask(loss):
 # ---------------------------------------------------------------------------- the encoder
 
 
-def test_order_of_a_batch_does_not_matter():
-    """Texts need not come longest first."""
-    model = tiny_model(p_prenet_dropout=0.0)
-    batch = tiny_batch(((3, 4), (7, 9), (5, 12), (7, 2)))
-    order = torch.tensor([2, 0, 3, 1])
-    names = ("text", "text_lengths", "mel", "gate", "mel_lengths")
-    other = Batch(*(getattr(batch, name)[order] for name in names))
-    for one, two in zip(model(batch)[:4], model(other)[:4], strict=True):
-        assert_close(two, one[order], 1e-5)
-
-
 def test_encoder_without_a_mask_sees_padding():
     encoder = tiny_model().encoder
     x = torch.randn(1, 7, 5, generator=seeded())

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import DATA
-from records import LENGTHS, read_lines, write_lines, write_run
+from helpers import DATA, metrics
+from records import LENGTHS, write_lines, write_run
 from scipy.stats import t, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
@@ -332,7 +332,7 @@ def made(tmp_path_factory):
         options = {"seed": seed, "commit": evil, "minutes": lambda _, s=seed: 2.0 + s / 4}
         write_run(folder / "runs" / f"ssb_{seed}", BEST, **options)
     broken = write_run(folder / "runs" / "unfinished <b>", "SB")
-    write_lines(broken, [*read_lines(broken)[:2], '{"kind"', *read_lines(broken)[3:]])
+    write_lines(broken, [*metrics(broken)[:2], '{"kind"', *metrics(broken)[3:]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", io.StringIO())
         report.main([str(folder / "runs"), "-o", str(folder / "report")])

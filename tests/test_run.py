@@ -1,6 +1,5 @@
 """What a run tells and keeps, the failures it survives, and what is refused at its start."""
 
-import functools
 import multiprocessing
 import os
 import resource
@@ -15,16 +14,14 @@ import pytest
 import torch
 from helpers import HOP, LONG, SECONDS, Child, act_at, assert_same_run, flags, load, metrics, newest
 from runs import act_at_patched, copied_corpus, refused, run
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 import train
-from analysis.same_run import compare_runs
 from data_utils import TextMelDataset
 from hparams import create_hparams, hparams_from_dict
 from training import checkpoint, setup
 from training.distributed import ALONE
 from training.epoch import Run
-from training.logging import OutputFolder, RunLogger
+from training.logging import OutputFolder
 from training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -118,18 +115,6 @@ def kill_a_worker() -> None:
         time.sleep(1)  # the loader's signal handler raises in here, in the middle of a step
 
     act_at(Trainer, "step", kill, 6)
-
-
-def test_full_disk_under_the_logs_loses_no_training(corpus, whole, tmp_path, monkeypatch, capsys):
-    def full(self, data):
-        raise OSError(28, "No space left on device")
-
-    out = tmp_path / "out"
-    fill = functools.partial(monkeypatch.setattr, RecordWriter, "write", full)
-    act_at_patched(monkeypatch, RunLogger, "log_epoch", fill, 2)
-    run(out, corpus, **LONG)
-    assert capsys.readouterr().out.count("warning: ") == 1
-    assert compare_runs(out, whole) == []
 
 
 def test_moved_output_folder_ends_the_run(corpus, tmp_path, monkeypatch, capsys):

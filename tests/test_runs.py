@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import (
@@ -13,7 +14,6 @@ from records import (
     MACHINE,
     VERSIONS,
     epoch_line,
-    read_lines,
     run_line,
     validation_line,
     write_lines,
@@ -35,7 +35,7 @@ EPOCH, VALIDATION = epoch_line(1), validation_line(1)
 def test_epochs_have_validations_hours_and_updates(tmp_path):
     """Unknown entries and blank lines are accepted, and the last settings count."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
-    lines = read_lines(folder)
+    lines = metrics(folder)
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}
     write_lines(folder, [*lines[:4], "", again, *(line | {"new": [1]} for line in lines[4:])])
     runs = read_runs([folder])
@@ -71,7 +71,7 @@ def test_a_bad_line_is_refused(tmp_path, lines, message):
 
 def test_an_incomplete_last_line_is_ignored(tmp_path):
     folder = write_run(tmp_path / "a")
-    write_lines(folder, [*read_lines(folder), '{"kind": "r'], end="")
+    write_lines(folder, [*metrics(folder), '{"kind": "r'], end="")
     assert len(read_runs([tmp_path]).found) == 1
 
 
@@ -104,7 +104,7 @@ def test_any_line_is_read_or_refused(tmp_path_factory, data):
 
 
 def in_metrics(change):
-    return lambda folder: write_lines(folder, change(read_lines(folder)))
+    return lambda folder: write_lines(folder, change(metrics(folder)))
 
 
 def in_file(name, text):
@@ -209,7 +209,7 @@ def test_runs_that_are_not_alike_are_warned_of(tmp_path, change, what):
 
 def test_what_changed_when_resumed_is_named(tmp_path):
     folder = write_run(tmp_path / "a", epochs=12)
-    lines = read_lines(folder)
+    lines = metrics(folder)
     again = json.loads(json.dumps(lines[0])) | {"iteration": 6, "epoch": 7, "commit": "b" * 40}
     again["hparams"] |= {"learning_rate": 0.5, "num_workers": 9}
     seventh = next(i for i, line in enumerate(lines) if line["epoch"] == 7)

@@ -138,20 +138,3 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
 def test_splits_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
-
-
-LONGEST = (  # of LJSpeech
-    "and had told Mrs. Paine that when he got the money he was going to take an apartment, "
-    "when the baby was old enough, he was going to take an apartment, and the family would live "
-    "together."
-)
-
-
-def test_longest_ljspeech_text_is_split_once():
-    assert len(text_to_sequence(LONGEST, COMPATIBLE)) == 188
-    assert len(split(LONGEST, 188)) == 1
-    assert split(LONGEST, 187) == [
-        "and had told misess paine that when he got the money he was going to take an apartment,",
-        "when the baby was old enough, he was going to take an apartment, and the family would "
-        "live together.",
-    ]

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import model as model_module
 import train
 from analysis.same_run import without_times
-from batching import STRATEGIES, LengthBatchSampler
+from batching import LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from model import Tacotron2Loss
@@ -216,16 +216,6 @@ def test_update_weighs_batches_by_their_frames(r, corpus, tmp_path, monkeypatch)
     for name, values in expected.items():
         drawn = [value for _, value in curves(out)[f"training/{name}"]]
         assert drawn == pytest.approx(values, rel=1e-5)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_clip_appears_once_per_epoch(strategy, corpus, tmp_path, monkeypatch):
-    steps = Steps(monkeypatch)
-    options = {"num_bins": 3, "num_buckets": 2, "bucket_size": 6, "epochs_per_validation": 9}
-    run(tmp_path / "out", corpus, batching_strategy=strategy, epochs=2, **options)
-    first = metrics(tmp_path / "out", "epoch")[0]["iteration"]
-    for trained in (steps.clips[:first], steps.clips[first:]):
-        assert sorted(itertools.chain(*trained)) == list(range(14))
 
 
 @pytest.mark.parametrize(
