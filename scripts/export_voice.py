@@ -142,7 +142,8 @@ def describe(folder: Path, about: About) -> None:
 
 
 class CheckedVoice(Voice):
-    """Every graph beside torch, which it goes on with: attention would make rounding grow."""
+    """Compares every output with torch, whose outputs are the next step's inputs: otherwise
+    attention would make rounding grow."""
 
     model: Tacotron2
     difference = 0.0  # the largest so far, over the largest value, or 1

@@ -148,9 +148,9 @@ def test_train_and_readme_are_read_in_one_sitting():
     ("folders", "most"),
     [
         ("training", 2_660),
-        ("analysis scripts benchmarks", 4_880),
-        ("tests", 16_970),
-        (". analysis benchmarks corpus fast_decoder scripts text training", 17_540),
+        ("analysis scripts benchmarks", 4_820),
+        ("tests", 16_940),
+        (". analysis benchmarks corpus fast_decoder scripts text training", 17_490),
         ("examples examples/frameworks", 1_290),
     ],
 )
