@@ -117,9 +117,11 @@ def make_plans(
             raise UserError(
                 f"capacity {capacity}: the longest clip has {longest} frames, and must fit"
             )
-        h = batching_settings(batching, replace(hparams, batch_size=capacity // longest))
-        h = replace(h, batch_capacity=capacity if h.dynamic_batch_size else None)
-        plans.append(make_plan(clips, h)._replace(capacity=capacity))
+        size = capacity // longest
+        h = batching_settings(batching, replace(hparams, batch_size=size))
+        held = capacity if h.batch_size == size else h.batch_size * longest  # it names its own
+        h = replace(h, batch_capacity=held if h.dynamic_batch_size else None)
+        plans.append(make_plan(clips, h)._replace(capacity=held))
     return plans
 
 

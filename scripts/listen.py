@@ -29,8 +29,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
     shown = "eSpeak's name of it (%(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=shown)
+    shown = "no identification rate, which takes most of the time"
+    parser.add_argument("--words-only", action="store_true", help=shown)
     args = parser.parse_args(arguments)
-    found = evaluate(args.checkpoint, args.recordings, args.speech, args.language)
+    options = args.checkpoint, args.recordings, args.speech, args.language
+    found = evaluate(*options, words_only=args.words_only)
     write_json(args.out, asdict(found))
     rates = "" if found.word_error_rate is None else "word error rates of "
     print(f"{rates}{found.texts} texts\n{found.summary()}")

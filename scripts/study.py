@@ -1,14 +1,17 @@
-"""The study of learning: every batching trained with several seeds, then transcribed.
+"""Studies of learning: models trained under several batchings and seeds, then transcribed.
 
-    scripts/table2/all.sh --small        makes the corpus and its mels, then runs this
+    scripts/table2/all.sh --small       makes the corpus and its mels, then runs this; the other
+                                        studies are named at the top of all.sh
 
-Experiments are the ten of the paper's Table 2, the exponential noise, and follow-ups. Each is
-trained by its script in scripts/table2; its last checkpoint then speaks 100 unseen numbers, which a
-recogniser transcribes. Two runs go side by side, the first seed of all experiments first. Ctrl-C
-stops both with a checkpoint; the same command resumes.
+Each run is trained by a script of scripts/table2. After certain epochs its checkpoint speaks 100
+unseen numbers, which a recogniser transcribes. Two runs go side by side, the first seed of all
+experiments first. Ctrl-C stops both with a checkpoint; the same command resumes. Time is measured
+at the end, in turns, so other work beside a study does no harm.
 
-    OUT/NAME/seed_N/           a run of train.py; intelligibility.json: its word error rate and the
-                               transcripts; epoch_minutes.json: its epochs, timed at the end
+    OUT/values.csv             raw values of the finished runs, an epoch a line: a run that is in it
+                               is not trained again, so the file continues a study elsewhere
+    OUT/NAME/seed_N/           a run of train.py; epoch_N.pt, intelligibility_N.json: a checkpoint,
+                               and its word error rate and transcripts
     OUT/logs/NAME-seed_N.log   what both programs printed
     OUT/unseen/                recordings of the 100 numbers, and their own rates
     OUT/report/                the report, once every run has ended
@@ -16,32 +19,62 @@ stops both with a checkpoint; the same command resumes.
 
 from project_root import ROOT
 
+import itertools
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+
 from analysis.arguments import at_least_one, make_parser
+from analysis.learning import (
+    VALUES_FILE,
+    is_complete,
+    read_values,
+    values_of,
+    with_minutes,
+    write_report,
+    write_values,
+)
 from analysis.recommendation import batching_overrides, recommend
 from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from batching import LengthBatchSampler
 from corpus.lengths import read_lengths
 from errors import UserError
-from files import lock, open_to_append, read_json
-from hparams import HParams, create_hparams
+from files import lock, open_to_append, read_json, write_atomically
+from hparams import HParams, batching_options, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
-FEWER_SEEDS = 3  # of the experiments that nothing rests upon
+FEWER_SEEDS = 3  # of the ten-epoch experiments that nothing rests upon
+TRAINING_LIST = Path("filelists") / "train_mel.txt"
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
+RANDOM = "batching_strategy=random,dynamic_batch_size=False,batch_randomization=False"
+# After which epochs a run is transcribed, beside the last.
+POINTS = {
+    "small-long": (5, 10, 15, 20, 30, 40, 50),
+    "full": (5, 10, 15),
+    "full-one-frame": (5, 10, 15),
+}
+# These lower the learning rate, each run at the same share of its own updates: constant for three
+# quarters, so that most points compare runs at one rate, then halved four times, as in the demo.
+CONSTANT_SHARE, HALVINGS = 0.75, 4
 
 
 class Experiment(NamedTuple):
@@ -50,7 +83,7 @@ class Experiment(NamedTuple):
     name: str
     script: str
     overrides: str = ""
-    all_seeds: bool = False  # or the first FEWER_SEEDS
+    all_seeds: bool = True  # or the first FEWER_SEEDS
 
 
 Jobs = list[tuple[Experiment, int]]  # with the seed
@@ -80,9 +113,25 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
     return ",".join(settings)
 
 
-def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
-    """All of the study, the follow-ups last."""
+def experiments(study: str, surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
+    """All of a study, that which the others are compared with first, and the follow-ups last."""
     best, batch_size, lrf = "ssb_dbs_br", hparams.batch_size, "local_randomization_factor"
+    random_first = Experiment(f"{best}_random_epochs", best, "random_epochs=2")
+    if study == "full":
+        return [Experiment("rand", "rand"), Experiment(best, best), random_first]
+    if study == "full-one-frame":
+        return [random_first._replace(overrides="random_epochs=2,n_frames_per_step=1")]
+    if study == "full-attention":
+        found = []
+        for weight, gradient in itertools.product((5, 0), (False, True)):
+            name = f"{'' if weight else 'un'}guided_{'with' if gradient else 'no'}_gradient"
+            attention = f"attention_location_gradient={gradient},guided_attention_weight={weight}"
+            found.append(Experiment(name, best, f"random_epochs=2,{attention}"))
+        return found
+    if study == "small-plateau":
+        reference = "attention_location_gradient=True,guided_attention_weight=0"
+        found = [Experiment(name, name) for name in ("rand", "sb_br", best)]
+        return [*found, random_first, Experiment("rand_reference_attention", "rand", reference)]
 
     def survey(size: int) -> Survey:
         return surveyor.survey(size, "semi_sorted", dynamic_batch_size=True, epochs=PLANNED)
@@ -95,15 +144,36 @@ def experiments(surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     updates = math.ceil(len(surveyor.lengths) / batch_size)
     sizes = range(1, batch_size + 1)
     equal = min(sizes, key=lambda size: abs(survey(size).num_batches - updates))
+    as_many = Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}")
+    exp = Experiment("ssb_exp_dbs_br_recommended", best, recommended)
+    if study == "small-long":
+        return [Experiment("rand", "rand"), Experiment(best, best), random_first, exp, as_many]
     usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
     return [
         *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
-        Experiment("ssb_exp_dbs_br_recommended", best, recommended, True),
-        Experiment("ssb_exp_dbs_br", best, usual),
-        Experiment(f"{best}_batch_{equal}", best, f"batch_size={equal}"),
+        exp,
+        Experiment("ssb_exp_dbs_br", best, usual, all_seeds=False),
+        as_many._replace(all_seeds=False),
         # The first seeds said that random epochs help: they may be recommended.
-        Experiment(f"{best}_random_epochs", best, "random_epochs=2", True),
+        random_first,
     ]
+
+
+def batching_of(experiment: Experiment, shared: str) -> HParams:
+    """Its settings, with the batching that the scripts of the studies but the ten have."""
+    first = RANDOM if experiment.script == "rand" else ""
+    return create_hparams(f"{shared},{first},{experiment.overrides}")
+
+
+def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:
+    """The overrides that lower the learning rate in the last quarter of the epochs."""
+    options = batching_options(hparams) | {"random_epochs": hparams.random_epochs}
+    sampler = LengthBatchSampler(lengths, **options)
+    counts = np.cumsum([len(sampler.plan_of(epoch)) for epoch in range(epochs)])
+    start = int(counts[math.ceil(CONSTANT_SHARE * epochs) - 1])
+    half_life = max(1, round((int(counts[-1]) - start) / HALVINGS))
+    rate = f"learning_rate_decay_start={start},learning_rate_half_life={half_life}"
+    return f"learning_rate_schedule=exponential,{rate}"
 
 
 def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
@@ -112,13 +182,30 @@ def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
     return [(x, seed) for seed in seeds for x in found if x.all_seeds or seed in few]
 
 
-class Study:
-    """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs."""
+def transcribed_at(file: Path) -> int | None:
+    """After how many epochs; None if it was not."""
+    return read_findings(file, Intelligibility).epochs if file.exists() else None
 
-    def __init__(self, out: Path, epochs: int, shared: str, jobs: Jobs):
+
+class Study:
+    """Runs `jobs`, whose programs are stopped by `stop` alone. `shared`: overrides of all runs;
+    `points`: epochs after which they are transcribed; `rates`: further overrides of a job."""
+
+    def __init__(
+        self,
+        out: Path,
+        epochs: int,
+        shared: str,
+        jobs: Jobs,
+        points: Sequence[int],
+        rates: Mapping[tuple[str, int], str] = MappingProxyType({}),
+    ):
         self.out, self.epochs, self.shared, self.jobs = out, epochs, shared, jobs
+        self.points, self.rates = [*points], rates
+        self.values = read_values(out / VALUES_FILE)
         self.stops = 0
         self.failed: list[str] = []
+        self._writing = threading.Lock()
 
     def stop(self, *_) -> None:
         """Ask every program to save and end; the second time, to end at once. A signal handler."""
@@ -127,13 +214,18 @@ class Study:
     def folder(self, experiment: Experiment, seed: int) -> Path:
         return self.out / experiment.name / f"seed_{seed}"
 
+    def findings(self, experiment: Experiment, seed: int) -> dict[int, Path]:
+        """The file of each transcription, by epoch."""
+        last, folder = INTELLIGIBILITY_FILE, self.folder(experiment, seed)
+        names = {p: last if p == self.epochs else f"intelligibility_{p}.json" for p in self.points}
+        return {point: folder / name for point, name in names.items()}
+
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
         left = []
-        for job in self.jobs:
-            found = self.folder(*job) / INTELLIGIBILITY_FILE
-            if not found.exists() or read_findings(found, Intelligibility).epochs < self.epochs:
-                left.append(job)
+        for experiment, seed in self.jobs:
+            if not is_complete(self.values, experiment.name, seed, self.epochs, self.points):
+                left.append((experiment, seed))
         print(f"{len(self.jobs)} runs of {self.epochs} epochs, {len(left)} left", flush=True)
         with ThreadPoolExecutor(side_by_side) as pool:
             ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
@@ -144,22 +236,36 @@ class Study:
         """How it ended."""
         name, folder = f"{experiment.name}, seed {seed}", self.folder(experiment, seed)
         log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
-        extra = ",".join(filter(None, [self.shared, experiment.overrides]))
+        rate, files = self.rates.get((experiment.name, seed), ""), self.findings(experiment, seed)
+        extra = ",".join(filter(None, [self.shared, experiment.overrides, rate]))
         settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
-        script, found = f"scripts/table2/{experiment.script}.sh", folder / INTELLIGIBILITY_FILE
-        doing, status = "training", self.execute(["bash", ROOT / script], log, settings)
-        if not status:
-            command = [sys.executable, ROOT / "scripts/listen.py", "-o", found]
-            command += ["--checkpoint", list_checkpoints(folder)[-1][1]]
-            command += ["--recordings", self.out / "unseen"]
-            doing, status = "transcription", self.execute(command, log)
-        if self.stops:
-            return f"{name}: stopped"
-        if status:
-            self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
-            return self.failed[-1]
-        rate = read_findings(found, Intelligibility).word_error_rate
-        return f"{name}: word error rate {rate:.3f}"
+        for point in self.points or [self.epochs]:
+            found = files.get(point)
+            if found and transcribed_at(found) == point:
+                continue
+            script = ["bash", ROOT / f"scripts/table2/{experiment.script}.sh"]
+            doing, status = "training", self.execute(script, log, settings | {"EPOCHS": str(point)})
+            if found and not status:
+                kept = folder / f"epoch_{point}.pt"
+                newest = list_checkpoints(folder)[-1][1]
+                write_atomically(kept, partial(shutil.copyfile, newest))
+                command = [sys.executable, ROOT / "scripts/listen.py", "-o", found]
+                command += ["--checkpoint", kept, "--recordings", self.out / "unseen"]
+                command += ["--words-only"]
+                doing, status = "transcription", self.execute(command, log)
+            if self.stops:
+                return f"{name}: stopped"
+            if status:
+                self.failed.append(f"{name}: {doing} ended with status {status}, see {log}")
+                return self.failed[-1]
+        with self._writing:
+            own = values_of(folder, experiment.name, seed, files)
+            self.values = pd.concat([self.values.dropna(how="all", axis=1), own])
+            write_values(self.out / VALUES_FILE, self.values)
+        if not files:
+            return f"{name}: trained"
+        rate_text = read_findings(files[self.epochs], Intelligibility).word_error_rate
+        return f"{name}: word error rate {rate_text:.3f}"
 
     def execute(self, command: list, log: Path, environment: dict[str, str] | None = None) -> int:
         """The exit status of a command, whose output is added to `log`."""
@@ -183,7 +289,7 @@ class Study:
         return status
 
 
-def run_study(out: Path, side_by_side: int, texts: int) -> Study:
+def set_up(study: str, out: Path, texts: int) -> tuple[Study, HParams]:
     """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
     of them cannot be used. The unseen numbers are those that follow the corpus'."""
     try:
@@ -192,7 +298,7 @@ def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     except (KeyError, ValueError) as error:
         fix = "scripts/table2/all.sh --small sets EXTRA, CORPUS, EPOCHS and SEEDS, whole numbers"
         raise UserError(f"in the environment: {error}; {fix}") from None
-    hparams = create_hparams(extra)
+    hparams = create_hparams(f"batch_size=16,{extra}")  # 16 is that of the scripts
     missing = "no such file: --small takes a corpus of scripts/make_demo_corpus.py; leave CORPUS "
     made_from = read_json(corpus / "demo_corpus.json", missing + "unset to have one made")
     if not isinstance(made_from, dict) or not made_from.keys() >= {"clips", "seed"}:
@@ -203,20 +309,59 @@ def run_study(out: Path, side_by_side: int, texts: int) -> Study:
     command += ["--clips", texts, "--skip", made_from["clips"], "--seed", made_from["seed"]]
     if subprocess.run(list(map(str, command)), check=False).returncode != 0:
         raise UserError("the unseen numbers could not be recorded")
-    clips = read_lengths(out / "filelists" / "train_mel.txt", hparams)
+    clips = read_lengths(out / TRAINING_LIST, hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
-    jobs = jobs_in_order(experiments(surveyor, hparams), seeds)
-    shared = f"{extra.strip(',')},{matched_overrides(surveyor, hparams.batch_size)}"
-    study = Study(out, epochs, shared, jobs)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, study.stop)
-    study.run(side_by_side)
-    return study
+    jobs = jobs_in_order(experiments(study, surveyor, hparams), seeds)
+    shared, rates = extra.strip(","), {}
+    if study == "small":
+        shared += f",{matched_overrides(surveyor, hparams.batch_size)}"
+    if study in POINTS:
+        for experiment, seed in jobs:
+            settings = replace(batching_of(experiment, shared), seed=seed)
+            rates[experiment.name, seed] = falling_rate(clips.frames, settings, epochs)
+    points = [point for point in POINTS.get(study, ()) if point < epochs]
+    points += [epochs] if study != "small-plateau" else []
+    return Study(out, epochs, shared, jobs, points, rates), hparams
+
+
+def batching_text(hparams: HParams) -> str:
+    """The batching as overrides, without random epochs."""
+    options = batching_options(hparams) | {"seed": 0}
+    options["batching_strategy"] = options.pop("strategy")
+    return ",".join(f"{name}={value}" for name, value in options.items())
+
+
+def time_in_turns(study: Study, hparams: HParams) -> None:
+    """Add the minutes of every experiment's epochs to the raw values: of one update after another
+    of all batchings, by benchmarks/epoch.py."""
+    named = {experiment.name: experiment for experiment, _ in study.jobs}
+    settings = {name: batching_of(x, f"batch_size=16,{study.shared}") for name, x in named.items()}
+    batchings = {name: batching_text(h) for name, h in settings.items()}
+    random = batching_text(create_hparams(RANDOM, hparams))
+    different = list(dict.fromkeys([random, *batchings.values()]))
+    first = next(iter(settings.values()))
+    clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
+    model = f"batch_size=16,{study.shared},n_frames_per_step={first.n_frames_per_step}"
+    command = [sys.executable, ROOT / "benchmarks" / "epoch.py", clips, "--json", file]
+    command += ["--hparams", model, "--capacities", "", "--batches", "20"]
+    command += ["--batchings", *different]
+    if subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode:
+        raise UserError("benchmarks/epoch.py failed; the same command resumes the study")
+    rows = dict(zip(different, read_json(file)["rows"], strict=True))
+    minutes = {}
+    for name, h in settings.items():
+        parts = [rows[random]] * h.random_epochs
+        parts += [rows[batchings[name]]] * (study.epochs - h.random_epochs)
+        of_epochs = [part["minutes_per_epoch"] for part in parts]
+        error = max(p["standard_error_minutes"] / p["minutes_per_epoch"] for p in parts)
+        minutes[name] = of_epochs, error
+    study.values = with_minutes(study.values, minutes)
+    write_values(study.out / VALUES_FILE, study.values)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("study", metavar="STUDY", help="small-long, as in all.sh --small --long")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--side-by-side", type=at_least_one, default=2, help="runs (2)")
     parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")
@@ -224,19 +369,43 @@ def main(arguments: list[str] | None = None) -> None:
     out = args.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with lock(out):
-        study = run_study(out, args.side_by_side, args.texts)
+        study, hparams = set_up(args.study, out, args.texts)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, study.stop)
+        study.run(args.side_by_side)
     if study.stops:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-    programs: list[list] = [["scripts/report.py", out, "-o", out / "report"]]
+    if args.study == "small":
+        report_on_the_ten(study)
+    elif not study.failed:
+        if args.study in POINTS and study.values["minutes"].isna().any():
+            time_in_turns(study, hparams)
+        report(args.study, study)
+    if study.failed:
+        sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
+
+
+def report_on_the_ten(study: Study) -> None:
+    """The report of the paper's ten and the follow-ups, from the runs."""
+    programs: list[list] = [["scripts/report.py", study.out, "-o", study.out / "report"]]
     timed = all((study.folder(*job) / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
     if not (study.failed or timed):
-        programs.insert(0, ["benchmarks/epoch.py", "--runs", out])
+        programs.insert(0, ["benchmarks/epoch.py", "--runs", study.out])
     for program in programs:
         if subprocess.run([sys.executable, *program], cwd=ROOT, check=False).returncode:
             sys.exit(f"study.py: {program[0]} failed; the same command resumes the study")
-    if study.failed:
-        sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
+
+
+def report(name: str, study: Study) -> None:
+    """The report of any other study, from the raw values."""
+    out = study.out / "report"
+    out.mkdir(exist_ok=True)
+    settings = {x.name: f"{x.script}.sh {x.overrides}".strip() for x, _ in study.jobs}
+    command = f"scripts/table2/all.sh {' '.join(f'--{word}' for word in name.split('-', 1))}"
+    about = f"# The study {name}\n\nMade by `{command}`, from `{VALUES_FILE}`. All runs: "
+    write_report(study.values, study.points, settings, out, f"{about}`{study.shared}`.")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def write_run(
         lines.append(epoch_line(epoch, minutes=minutes(epoch)))
         if epoch % step == 0:
             lines.append(validation_line(epoch, loss(epoch)))
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"clip{i},{n}\n" for i, n in enumerate(lengths))
     (folder / "lengths.csv").write_text("id,frames\n" + rows, encoding="utf-8")
     return write_lines(folder, lines)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 import time
 from dataclasses import asdict
@@ -9,13 +10,18 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from records import write_run
 
 from analysis.survey import Surveyor
 from analysis.transcription import Intelligibility
-from batching import plan_epoch
+from batching import LengthBatchSampler, plan_epoch
 from corpus.spoken_numbers import WEIGHTS
-from hparams import create_hparams
+from files import METRICS_FILE
+from hparams import batching_options, create_hparams
 from scripts import study
+from training.trainer import learning_rate_at
+
+STUDIES = ["small", "small-long", "small-plateau", "full", "full-attention", "full-one-frame"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,8 @@ def surveyor():
 def experiments(surveyor):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "PLANNED", 3)
-        return study.experiments(surveyor, create_hparams("batch_size=16,n_frames_per_step=4"))
+        hparams = create_hparams("batch_size=16,n_frames_per_step=4")
+        return {name: study.experiments(name, surveyor, hparams) for name in STUDIES}
 
 
 def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
@@ -50,10 +57,10 @@ def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
 
 def test_experiments_are_ten_noises_and_follow_ups(surveyor, experiments):
     """One of the batch sizes makes as many updates as RAND."""
-    by_name = {experiment.name: experiment for experiment in experiments}
-    assert len(by_name) == len(experiments) == 14
+    by_name = {experiment.name: experiment for experiment in experiments["small"]}
+    assert len(by_name) == len(experiments["small"]) == 14
     assert [*by_name][:10] == study.TEN
-    assert sum(experiment.all_seeds for experiment in experiments) == 4
+    assert sum(experiment.all_seeds for experiment in experiments["small"]) == 4
     exponential = [create_hparams(x.overrides) for name, x in by_name.items() if "exp" in name]
     assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
     recommended, default = (h.local_randomization_factor for h in exponential)
@@ -65,11 +72,38 @@ def test_experiments_are_ten_noises_and_follow_ups(surveyor, experiments):
     assert batches == pytest.approx(60, rel=0.06)  # 950 / 16
 
 
+def test_studies_compare_what_they_say(experiments):
+    names = {name: [x.name for x in found] for name, found in experiments.items()}
+    long = ["rand", "ssb_dbs_br", "ssb_dbs_br_random_epochs", "ssb_exp_dbs_br_recommended"]
+    assert names["small-long"][:-1] == long
+    assert names["small-long"][-1].startswith("ssb_dbs_br_batch_")
+    assert names["full"] == ["rand", "ssb_dbs_br", "ssb_dbs_br_random_epochs"]
+    assert len(names["small-plateau"]) == 5
+    [one_frame] = experiments["full-one-frame"]
+    assert create_hparams(one_frame.overrides).n_frames_per_step == 1
+    attention = [create_hparams(x.overrides) for x in experiments["full-attention"]]
+    settings = {(h.attention_location_gradient, h.guided_attention_weight) for h in attention}
+    assert settings == {(False, 5), (True, 5), (False, 0), (True, 0)}
+    assert {h.random_epochs for h in attention} == {2}
+
+
+def test_learning_rates_fall_at_equal_shares(surveyor, experiments):
+    """Constant through three quarters of the epochs, a sixteenth of that at the end."""
+    for experiment in experiments["small-long"]:
+        hparams = study.batching_of(experiment, "batch_size=16,learning_rate=0.002")
+        rate = study.falling_rate(surveyor.lengths, hparams, 8)
+        falling = create_hparams(rate, hparams)
+        options = batching_options(hparams) | {"random_epochs": hparams.random_epochs}
+        counts = [len(LengthBatchSampler(surveyor.lengths, **options).plan_of(e)) for e in range(8)]
+        assert learning_rate_at(sum(counts[:6]), falling) == 0.002
+        assert learning_rate_at(sum(counts), falling) == pytest.approx(0.002 / 16, rel=0.1)
+
+
 def test_follow_ups_come_last_of_each_seed(experiments):
-    jobs = study.jobs_in_order(experiments, [1, 2, 3, 4, 5])
+    jobs = study.jobs_in_order(experiments["small"], [1, 2, 3, 4, 5])
     assert [seed for _, seed in jobs] == sorted(seed for _, seed in jobs)
-    assert [experiment for experiment, seed in jobs if seed == 1] == experiments
-    for experiment in experiments:
+    assert [experiment for experiment, seed in jobs if seed == 1] == experiments["small"]
+    for experiment in experiments["small"]:
         count = sum(found is experiment for found, _ in jobs)
         assert count == (5 if experiment.all_seeds else 3)
 
@@ -85,17 +119,19 @@ def make_study(tmp_path, monkeypatch):
     """A study whose programs are shell commands: training, then transcribing."""
     real = study.Study.execute
 
-    def make(train="true", epochs=2):
-        made = study.Study(tmp_path, epochs, "batch_size=4", JOBS)
+    def make(train="true", epochs=2, points=(2,)):
+        made = study.Study(tmp_path, epochs, "batch_size=4", JOBS, points)
         (tmp_path / "logs").mkdir(exist_ok=True)
 
         def execute(command, log, environment=None):
             if environment is None:
-                transcribed = Intelligibility(0.25, 0.1, 0.1, 1, "checkpoint_9.pt", epochs, [])
+                trained = int(command[5].stem.removeprefix("epoch_"))
+                transcribed = Intelligibility(0.25, 0.1, 0.1, 1, command[5].name, trained, [])
                 shell = f"echo '{json.dumps(asdict(transcribed))}' >{command[3]}"
             else:
                 folder, shell = tmp_path / environment["NAME"] / "seed_1", train
-                folder.mkdir(parents=True, exist_ok=True)
+                (folder / METRICS_FILE).unlink(missing_ok=True)
+                write_run(folder, epochs=int(environment["EPOCHS"]), step=1)
                 (folder / "checkpoint_9.pt").touch()
             return real(made, ["bash", "-ec", shell], log, environment)
 
@@ -106,18 +142,26 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_all_runs_are_trained_and_transcribed(make_study, capsys):
-    """Finished ones stay; those of fewer epochs are resumed."""
-    made = make_study(train="echo $NAME $SEEDS $EXTRA")
+    """After each point; finished ones stay, and those of fewer epochs are resumed."""
+    made = make_study(train="echo $NAME $SEEDS $EXTRA $EPOCHS", points=(1, 2))
     made.run(side_by_side=2)
     assert made.failed == []
     output = capsys.readouterr().out
     assert "3 runs of 2 epochs, 3 left" in output
     assert "c, seed 1: word error rate 0.250" in output
-    assert (made.out / "logs" / "b-seed_1.log").read_text() == "b 1 batch_size=4\n"
+    log = (made.out / "logs" / "b-seed_1.log").read_text()
+    assert log == "b 1 batch_size=4 1\nb 1 batch_size=4 2\n"
+    assert sorted(path.name for path in made.folder(*JOBS[1]).glob("epoch_*")) == [
+        "epoch_1.pt",
+        "epoch_2.pt",
+    ]
+    for folder in (made.folder(*job) for job in JOBS):
+        shutil.rmtree(folder)  # the raw values are enough
     again = make_study(train="false")
     again.run(side_by_side=1)
     assert again.failed == []
-    make_study(epochs=3).run(side_by_side=1)
+    assert again.values["word_error_rate"].tolist() == [0.25] * 6
+    make_study(epochs=3, points=(3,)).run(side_by_side=1)
     assert "3 runs of 3 epochs, 3 left" in capsys.readouterr().out
 
 
@@ -153,16 +197,16 @@ def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CORPUS", str(tmp_path))
     with pytest.raises(study.UserError, match="leave CORPUS unset to have one made"):
-        study.run_study(tmp_path, 1, 3)
+        study.set_up("small", tmp_path, 3)
     (tmp_path / "demo_corpus.json").write_text("[]")
     with pytest.raises(study.UserError, match="expected clips and seed; make"):
-        study.run_study(tmp_path, 1, 3)
+        study.set_up("small", tmp_path, 3)
     monkeypatch.setenv("SEEDS", "1 x")
     with pytest.raises(study.UserError, match=r"environment: .*'x'; scripts/table2/all.sh"):
-        study.run_study(tmp_path, 1, 3)
+        study.set_up("small", tmp_path, 3)
 
 
 def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "lock", Mock(side_effect=BlockingIOError))
     with pytest.raises(BlockingIOError):
-        study.main([os.fspath(tmp_path)])
+        study.main(["small", os.fspath(tmp_path)])

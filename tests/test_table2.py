@@ -171,7 +171,7 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     assert output.endswith("left out of the report: sb\n") == bool(failing)
 
 
-@pytest.mark.parametrize("options", [["--smal"], ["--small", "3"]])
+@pytest.mark.parametrize("options", [["--smal"], ["--small", "3"], ["--long"]])
 def test_all_refuses_unknown_options(run, options):
     status, output = run("all.sh", *options)
     assert status == 2
@@ -212,7 +212,7 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     settings = prepared[prepared.index("--hparams") + 1]
     assert settings.startswith("win_time=None,hop_time=None,@scripts/speaking_model.txt,")
     assert settings.endswith(",batch_size=8")
-    assert calls(run, "scripts/study.py") == [["scripts/study.py", str(run.here / "out")]]
+    assert calls(run, "scripts/study.py") == [["scripts/study.py", "small", str(run.here / "out")]]
     assert trained(run) == []
 
 

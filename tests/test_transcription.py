@@ -4,6 +4,7 @@ which recording the speech is nearest to."""
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,17 +75,20 @@ class Recogniser:
 
 @dataclass
 class StandIn:
-    """For a speaker: `sound` makes the samples of a text."""
+    """For a speaker: `say` makes the samples of a text."""
 
-    sound: Callable[[str], np.ndarray]
+    say: Callable[[str], np.ndarray]
     hparams: HParams
     epochs: int = 2
 
     def speak_text(self, text):
-        return text
+        return SimpleNamespace(mel=text)
 
-    def write_speech(self, base, text):
-        write_wav(base.with_suffix(".wav"), self.sound(text), self.hparams.sampling_rate)
+    def sound(self, mels):
+        return map(self.say, mels)
+
+    def write_speech(self, base, speech):
+        write_wav(base.with_suffix(".wav"), self.say(speech.mel), self.hparams.sampling_rate)
 
 
 @pytest.fixture
@@ -134,6 +138,9 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert evaluate(checkpoint, recordings) == found  # and keeps no sounds
+    listen.main([*map(str, arguments), "--words-only"])
+    fewer = read_findings(out, Intelligibility)
+    assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
 
 
 def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatch, capsys):
