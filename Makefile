@@ -1,6 +1,6 @@
 # make demo: from nothing to a model that speaks. make test and make test-frameworks: what CI runs.
 # make say TEXT="4,072", make page: listen to the demo's voice. All of them in another language, and
-# from phones: LANGUAGE=de PHONES=1.
+# from phones: LANGUAGE=de PHONES=1. With FULL=1 the full-size model, which trains for an hour.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
@@ -11,15 +11,15 @@ ifneq ($(origin LANGUAGE),command line)
 LANGUAGE :=
 endif
 # The name of the demo's folder is that of scripts/demo.py.
-DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)
+DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
-NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE)) --hparams max_decoder_steps=150
+NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE)) --hparams max_decoder_steps=$(if $(FULL),300,150)
 export TEXT  # through the environment, so that the shell does not expand it
 
 .PHONY: demo test test-frameworks say page
 
 demo: .venv/installed
-	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones)
+	$(PYTHON) scripts/demo.py $(patsubst %,--language=%,$(LANGUAGE)) $(if $(PHONES),--phones) $(if $(FULL),--full)
 
 test: .venv/installed
 	$(PYTHON) -m ruff format --check .
@@ -41,7 +41,7 @@ page: $(DEMO_VOICE)/voice.json .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)
 
 $(DEMO_VOICE)/voice.json:
-	@echo "$@: no such voice; run make demo first, with the same LANGUAGE and PHONES"; exit 1
+	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1
 
 .venv-frameworks/installed: requirements-frameworks.txt
 	$(PYTHON3) -m venv .venv-frameworks

@@ -5,6 +5,7 @@ a study continued on another machine, without the runs. Comparisons are paired b
 analysis/study.py.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -163,9 +164,11 @@ def means_table(values: pd.DataFrame, points: Sequence[int], names: Sequence[str
             own = values[(values["name"] == name) & (values["epoch"] == point)]
             cells: list = [name, point, len(own)]
             for key, places in shown.items():
-                mean, error = float(own[key].mean()), float(own[key].sem())
-                has_error = key in (*MEASURES, RATE) and len(own) > 1
-                cells.append(f"{mean:,.{places}f}" + (f" ± {error:.{places}f}" * has_error))
+                numbers = own[key].to_numpy(float)
+                cells.append(f"{numbers.mean():,.{places}f}")
+                if key in (*MEASURES, RATE) and len(own) > 1:
+                    error = numbers.std(ddof=1) / math.sqrt(len(own))
+                    cells[-1] += f" ± {error:.{places}f}"
             rows.append(cells)
     titles = [key.replace("_", " ") for key in shown]
     return markdown_table(["", "epoch", "seeds", *titles], rows)

@@ -2,6 +2,7 @@
 
     python scripts/demo.py [--out demo]
     python scripts/demo.py --language de [--phones]     into demo-de, demo-de-phones
+    python scripts/demo.py --full                       the full-size model, in about an hour
 
 Makes a corpus of spoken numbers and trains a small model on it: a few epochs with random batches
 (RAND), the others under the paper's best batching (SSB-DBS-BR). Then the model synthesizes unseen
@@ -20,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.arguments import make_parser
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
@@ -32,13 +33,25 @@ from tables import markdown_table
 from training.checkpoint import BEST
 from voice import SETTINGS as VOICE_SETTINGS
 
-RANDOM_EPOCHS = 3
 SETTINGS = (
     "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,"
-    "epochs_per_validation=1,log_interval=5,keep_checkpoints=1,"
-    # The learning rate stays, then halves every 80 updates.
-    "learning_rate_schedule=exponential,learning_rate_decay_start=970,learning_rate_half_life=80"
+    "epochs_per_validation=1,log_interval=5,keep_checkpoints=1,learning_rate_schedule=exponential"
 )
+
+
+class Demo(NamedTuple):
+    """A model's settings file, epochs, and those of them at the start that have random batches. The
+    learning rate stays for three quarters of the updates, then halves every `half_life`."""
+
+    model: str
+    epochs: int
+    random_epochs: int
+    decay_start: int
+    half_life: int
+
+
+SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
+FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 UNSEEN = 50  # numbers spoken at the end
 VALIDATION = 0.05  # of the clips
 
@@ -74,19 +87,20 @@ def text_settings(language: str, *, phones: bool) -> str:
     return "symbols=corpus,text_cleaners=[basic_cleaners]"
 
 
-def train(out: Path, clips: int, epochs: int, seed: int, language: str, settings: str) -> Path:
+def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings: str) -> Path:
     """Make corpus, filelists and recordings of the unseen numbers, and train. What is there already
     is kept. Returns the run's folder."""
     corpus, lists, folder = out / "corpus", out / "filelists", out / "run"
-    model = os.path.relpath(ROOT / "scripts" / "speaking_model.txt")
+    model = os.path.relpath(ROOT / "scripts" / demo.model)
     spoken = ("--language", language) if language != ENGLISH else ()
     run("scripts/make_demo_corpus.py", corpus, "--clips", clips, *spoken)
     run("scripts/make_demo_corpus.py", out / "unseen", "--clips", UNSEEN, "--skip", clips, *spoken)
     kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
     chosen = ("--hparams", settings) if settings else ()
     run("scripts/prepare_ljspeech.py", corpus, *kept, *chosen)
-    hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={epochs}"
-    hparams += f",random_epochs={RANDOM_EPOCHS},seed={seed}"
+    hparams = f"@{lists / 'settings.txt'},@{model},{SETTINGS},epochs={demo.epochs},seed={seed}"
+    hparams += f",random_epochs={demo.random_epochs},learning_rate_decay_start={demo.decay_start}"
+    hparams += f",learning_rate_half_life={demo.half_life}"
     threads = os.environ.get("OMP_NUM_THREADS", "2")
     run("train.py", "-o", folder, "--resume", "--hparams", hparams, threads=threads)
     return folder
@@ -112,10 +126,10 @@ def export(out: Path, checkpoint: Path) -> Path:
     return voice
 
 
-def compare(epochs: list[dict[str, Any]]) -> str:
+def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
     """A table of what an epoch takes under either batching, from the lines of metrics.jsonl."""
-    rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:RANDOM_EPOCHS])
-    for name, own in (("RAND", epochs[:RANDOM_EPOCHS]), ("SSB-DBS-BR", epochs[RANDOM_EPOCHS:])):
+    rows, random_minutes = [], median(epoch["minutes"] for epoch in epochs[:random_epochs])
+    for name, own in (("RAND", epochs[:random_epochs]), ("SSB-DBS-BR", epochs[random_epochs:])):
         minutes, speed = (median(e[key] for e in own) for key in ("minutes", "frames_per_second"))
         keys = ("zero_padding_rate", "average_batch_length", "num_batches")
         padding, length, batches = (mean(epoch[key] for epoch in own) for key in keys)
@@ -132,25 +146,29 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "eSpeak's name of it; num2words must have it too (%(default)s)"
     parser.add_argument("--language", default=ENGLISH, help=shown)
     parser.add_argument("--phones", action="store_true", help="train on phones, not on letters")
+    parser.add_argument("--full", action="store_true", help="the full-size model, in an hour")
     parser.add_argument("--clips", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=14, help=f"more than {RANDOM_EPOCHS}")
+    parser.add_argument("--epochs", type=int, help=f"{SMALL.epochs}; --full: {FULL_SIZE.epochs}")
     parser.add_argument("--seed", type=int, default=HParams.seed, help="of the training")
     args = parser.parse_args(arguments)
-    if args.epochs <= RANDOM_EPOCHS:
-        parser.error(f"--epochs {args.epochs}: expected more than {RANDOM_EPOCHS}")
+    demo = FULL_SIZE if args.full else SMALL
+    demo = demo._replace(epochs=demo.epochs if args.epochs is None else args.epochs)
+    if demo.epochs <= demo.random_epochs:
+        parser.error(f"--epochs {demo.epochs}: expected more than {demo.random_epochs}")
     language, began = args.language, time.monotonic()
     settings = text_settings(language, phones=args.phones)
-    name = f"demo{'' if language == ENGLISH else f'-{language}'}{'-phones' if args.phones else ''}"
-    out = args.out or Path(name)
+    parts = ["" if language == ENGLISH else language, "phones" * args.phones, "full" * args.full]
+    out = args.out or Path("-".join(["demo", *filter(None, parts)]))
     refuse_no_folder(out, "--out")
-    folder = train(out, args.clips, args.epochs, args.seed, language, settings)
+    folder = train(out, demo, args.clips, args.seed, language, settings)
     speech = speak(out, folder / BEST, language)
     voice = export(out, folder / BEST)
     records = json_lines(folder / METRICS_FILE)
-    table = compare([record for record in records if record["kind"] == "epoch"])
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    table = compare(epochs, demo.random_epochs)
     write_bytes(out / "comparison.txt", table.encode())
     chosen = f" LANGUAGE={language}" if language != ENGLISH else ""
-    chosen += " PHONES=1" if args.phones else ""
+    chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
 {table}
 ZPR zero-padding rate, ABL average batch length in frames; saving: minutes per epoch against RAND.

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from helpers import call_alone, fork_server, metrics, run_program
+from helpers import ROOT, call_alone, fork_server, metrics, run_program
 
 from analysis.transcription import Intelligibility, read_findings
 from errors import UserError
@@ -37,7 +37,7 @@ def cells(line: str) -> list[str]:
 def test_the_table_gives_medians_of_time_and_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
-    lines = demo.compare(random + ours).splitlines()
+    lines = demo.compare(random + ours, 3).splitlines()
     assert cells(lines[2]) == ["RAND", "3", "30.00", "800.0", "10.0", "2.000", "500", "–"]
     expected = ["SSB-DBS-BR", "4", "10.00", "650.0", "10.0", "1.500", "667", "25.0%"]
     assert cells(lines[3]) == expected
@@ -64,7 +64,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(demo.subprocess, "Popen", ForkedProgram)
-    monkeypatch.setattr(demo, "RANDOM_EPOCHS", 1)
+    monkeypatch.setattr(demo, "SMALL", demo.SMALL._replace(random_epochs=1))
     monkeypatch.setattr(demo, "UNSEEN", 1)
     monkeypatch.setattr(demo, "VALIDATION", 0.2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -93,6 +93,16 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     assert (out / "speech" / "index.csv").read_text("utf-8") == f"wav,text\n0001.wav,{text}\n"
     assert text not in (out / "corpus" / "metadata.csv").read_text(encoding="utf-8")
     assert 'make say TEXT="4,072"' in printed[0]
+
+
+def test_the_learning_rate_falls_before_the_end():
+    """Of a corpus with as many updates an epoch as the demo's has: (RAND, SSB-DBS-BR)."""
+    for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
+        later = (settings.epochs - settings.random_epochs) * updates[1]
+        total = settings.random_epochs * updates[0] + later
+        assert 0.7 < settings.decay_start / total < 0.8
+        assert 3.5 < (total - settings.decay_start) / settings.half_life < 4.5
+        assert (ROOT / "scripts" / settings.model).is_file()
 
 
 def test_a_file_in_the_folders_place_is_refused(tmp_path):

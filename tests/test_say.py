@@ -44,7 +44,7 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
         missing = f"{VOICE}: no such voice; run make demo first, with the same "
-        assert refused.stdout == f"{missing}LANGUAGE and PHONES\n"
+        assert refused.stdout == f"{missing}LANGUAGE, PHONES and FULL\n"
     python = tmp_path / ".venv" / "bin" / "python"
     for path in (tmp_path / VOICE, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,5 +67,7 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     said = make(tmp_path, "say", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
     assert said[1:3] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
     assert said[-1] == "[demo-fr-fr/said.wav]"
-    demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1").stdout.splitlines()
-    assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]"]
+    full = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
+    assert full.stdout.startswith("demo-fr-fr-phones-full/voice/voice.json: no such voice; ")
+    demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1", "FULL=1").stdout.splitlines()
+    assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
