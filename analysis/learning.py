@@ -5,7 +5,9 @@ a study continued on another machine, without the runs. Comparisons are paired b
 analysis/study.py.
 """
 
+import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from analysis.figures import write_figure
 from analysis.study import LEVEL, LOSS, paired_change
 from analysis.transcription import Intelligibility, read_findings
 from errors import UserError
-from files import METRICS_FILE, json_lines, write_bytes
+from files import METRICS_FILE, json_lines, read_bytes, write_bytes
 from tables import markdown_table
 
 VALUES_FILE, REPORT_FILE, PICTURE_FILE = "values.csv", "report.md", "learning.svg"
@@ -55,10 +57,10 @@ def values_of(folder: Path, name: str, seed: int, transcribed: Mapping[int, Path
 
 def read_values(path: Path) -> pd.DataFrame:
     """A file of raw values; none if there is no such file. UserError if it is not one."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return pd.DataFrame(columns=COLUMNS)
     try:
-        return pd.read_csv(path)[COLUMNS]
+        return pd.read_csv(io.BytesIO(read_bytes(path)))[COLUMNS]
     except (ValueError, KeyError) as error:
         fix = "restore it, or delete it to have it made from the runs"
         raise UserError(f"{path}: not the raw values of a study: {error}; {fix}") from None
@@ -234,7 +236,7 @@ def write_report(
         parts.append(
             f"## Alignment\n\n{plateau_table(values, names)}\n\nOn the plateau: {told} epoch."
         )
-    if len(points) > 1 and len(names) > 1:
+    if points and len(names) > 1:
         told = (
             f"In per cent above {names[0]}, paired by seed, ± standard error; \\* significant (5 % "
             "by Holm's method in each column). Budgets are what the cheapest run had spent after "

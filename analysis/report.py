@@ -108,8 +108,6 @@ class Measured:
         self.as_published = bool(epochs.min() >= published.EPOCHS)
         self.values = pd.DataFrame({k: by_run[k].agg(x[0]) * x[1] for k, x in OF_EPOCHS.items()})
         self.values = self.values.loc[list(runs.found)]
-        self.values["training_minutes"] = by_run["hours"].last() * 60
-        self.values["updates"] = by_run["updates"].last()
         for folder, run in runs.found.items():
             losses, step = run.epochs.set_index("epoch")[LOSSES], run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
@@ -123,18 +121,11 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-            heard = run.transcription
-            self.values.loc[folder, "word_error_rate"] = heard.word_error_rate if heard else np.nan
-        # Standard error of minutes timed in turns, as a share; 0 for logged ones.
-        timing = runs.table.groupby("label")["relative_error"].max()
-        self.shared_errors = {"minutes": timing, "training_minutes": timing}
         # Two decimals as the paper, more where an epoch takes seconds: three digits are left.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
-        self.headings |= {"minutes": ("minutes per epoch", decimals), "updates": ("updates", 0)}
-        self.headings["word_error_rate"] = "word error rate", 3
-        self.headings["training_minutes"] = "minutes of training", 2
+        self.headings["minutes"] = "minutes per epoch", decimals
         self.sides = {}
         for place, (first, last) in enumerate(thirds(epochs.min())):
             theirs = f"epoch {shown[place]}" if place < 3 else f"epochs {shown[0]}–{shown[-1]}"
@@ -149,16 +140,12 @@ class Measured:
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
         """Mean and standard error of the mean over the runs of each row, as Gonzalez et al. (ICASSP
-        2023) report; no number where a run lacks it. Times have the error of the timing added,
-        which is one measurement for all seeds."""
+        2023) report; no number where a run lacks it."""
         by_row = self.values[key].groupby(self.runs.table["label"])
         found = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
         lacking = self.values[self.values[key].isna()]
         for label, runs in lacking.groupby(self.runs.table["label"]):
             found.loc[label] = np.nan, np.nan, 0, ", ".join(runs.index) + " without it"
-        if "minutes" in key:
-            timing, error = self.shared_errors[key] * found["ours"], found["standard_error"]
-            found["standard_error"] = error.where(timing == 0, np.hypot(error.fillna(0), timing))
         found = found.reindex(list(labels))
         missing = "not measured: no finished run of " + found.index.to_series()
         return found.fillna({"note": missing, "runs": 0})

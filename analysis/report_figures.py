@@ -1,4 +1,4 @@
-"""The pictures of a report: the paper's Figures 1 to 4, and what a study adds."""
+"""The pictures of a report: the paper's Figures 1 to 4."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
-def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
+def draw_all(measured: Measured) -> dict[str, Figure]:
     """Every figure by the name of its file."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
@@ -29,28 +29,18 @@ def draw_all(measured: Measured, is_study: bool) -> dict[str, Figure]:
     for name in PARAMETERS.values():  # that of the first row with its strategy, else of the first
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
-    main = runs.rows.index
-    if is_study:  # the follow-ups have a figure of their own
-        main = main[main == runs.rows["name"]]
 
     def losses(over: str) -> Figure:
-        return draw_losses(runs, list(main), [(loss, over) for loss in LOSSES])
+        return draw_losses(runs, list(runs.rows.index), [(loss, over) for loss in LOSSES])
 
     sweeps = figures.draw_parameter_sweeps(Surveyor(first.lengths), size, options)
-    found = {
+    return {
         "figure_1_padded_batches": figures.draw_padded_batches(lengths, dynamic=False),
         "figure_2_parameter_sweeps": sweeps,
         "figure_3_padded_batches_dynamic": figures.draw_padded_batches(lengths, dynamic=True),
         "figure_4_loss_over_epochs": losses("epoch"),
         "figure_4_loss_over_time": losses("hours"),
     }
-    if is_study:
-        found["loss_over_updates"] = losses("updates")
-        several = runs.rows.index[runs.rows["name"].duplicated(keep=False)]
-        if len(several):
-            panels = [("validation_loss_unpadded", over) for over in ("epoch", "hours", "updates")]
-            found["follow_ups"] = draw_losses(runs, list(several), panels)
-    return found
 
 
 def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]) -> Figure:

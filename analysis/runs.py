@@ -1,4 +1,4 @@
-"""The one reader of run folders: what train.py and a study wrote there, as pandas DataFrames.
+"""The one reader of run folders for reports: what train.py wrote there, as pandas DataFrames.
 
 Runs that differ in nothing but their seed share a label, a row of the report's tables. A broken or
 unfinished run is left out, and `left_out` says why.
@@ -17,15 +17,13 @@ import pandas as pd
 
 from analysis import published
 from analysis.survey import PARAMETERS
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from batching import batching_name
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from errors import UserError
-from files import METRICS_FILE, json_lines, read_json
+from files import METRICS_FILE, json_lines
 from hparams import HParams, create_hparams, hparams_from_dict
 
-EPOCH_MINUTES_FILE = "epoch_minutes.json"  # written by benchmarks/epoch.py --runs
 LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
@@ -65,8 +63,6 @@ class Run:
     hparams: HParams  # those it ended with
     lengths: np.ndarray  # [clips] frames
     epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, hours and updates so far
-    transcription: Intelligibility | None
-    relative_error: float  # of minutes that were timed in turns, else 0
     time: datetime  # of the last start
     facts: dict[str, Any]  # all that may differ between runs; NaN: has no effect
     changes: list[str]  # when it was resumed
@@ -78,7 +74,7 @@ class Runs:
     of its batching represents it; other rows of that name have the settings that differ."""
 
     found: dict[str, Run]  # by folder
-    table: pd.DataFrame  # [runs] label, seed, relative_error; the folders are the index
+    table: pd.DataFrame  # [runs] label and seed; the folders are the index
     rows: pd.DataFrame  # [labels] name and settings as text, NaN where without effect
     facts: pd.DataFrame  # [runs] those settings, HEAD, the machine and the software
     epochs: pd.DataFrame  # all runs' epochs, with folder (`run`) and label
@@ -141,20 +137,6 @@ def _read_run(directory: Path) -> Run:
         problem = f"{LENGTHS_FILE}: {len(lengths)} clips of {lengths.sum()} frames, but the run"
         raise UserError(f"{problem} trained on {clips} of {frames}; restore it")
     epochs = epochs.merge(validations, on="epoch", how="left")
-    transcription, relative_error = None, 0.0
-    if (file := directory / INTELLIGIBILITY_FILE).exists():
-        transcription = read_findings(file, Intelligibility)
-        if transcription.epochs != len(epochs):
-            raise UserError(f"{file.name}: not after its {len(epochs)} epochs; use listen.py again")
-    if (file := directory / EPOCH_MINUTES_FILE).exists():
-        timed = read_json(file)
-        try:
-            relative_error = float(timed["relative_error"])
-            epochs["minutes"] = minutes = np.array(timed["minutes"], dtype=float)
-            if not (abs(minutes) <= LARGEST).all() or not 0 <= relative_error <= LARGEST:
-                raise ValueError(f"expected numbers up to {LARGEST:g}")
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{file.name}: {error!r:.200}; time the epochs again") from None
     epochs["hours"] = epochs["minutes"].cumsum() / 60
     epochs["updates"] = epochs["num_batches"].cumsum()
     changes = []
@@ -165,8 +147,8 @@ def _read_run(directory: Path) -> Run:
                 change = f"{name}: {old[name]}, then {new.get(name, 'unknown')}"
                 changes.append(f"{directory} was resumed at epoch {after['epoch']} with {change}")
     time = datetime.fromisoformat(starts[-1]["time"]).astimezone()
-    facts, measured = _facts(hparams, starts, len(epochs), lengths), (transcription, relative_error)
-    return Run(str(directory), hparams, lengths, epochs, *measured, time, facts, changes)
+    facts = _facts(hparams, starts, len(epochs), lengths)
+    return Run(str(directory), hparams, lengths, epochs, time, facts, changes)
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
@@ -217,8 +199,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     """Runs, the latest last, as rows. Of two with equal settings and seed the later one stays."""
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
-    numbers = [(run.hparams.seed, run.relative_error) for run in runs]
-    table = pd.DataFrame(numbers, facts.index, ["seed", "relative_error"])
+    table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
     table["label"] = settings.fillna("").agg("\n".join, axis=1)  # until it is shortened below
     again = table.duplicated(["label", "seed"], keep="last")
     same = "the same settings and seed as a later run, which is kept"

@@ -1,4 +1,4 @@
-"""Differences between batchings, paired by seed, and what a study of learning adds to a report.
+"""Differences between batchings, paired by seed, and what they say of the paper's findings.
 
 Runs with the same seed begin with the same weights, so seeds are the blocks of a randomised block
 design (Montgomery, "Design and Analysis of Experiments"). The model
@@ -20,9 +20,8 @@ from scipy.stats import t
 from statsmodels.stats.multitest import multipletests
 
 from analysis import published
-from analysis.report import BEST, Column, Measured, Pairs, Table, published_falls
-from analysis.runs import BATCHING, Runs
-from analysis.survey import PARAMETERS
+from analysis.report import BEST, Measured, Pairs, published_falls
+from analysis.runs import Runs
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values
@@ -61,22 +60,15 @@ def paired_change(
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
     """[pairs] `paired_change` of a quantity between rows, p adjusted by Holm's method; nothing
     where a row is not there, or the two have other corpora, epochs or seeds."""
-    runs, values = measured.runs, measured.values[key]
-    if key == "word_error_rate":  # for ratios: at least that of half a wrong word
-        heard = {f: r.transcription for f, r in runs.found.items() if r.transcription}
-        words = {f: sum(len(x.text.split()) for x in h.transcripts) for f, h in heard.items()}
-        values = values.clip(lower=0.5 / pd.Series(words).clip(lower=1))
+    runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
-    table = runs.table.assign(value=values, kind=runs.table["label"].map(kinds))
+    table = runs.table.assign(value=measured.values[key], kind=runs.table["label"].map(kinds))
     found = []
     for first, second in pairs:
-        least = shared = 0.0
-        if first in kinds and second in kinds and key in measured.shared_errors:
-            shared = math.hypot(*measured.shared_errors[key][[first, second]])
-            if key == "minutes" and not shared:
-                least = _error_by_epochs(runs, first, second)
+        timed = key == "minutes" and first in kinds and second in kinds
+        least = _error_by_epochs(runs, first, second) if timed else 0.0
         alike = table[table["kind"] == kinds.get(first)]
-        found.append(paired_change(alike, first, second, least, shared) if first != second else {})
+        found.append(paired_change(alike, first, second, least))
     frame = pd.DataFrame(found, columns=["ours", "standard_error", "runs", "p", "note"])
     frame = frame.astype({"p": float, "note": object}).fillna({"runs": 0, "note": ""})
     if (known := frame["p"].notna()).any():
@@ -110,27 +102,15 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     return pd.Series(losses)
 
 
-def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> tuple[str, float]:
+def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
     """Add a quantity: the loss once all runs have spent what the cheapest of `labels` has at its
-    end, of a column of `runs.epochs`. Its key, and what that is."""
+    end, of a column of `runs.epochs`. Its key."""
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
     budget = float(validated.groupby("run")[spent].last().min())
     key = f"{LOSS} at {budget} {spent}"
     measured.values[key] = loss_at(runs, spent, budget)
-    if spent == "hours":
-        # How much higher the loss is one standard error of the timing before: means over runs.
-        earlier = loss_at(runs, "hours", budget * (1 - runs.table["relative_error"]))
-        higher = (earlier / measured.values[key]).map(math.log).abs().groupby(runs.table["label"])
-        measured.shared_errors[key] = higher.mean().fillna(0)
-    return key, budget
-
-
-def one_batch_size(runs: Runs) -> list[str]:
-    """Rows that differ from RAND in nothing but the batching and its parameter."""
-    base = runs.rows.loc["RAND" if "RAND" in runs.rows.index else runs.rows.index[0]].dropna()
-    base = base.drop([*BATCHING, *PARAMETERS.values()], errors="ignore")
-    return list(runs.rows.index[(runs.rows[base.index] == base).all(axis=1)])
+    return key
 
 
 @dataclass(frozen=True)
@@ -168,7 +148,7 @@ def findings(measured: Measured) -> list[Finding]:
     rows, found = list(measured.runs.rows.index), []
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
-            key, _ = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
+            key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
             theirs = ["– (potentially)"]
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
@@ -210,40 +190,3 @@ def verdict(claim: str, found: pd.DataFrame) -> str:
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
     # A claim of which a part is undecided and none contradicted is not refuted.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out
-
-
-def study_tables(measured: Measured) -> list[Table]:
-    """What a study adds: word error rates, and changes paired by seed."""
-    runs, rows, column = measured.runs, measured.runs.rows, measured.column
-    everyone, late = list(rows.index), "unpadded loss, late third"
-    at_hours, hours = at_equal(measured, "hours", one_batch_size(runs))
-    at_updates, updates = at_equal(measured, "updates", one_batch_size(runs))
-    measured.values["at equal epochs"] = runs.epochs.groupby("run")[LOSS].last()
-    learned = {"padded loss, late third": "vl3", late: "unpadded vl3", "": "word_error_rate"}
-    equal_budgets = {"": "at equal epochs", f"at equal time, {60 * hours:.2f} minutes": at_hours}
-    equal_budgets[f"at {updates:,.0f} updates"] = at_updates
-    of_best = {late: "unpadded vl3", f"unpadded loss at {updates:,.0f} updates": at_updates}
-    of_best |= {"": "word_error_rate", "decoder steps per epoch": "decoder_steps"}
-    bests = list(rows.index[rows["name"].isin([BEST, BEST.replace("SSB", "SSB-exp")])])
-    compared = []
-    for table, labels, base, quantities in (
-        ("paired", everyone, "RAND", learned),
-        ("equal_budgets", everyone, "RAND", equal_budgets),
-        ("best", bests, BEST, of_best),
-    ):
-        columns = []
-        for heading, key in quantities.items():
-            changed = changes(measured, key, [(base, label) for label in labels])
-            columns.append(column(key, labels, heading))
-            columns.append(Column(f"against {base} (%)", 1, changed))
-            p = pd.DataFrame({"ours": changed["p"].map(p_text), "note": ""})
-            columns.append(Column("p", 0, p))
-        compared.append(Table(table, ("batching",), [(label,) for label in labels], columns))
-    transcribed = [run.transcription for run in runs.found.values() if run.transcription]
-    facts: dict = {"texts": ", ".join(map(str, sorted({found.texts for found in transcribed})))}
-    facts["rates"] = sorted({(x.recordings, x.recordings_after_griffin_lim) for x in transcribed})
-    seeds = runs.table["label"].value_counts()
-    lines = [(label, str(seeds[label])) for label in everyone]
-    columns = [column(x, everyone) for x in ("word_error_rate", "training_minutes", "updates")]
-    learning = Table("learning", ("batching", "seeds"), lines, columns, facts)
-    return [learning, *compared]

@@ -4,7 +4,6 @@
     python benchmarks/epoch.py train.txt --precision bf16 --json epoch.json
     python benchmarks/epoch.py train.txt --batchings RAND "batching_strategy=bucket,bucket_size=960"
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
-    python benchmarks/epoch.py --runs runs/table2-small          # the batchings of finished runs
 
 Of LJSpeech's clips those of the pinned training set are used. Every batching is planned with the
 capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
@@ -23,12 +22,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 import machine
 from analysis import arguments as options
@@ -41,7 +39,6 @@ from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from errors import UserError
-from files import write_json
 from hparams import HParams, batching_options, create_hparams
 from printing import print_nothing
 from progress import progress_bar
@@ -51,13 +48,6 @@ from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer
 
 PAPER = "batch_size=16,win_time=50,hop_time=12.5"
-# What a training step costs depends on these settings, beside the shape of its batch.
-MODEL = ("n_", "symbols_", "encoder_", "attention_", "decoder", "prenet_", "postnet_")
-COST_SETTINGS = tuple(
-    field.name
-    for field in fields(HParams)
-    if field.name.startswith(MODEL) or field.name in ("precision", "mask_padding")
-)
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 BATCHINGS = {  # settings by the papers' names
     batching_name(strategy, dynamic, mixed): (
@@ -243,45 +233,6 @@ def table(rows: list[dict]) -> str:
     return markdown_table(titles.split("|"), cells)
 
 
-def time_runs(args: argparse.Namespace, processes: Processes) -> None:
-    """Write EPOCH_MINUTES_FILE into the folder of every finished run below --runs.
-
-    Raises:
-        UserError: if the runs differ in clips or model, or their filelist has changed.
-    """
-    from analysis.runs import EPOCH_MINUTES_FILE, read_runs  # needs pandas
-
-    runs = list(read_runs(args.runs).found.values())
-    first, base = runs[0], runs[0].hparams
-    clips = with_symbols(read_lengths(base.training_files, base), base)
-    for run in runs:
-        names = (*COST_SETTINGS, "training_files")
-        what = ", ".join(n for n in names if getattr(run.hparams, n) != getattr(base, n))
-        if what:
-            raise UserError(f"{first.folder} and {run.folder} differ in {what}: time them apart")
-        if run.lengths.tolist() != clips.frames.tolist():
-            raise UserError(f"{base.training_files}: not the clips that {run.folder} trained on")
-    if (threads := str(first.facts.get("machine's threads"))).isdecimal():
-        torch.set_num_threads(int(threads))
-
-    def key(hparams: HParams, epoch: int) -> str:
-        """Equal for epochs that are planned alike, but for their seed."""
-        return f"{epoch < hparams.random_epochs} {batching_options(replace(hparams, seed=0))}"
-
-    starts = [(run.hparams, epoch) for run in runs for epoch in (0, run.hparams.random_epochs)]
-    plans = {key(h, epoch): make_plan(clips, h, epoch) for h, epoch in starts}
-    measured = time_plans(Trainer(base, args.device, processes), clips, list(plans.values()), args)
-    rows = dict(zip(plans, measured, strict=True))
-    for run in runs:
-        of_epochs = [rows[key(run.hparams, epoch)] for epoch in range(len(run.epochs))]
-        minutes = [row["minutes_per_epoch"] for row in of_epochs]
-        error = max(row["standard_error_minutes"] / row["minutes_per_epoch"] for row in of_epochs)
-        if processes.is_first:
-            found = {"minutes": minutes, "relative_error": error}
-            write_json(Path(run.folder) / EPOCH_MINUTES_FILE, found)
-        print(f"{run.folder}: {minutes[-1]:.3f} ± {error * minutes[-1]:.3f} minutes an epoch")
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = options.measuring_parser(__doc__)
     add, from_two = parser.add_argument, options.whole_number(2)
@@ -294,12 +245,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
     shown = "default: that of --hparams"
     add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
-    add("--runs", type=Path, nargs="+", metavar="DIR", help="write epoch_minutes.json there")
-    add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12, --runs 20")
+    add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12")
+    add("--repeats", type=options.at_least_one, help="of each update; default 1, on a GPU 3")
     args = parser.parse_args(arguments)
-    steady = bool(args.runs) or args.device.type == "cuda"
-    args.batches = args.batches or (20 if args.runs else 12 if steady else 6)
-    args.repeats = 3 if steady else 1
+    on_gpu = args.device.type == "cuda"
+    args.batches = args.batches or (12 if on_gpu else 6)
+    args.repeats = args.repeats or (3 if on_gpu else 1)
     lists = [[text] if "=" in text else text.split(",") for text in args.batchings]
     args.batchings = list(itertools.chain(*lists))
     return args
@@ -346,7 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not processes.is_first:
         args.json = None
         print_nothing()
-    time_runs(args, processes) if args.runs else time_batchings(args, processes)
+    time_batchings(args, processes)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from analysis.figures import write_figure
 from analysis.report import Measured, Table, paper_tables, tidy
 from analysis.report_figures import draw_all
 from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
-from analysis.study import findings, study_tables
+from analysis.study import findings
 from files import refuse_no_folder, write_bytes
 from tables import markdown_table
 
@@ -33,14 +33,11 @@ from tables import markdown_table
 def compose(runs: Runs, command: str) -> dict:
     """What the templates show, by the names that they use."""
     measured, unlike = Measured(runs), deviations(runs)
-    is_study = any(run.transcription for run in runs.found.values())
     lacking = [name for name in published.TABLE_2 if name not in runs.rows.index]
     left_out = runs.left_out + ["no finished run of " + ", ".join(lacking)] * bool(lacking)
     return {
-        "is_study": is_study,
         "is_reproduction": not unlike,
         "as_published": measured.as_published,
-        "is_timed": bool(runs.table["relative_error"].any()),
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
             ("Left out or missing:", left_out),
@@ -53,9 +50,9 @@ def compose(runs: Runs, command: str) -> dict:
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
         },
         "findings": findings(measured),
-        "tables": paper_tables(measured) + (study_tables(measured) if is_study else []),
+        "tables": paper_tables(measured),
         "lengths_of": next(iter(runs.found)),
-        "figures": draw_all(measured, is_study),
+        "figures": draw_all(measured),
     }
 
 

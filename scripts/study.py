@@ -50,7 +50,6 @@ from analysis.learning import (
     write_values,
 )
 from analysis.recommendation import batching_overrides, recommend
-from analysis.runs import EPOCH_MINUTES_FILE
 from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from batching import LengthBatchSampler
@@ -72,8 +71,10 @@ POINTS = {
     "full": (5, 10, 15),
     "full-one-frame": (5, 10, 15),
 }
-# These lower the learning rate, each run at the same share of its own updates: constant for three
-# quarters, so that most points compare runs at one rate, then halved four times, as in the demo.
+TIMED = ("small", *POINTS)
+# Those of POINTS lower the learning rate, each run at the same share of its own updates: constant
+# for three quarters, so that most points compare runs at one rate, then halved four times, as in
+# the demo.
 CONSTANT_SHARE, HALVINGS = 0.75, 4
 
 
@@ -343,7 +344,7 @@ def time_in_turns(study: Study, hparams: HParams) -> None:
     clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
     model = f"batch_size=16,{study.shared},n_frames_per_step={first.n_frames_per_step}"
     command = [sys.executable, ROOT / "benchmarks" / "epoch.py", clips, "--json", file]
-    command += ["--hparams", model, "--capacities", "", "--batches", "20"]
+    command += ["--hparams", model, "--capacities", "", "--batches", "20", "--repeats", "3"]
     command += ["--batchings", *different]
     if subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode:
         raise UserError("benchmarks/epoch.py failed; the same command resumes the study")
@@ -377,29 +378,16 @@ def main(arguments: list[str] | None = None) -> None:
     if study.stops:
         print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-    if args.study == "small":
-        report_on_the_ten(study)
-    elif not study.failed:
-        if args.study in POINTS and study.values["minutes"].isna().any():
+    if not study.failed:
+        if args.study in TIMED and study.values["minutes"].isna().any():
             time_in_turns(study, hparams)
         report(args.study, study)
     if study.failed:
         sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
 
 
-def report_on_the_ten(study: Study) -> None:
-    """The report of the paper's ten and the follow-ups, from the runs."""
-    programs: list[list] = [["scripts/report.py", study.out, "-o", study.out / "report"]]
-    timed = all((study.folder(*job) / EPOCH_MINUTES_FILE).exists() for job in study.jobs)
-    if not (study.failed or timed):
-        programs.insert(0, ["benchmarks/epoch.py", "--runs", study.out])
-    for program in programs:
-        if subprocess.run([sys.executable, *program], cwd=ROOT, check=False).returncode:
-            sys.exit(f"study.py: {program[0]} failed; the same command resumes the study")
-
-
 def report(name: str, study: Study) -> None:
-    """The report of any other study, from the raw values."""
+    """The report of a study, from the raw values."""
     out = study.out / "report"
     out.mkdir(exist_ok=True)
     settings = {x.name: f"{x.script}.sh {x.overrides}".strip() for x, _ in study.jobs}

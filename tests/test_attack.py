@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from records import write_run
 
+from analysis.learning import read_values
 from analysis.runs import read_runs
 from analysis.same_run import compare_runs, read_metrics
 from analysis.transcription import Intelligibility, read_findings
@@ -74,12 +74,6 @@ def clip_of(path, hparams=H):
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
-def report_minutes(path):
-    run = write_run(path.parent / "run")
-    path.rename(run / path.name)
-    read_runs([run])
-
-
 def compare_lengths(path):
     for folder in (path.parent, path.parent / "other"):
         folder.mkdir(exist_ok=True)
@@ -110,7 +104,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
     "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
-    "epoch_minutes.json": report_minutes,
+    "values.csv": read_values,
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
@@ -122,7 +116,7 @@ ANY_TEXT = {
     "2-busy.txt",
     "metrics.jsonl compared",
 }
-OPTIONAL = {"clips.csv", "2-busy.txt", "epoch_minutes.json"}
+OPTIONAL = {"clips.csv", "2-busy.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -10,11 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import TINY, fork_server, free_port, train_with_others
-from records import MACHINE, write_run
+from helpers import fork_server, free_port, train_with_others
 
 from analysis import fast_path
-from analysis.runs import EPOCH_MINUTES_FILE
 from batching import STRATEGIES, BatchingError
 from benchmarks import epoch
 from corpus.lengths import synthetic_lengths
@@ -158,47 +156,12 @@ def test_too_few_clips_are_a_message():
         epoch.main(["--clips", "20", "--batchings", "ATS", "--hparams", "decoder=reference"])
 
 
-@pytest.fixture
-def runs(tmp_path):
-    """Runs under three batchings, one of them with random batches in its first epochs."""
-    model = ",".join(f"{name}={value}" for name, value in TINY.items() if "epochs" not in name)
-    hparams = create_hparams(model)
-    seconds = ((FRAMES - 1) * hparams.hop_length + 9) / hparams.sampling_rate
-    lines = [f"{i}.wav|Some text.|{length:.6f}\n" for i, length in enumerate(seconds)]
-    filelist = tmp_path / "train.txt"
-    filelist.write_text("".join(lines))
-    settings = f"training_files={filelist},{model}"
-    delayed = ",random_epochs=2,local_randomization_factor=0"
-    for name, extra in (("RAND", ""), ("SSB-DBS-BR", ""), ("SSB-BR", delayed)):
-        for seed in (1, 2):
-            kwargs = {"epochs": 4, "seed": seed, "lengths": FRAMES, "overrides": settings + extra}
-            write_run(tmp_path / "runs" / name / str(seed), name, **kwargs)
-    return tmp_path / "runs"
-
-
-def test_run_folders_get_the_minutes_of_their_epochs(runs, monkeypatch):
-    threads = []  # as many as the runs had
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    epoch.main(["--runs", str(runs), "--device", "cpu", "--batches", "4"])
-    assert threads == [MACHINE["threads"]]
-    for name in ("RAND", "SSB-DBS-BR", "SSB-BR"):
-        first, second = (
-            json.loads((runs / name / seed / EPOCH_MINUTES_FILE).read_text()) for seed in "12"
-        )
-        assert first == second
-        minutes = first["minutes"]
-        assert len(minutes) == 4
-        assert min(minutes) > 0
-        assert 0 <= first["relative_error"] < 10
-        assert (minutes[0] == minutes[1] != minutes[2]) == (name == "SSB-BR")
-
-
-def test_runs_of_other_models_or_clips_are_refused(runs, tmp_path):
-    with pytest.raises(UserError, match="no finished run"):
-        epoch.main(["--runs", str(tmp_path / "none")])
-    write_run(tmp_path / "other", lengths=FRAMES, overrides="prenet_dim=7")
-    with pytest.raises(UserError, match=r"differ in .*prenet_dim.*: time them apart"):
-        epoch.main(["--runs", str(runs), str(tmp_path / "other")])
-    (tmp_path / "train.txt").write_text("a.wav|Another text.|1.0\n")
-    with pytest.raises(UserError, match="not the clips that"):
-        epoch.main(["--runs", str(runs)])
+def test_a_batching_may_name_its_batch_size():
+    hparams = create_hparams("batch_size=4")
+    clips = epoch.synthetic_lengths(40, hparams)
+    longest = int(clips.frames.max())
+    own = epoch.BATCHINGS["SSB-DBS-BR"] + ",batch_size=3"
+    plans = epoch.make_plans(clips, hparams, ["SSB-DBS-BR", own], [4 * longest])
+    assert [plan.capacity for plan in plans] == [4 * longest, 3 * longest]
+    assert plans[1].shapes[:, 1].max() == longest
+    assert max(clips.frames[b].max() * len(b) for [b] in plans[1].updates) <= 3 * longest

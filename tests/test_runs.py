@@ -119,11 +119,6 @@ def in_file(name, text):
         (lambda folder: (folder / "lengths.csv").unlink(), "lengths.csv: no such file"),
         (in_file("lengths.csv", "id,frames\nb,x\n"), "lengths.csv: 1 of 1 lines refused"),
         (in_file("lengths.csv", "id,frames\na,100\n"), "1 clips of 100 frames, but the run"),
-        (in_file("epoch_minutes.json", "{}"), "epoch_minutes.json: KeyError('relative_error')"),
-        (
-            in_file("epoch_minutes.json", '{"minutes": [1.0], "relative_error": 0.1}'),
-            "epoch_minutes.json: ValueError('Length of values (1)",
-        ),
     ],
 )
 def test_a_broken_run_is_named_and_left_out(tmp_path, spoil, message):
