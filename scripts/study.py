@@ -60,7 +60,6 @@ from hparams import HParams, batching_options, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
 
-FEWER_SEEDS = 3  # of the ten-epoch experiments that nothing rests upon
 TRAINING_LIST = Path("filelists") / "train_mel.txt"
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
@@ -84,7 +83,6 @@ class Experiment(NamedTuple):
     name: str
     script: str
     overrides: str = ""
-    all_seeds: bool = True  # or the first FEWER_SEEDS
 
 
 Jobs = list[tuple[Experiment, int]]  # with the seed
@@ -116,7 +114,7 @@ def matched_overrides(surveyor: Surveyor, batch_size: int) -> str:
 
 def experiments(study: str, surveyor: Surveyor, hparams: HParams) -> list[Experiment]:
     """All of a study, that which the others are compared with first, and the follow-ups last."""
-    best, batch_size, lrf = "ssb_dbs_br", hparams.batch_size, "local_randomization_factor"
+    best, batch_size = "ssb_dbs_br", hparams.batch_size
     random_first = Experiment(f"{best}_random_epochs", best, "random_epochs=2")
     if study == "full":
         return [Experiment("rand", "rand"), Experiment(best, best), random_first]
@@ -149,15 +147,7 @@ def experiments(study: str, surveyor: Surveyor, hparams: HParams) -> list[Experi
     exp = Experiment("ssb_exp_dbs_br_recommended", best, recommended)
     if study == "small-long":
         return [Experiment("rand", "rand"), Experiment(best, best), random_first, exp, as_many]
-    usual = f"batching_strategy=semi_sorted_exponential,{lrf}={getattr(HParams(), lrf)}"
-    return [
-        *(Experiment(name, name, all_seeds=name in ("rand", best)) for name in TEN),
-        exp,
-        Experiment("ssb_exp_dbs_br", best, usual, all_seeds=False),
-        as_many._replace(all_seeds=False),
-        # The first seeds said that random epochs help: they may be recommended.
-        random_first,
-    ]
+    return [*(Experiment(name, name) for name in TEN), exp, as_many, random_first]
 
 
 def batching_of(experiment: Experiment, shared: str) -> HParams:
@@ -175,12 +165,6 @@ def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:
     half_life = max(1, round((int(counts[-1]) - start) / HALVINGS))
     rate = f"learning_rate_decay_start={start},learning_rate_half_life={half_life}"
     return f"learning_rate_schedule=exponential,{rate}"
-
-
-def jobs_in_order(found: list[Experiment], seeds: list[int]) -> Jobs:
-    """Seed by seed; of each the experiments in their order."""
-    few = seeds[:FEWER_SEEDS]
-    return [(x, seed) for seed in seeds for x in found if x.all_seeds or seed in few]
 
 
 def transcribed_at(file: Path) -> int | None:
@@ -312,7 +296,8 @@ def set_up(study: str, out: Path, texts: int) -> tuple[Study, HParams]:
         raise UserError("the unseen numbers could not be recorded")
     clips = read_lengths(out / TRAINING_LIST, hparams)
     surveyor = Surveyor(clips.frames, frames_per_step=hparams.n_frames_per_step)
-    jobs = jobs_in_order(experiments(study, surveyor, hparams), seeds)
+    found = experiments(study, surveyor, hparams)
+    jobs = [(experiment, seed) for seed in seeds for experiment in found]
     shared, rates = extra.strip(","), {}
     if study == "small":
         shared += f",{matched_overrides(surveyor, hparams.batch_size)}"

@@ -35,7 +35,7 @@ GROUPS = (  # documents whose commands run one after another in one copy
 # Run by CI itself (make test), by test_demo.py (make demo) and test_wheel.py, or before any test
 # (pip, tensorboard); and scripts, which test_table2.py and test_gpu_report.py run.
 RUN_ELSEWHERE = re.compile(
-    r"make |pip install |tensorboard |python benchmarks/samplers|"
+    r"make |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
 )
 TINY = (

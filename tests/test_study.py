@@ -55,17 +55,14 @@ def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
         study.matched_overrides(Surveyor([30, 60, 90]), 2)
 
 
-def test_experiments_are_ten_noises_and_follow_ups(surveyor, experiments):
+def test_experiments_are_ten_and_follow_ups(surveyor, experiments):
     """One of the batch sizes makes as many updates as RAND."""
     by_name = {experiment.name: experiment for experiment in experiments["small"]}
-    assert len(by_name) == len(experiments["small"]) == 14
     assert [*by_name][:10] == study.TEN
-    assert sum(experiment.all_seeds for experiment in experiments["small"]) == 4
-    exponential = [create_hparams(x.overrides) for name, x in by_name.items() if "exp" in name]
-    assert {h.batching_strategy for h in exponential} == {"semi_sorted_exponential"}
-    recommended, default = (h.local_randomization_factor for h in exponential)
-    assert default == 0.1 > recommended > 0.01
-    assert by_name["ssb_dbs_br_random_epochs"].overrides == "random_epochs=2"
+    assert len(by_name) == 13
+    exponential = create_hparams(by_name["ssb_exp_dbs_br_recommended"].overrides)
+    assert exponential.batching_strategy == "semi_sorted_exponential"
+    assert 0.01 < exponential.local_randomization_factor < 0.1
     [size] = [int(name.split("_")[-1]) for name in by_name if "batch" in name]
     options = {"dynamic_batch_size": True, "seed": 5}
     batches = len(plan_epoch(surveyor.lengths, size, "semi_sorted", **options))
@@ -97,15 +94,6 @@ def test_learning_rates_fall_at_equal_shares(surveyor, experiments):
         counts = [len(LengthBatchSampler(surveyor.lengths, **options).plan_of(e)) for e in range(8)]
         assert learning_rate_at(sum(counts[:6]), falling) == 0.002
         assert learning_rate_at(sum(counts), falling) == pytest.approx(0.002 / 16, rel=0.1)
-
-
-def test_follow_ups_come_last_of_each_seed(experiments):
-    jobs = study.jobs_in_order(experiments["small"], [1, 2, 3, 4, 5])
-    assert [seed for _, seed in jobs] == sorted(seed for _, seed in jobs)
-    assert [experiment for experiment, seed in jobs if seed == 1] == experiments["small"]
-    for experiment in experiments["small"]:
-        count = sum(found is experiment for found, _ in jobs)
-        assert count == (5 if experiment.all_seeds else 3)
 
 
 # ---------------------------------------------------------------------------- running

@@ -1,5 +1,4 @@
-"""The wheel length-batching: what it holds, planning without torch, `python -m batching`, and the
-comparison with other packages' samplers."""
+"""The wheel length-batching: what it holds, planning without torch, `python -m batching`."""
 
 import os
 import re
@@ -15,7 +14,6 @@ from helpers import ROOT
 import batching_costs
 from batching import STRATEGIES, plan_epoch
 from batching_costs import padding_stats
-from benchmarks import samplers
 
 LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
 WITHOUT_TORCH = """
@@ -123,23 +121,3 @@ def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, c
         batching_costs.main([str(tmp_path / "lengths"), *arguments])
     assert message in str(stop.value)
     assert "\n" not in str(stop.value) + capsys.readouterr().out
-
-
-def test_samplers_compares_guarantees_by_trying(monkeypatch, capsys):
-    """Torch's sampler replays an epoch; the rule of NeMo Automodel loses clips on four ranks."""
-    names = "semi_sorted_exponential", "semi_sorted", "torch random", "NeMo Automodel's rule"
-    monkeypatch.setattr(samplers, "SAMPLERS", ",".join([*names, "lhotse 10 buckets"]))
-    monkeypatch.setattr(samplers, "read_corpus", lambda: LENGTHS)
-    monkeypatch.setattr(sys, "argv", ["samplers.py", "--epochs", "2", "--rounds", "1"])
-    monkeypatch.setitem(sys.modules, "lhotse", None)
-    samplers.main()
-    lines = capsys.readouterr().out.splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
-    found = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
-    right = {"lost": "0", "repeated": "0", "resumed": "state", "4 to 2": "yes"}
-    assert found["semi_sorted"].items() >= right.items()
-    assert found["semi_sorted_exponential"].items() >= right.items()
-    replays = right | {"resumed": "replay", "4 to 2": "no"}
-    assert found["torch random"].items() >= replays.items()
-    assert int(found["NeMo Automodel's rule"]["lost"]) > 0
-    assert "Missing: lhotse 10 buckets" in lines[-1]
