@@ -18,7 +18,7 @@ LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
 LOUDEST = 20  # log-mels of sound in [-1, 1] reach some 3
 MOMENTUM = 0.99  # of fast Griffin-Lim
-ITERATIONS = 30  # of Griffin-Lim with momentum: more change little (benchmarks/griffin_lim.py)
+ITERATIONS = 30  # of Griffin-Lim with momentum: more change little (docs/voices.md)
 UPDATES_OF_MAGNITUDES = 30
 TINY = np.float32(1e-8)
 

@@ -203,8 +203,9 @@ def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
         band = {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
         looks = {"palette": "colorblind", "markers": True, "dashes": False}
         sns.lineplot(lines, x=over, y=quantity, ax=axes, **order, **band, **looks)
-        handles, _ = axes.get_legend_handles_labels()
-        axes.get_legend().remove()
+        if legend := axes.get_legend():
+            handles = legend.legend_handles
+            legend.remove()
         axes.set_title(quantity.replace("_", " "), loc="left")
         axes.set(xlabel=over, ylabel="", yscale="log")
         axes.grid(alpha=0.3, which="both")

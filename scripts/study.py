@@ -51,8 +51,8 @@ from analysis.learning import (
 )
 from analysis.recommendation import batching_overrides, recommend
 from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
-from batching import LengthBatchSampler
+from analysis.transcription import Intelligibility, read_findings
+from batching import REGISTRY, LengthBatchSampler
 from corpus.lengths import read_lengths
 from errors import UserError
 from files import lock, open_to_append, read_json, write_atomically
@@ -63,7 +63,6 @@ from training.checkpoint import list_checkpoints
 TRAINING_LIST = Path("filelists") / "train_mel.txt"
 PLANNED = 40  # epochs whose means are compared
 TEN = "rand sb_br ssb_br bkt_br ats_br sb ssb sb_dbs ssb_dbs ssb_dbs_br".split()
-RANDOM = "batching_strategy=random,dynamic_batch_size=False,batch_randomization=False"
 # After which epochs a run is transcribed, beside the last.
 POINTS = {
     "small-long": (5, 10, 15, 20, 30, 40, 50),
@@ -150,10 +149,13 @@ def experiments(study: str, surveyor: Surveyor, hparams: HParams) -> list[Experi
     return [*(Experiment(name, name) for name in TEN), exp, as_many, random_first]
 
 
-def batching_of(experiment: Experiment, shared: str) -> HParams:
-    """Its settings, with the batching that the scripts of the studies but the ten have."""
-    first = RANDOM if experiment.script == "rand" else ""
-    return create_hparams(f"{shared},{first},{experiment.overrides}")
+def settings_of(experiment: Experiment, shared: str) -> HParams:
+    """Its settings, with the batching that its script is named after."""
+    first, *rest = experiment.script.upper().split("_")
+    [strategy] = [name for name, found in REGISTRY.items() if found.short_name == first]
+    script = f"batching_strategy={strategy},dynamic_batch_size={'DBS' in rest}"
+    script += f",batch_randomization={'BR' in rest}"
+    return create_hparams(f"batch_size=16,{script},{shared},{experiment.overrides}")
 
 
 def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:
@@ -165,11 +167,6 @@ def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:
     half_life = max(1, round((int(counts[-1]) - start) / HALVINGS))
     rate = f"learning_rate_decay_start={start},learning_rate_half_life={half_life}"
     return f"learning_rate_schedule=exponential,{rate}"
-
-
-def transcribed_at(file: Path) -> int | None:
-    """After how many epochs; None if it was not."""
-    return read_findings(file, Intelligibility).epochs if file.exists() else None
 
 
 class Study:
@@ -201,9 +198,8 @@ class Study:
 
     def findings(self, experiment: Experiment, seed: int) -> dict[int, Path]:
         """The file of each transcription, by epoch."""
-        last, folder = INTELLIGIBILITY_FILE, self.folder(experiment, seed)
-        names = {p: last if p == self.epochs else f"intelligibility_{p}.json" for p in self.points}
-        return {point: folder / name for point, name in names.items()}
+        folder = self.folder(experiment, seed)
+        return {point: folder / f"intelligibility_{point}.json" for point in self.points}
 
     def run(self, side_by_side: int) -> None:
         """All jobs that are not done yet; one that fails does not stop the others."""
@@ -226,7 +222,7 @@ class Study:
         settings = {"NAME": experiment.name, "SEEDS": str(seed), "EXTRA": extra}
         for point in self.points or [self.epochs]:
             found = files.get(point)
-            if found and transcribed_at(found) == point:
+            if found and found.exists():
                 continue
             script = ["bash", ROOT / f"scripts/table2/{experiment.script}.sh"]
             doing, status = "training", self.execute(script, log, settings | {"EPOCHS": str(point)})
@@ -274,7 +270,7 @@ class Study:
         return status
 
 
-def set_up(study: str, out: Path, texts: int) -> tuple[Study, HParams]:
+def set_up(study: str, out: Path, texts: int) -> Study:
     """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
     of them cannot be used. The unseen numbers are those that follow the corpus'."""
     try:
@@ -303,11 +299,11 @@ def set_up(study: str, out: Path, texts: int) -> tuple[Study, HParams]:
         shared += f",{matched_overrides(surveyor, hparams.batch_size)}"
     if study in POINTS:
         for experiment, seed in jobs:
-            settings = replace(batching_of(experiment, shared), seed=seed)
+            settings = replace(settings_of(experiment, shared), seed=seed)
             rates[experiment.name, seed] = falling_rate(clips.frames, settings, epochs)
     points = [point for point in POINTS.get(study, ()) if point < epochs]
     points += [epochs] if study != "small-plateau" else []
-    return Study(out, epochs, shared, jobs, points, rates), hparams
+    return Study(out, epochs, shared, jobs, points, rates)
 
 
 def batching_text(hparams: HParams) -> str:
@@ -317,13 +313,13 @@ def batching_text(hparams: HParams) -> str:
     return ",".join(f"{name}={value}" for name, value in options.items())
 
 
-def time_in_turns(study: Study, hparams: HParams) -> None:
+def time_in_turns(study: Study) -> None:
     """Add the minutes of every experiment's epochs to the raw values: of one update after another
     of all batchings, by benchmarks/epoch.py."""
     named = {experiment.name: experiment for experiment, _ in study.jobs}
-    settings = {name: batching_of(x, f"batch_size=16,{study.shared}") for name, x in named.items()}
+    settings = {name: settings_of(x, study.shared) for name, x in named.items()}
     batchings = {name: batching_text(h) for name, h in settings.items()}
-    random = batching_text(create_hparams(RANDOM, hparams))
+    random = batching_text(settings_of(Experiment("rand", "rand"), study.shared))
     different = list(dict.fromkeys([random, *batchings.values()]))
     first = next(iter(settings.values()))
     clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
@@ -355,7 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
     out = args.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with lock(out):
-        study, hparams = set_up(args.study, out, args.texts)
+        study = set_up(args.study, out, args.texts)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, study.stop)
@@ -365,7 +361,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(128 + signal.SIGINT)
     if not study.failed:
         if args.study in TIMED and study.values["minutes"].isna().any():
-            time_in_turns(study, hparams)
+            time_in_turns(study)
         report(args.study, study)
     if study.failed:
         sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))

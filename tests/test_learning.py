@@ -59,14 +59,11 @@ def test_changes_are_at_equal_budgets(values, quantity):
 def test_budgets_are_those_of_the_cheapest(values):
     assert learning.budgets(values, "epoch", POINTS) == [2, 4]
     assert learning.budgets(values, "updates", POINTS) == [100, 200]
-    assert learning.budgets(values, "decoder_steps", POINTS) == [40, 80]
 
 
 def test_what_no_run_reached_is_left_out(values):
     found = learning.compared(values, "word_error_rate", "updates", 60, ["rand", "ssb"])
     assert found["ours"].isna().all()
-    table = learning.changes_table(values, "word_error_rate", "updates", (1, 2), ["rand", "ssb"])
-    assert table.splitlines()[-1].split("|")[2].strip() == "–"
 
 
 def test_perfect_speech_counts_as_half_a_word(values):
@@ -97,7 +94,6 @@ def test_raw_values_are_those_of_the_run(tmp_path):
     assert kept["words"].tolist()[1] == 3
     assert learning.is_complete(kept, "rand", 7, 2, [2])
     assert not learning.is_complete(kept, "rand", 7, 2, [1, 2])
-    assert not learning.is_complete(kept, "rand", 7, 3, [])
     assert not learning.is_complete(kept, "rand", 8, 2, [])
 
 
@@ -127,7 +123,5 @@ def test_the_report_has_tables_and_a_picture(values, tmp_path):
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "## Loss against rand" in text
     assert "not_run" not in text
-    assert "200 updates" in text
-    assert " minutes" not in text  # not timed
     assert "+50 ± " in text
     assert (tmp_path / "learning.svg").stat().st_size > 10_000

@@ -1,7 +1,7 @@
 """scripts/study.py: its runs, their order, and how they stop and fail."""
 
 import json
-import os
+import re
 import shutil
 import threading
 import time
@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from records import write_run
 
 from analysis.survey import Surveyor
@@ -59,7 +60,6 @@ def test_experiments_are_ten_and_follow_ups(surveyor, experiments):
     """One of the batch sizes makes as many updates as RAND."""
     by_name = {experiment.name: experiment for experiment in experiments["small"]}
     assert [*by_name][:10] == study.TEN
-    assert len(by_name) == 13
     exponential = create_hparams(by_name["ssb_exp_dbs_br_recommended"].overrides)
     assert exponential.batching_strategy == "semi_sorted_exponential"
     assert 0.01 < exponential.local_randomization_factor < 0.1
@@ -84,10 +84,19 @@ def test_studies_compare_what_they_say(experiments):
     assert {h.random_epochs for h in attention} == {2}
 
 
+def test_settings_are_those_of_the_script():
+    for path in (ROOT / "scripts" / "table2").glob("*.sh"):
+        found = re.search(r"^train (\w+) (\S+)$", path.read_text(), re.MULTILINE)
+        if found and path.stem in study.TEN:
+            expected = batching_options(create_hparams(f"{found[2]},batch_size=16"))
+            ours = batching_options(study.settings_of(study.Experiment("x", path.stem), ""))
+            assert ours == expected
+
+
 def test_learning_rates_fall_at_equal_shares(surveyor, experiments):
     """Constant through three quarters of the epochs, a sixteenth of that at the end."""
     for experiment in experiments["small-long"]:
-        hparams = study.batching_of(experiment, "batch_size=16,learning_rate=0.002")
+        hparams = study.settings_of(experiment, "learning_rate=0.002")
         rate = study.falling_rate(surveyor.lengths, hparams, 8)
         falling = create_hparams(rate, hparams)
         options = batching_options(hparams) | {"random_epochs": hparams.random_epochs}
@@ -156,7 +165,7 @@ def test_all_runs_are_trained_and_transcribed(make_study, capsys):
 def test_a_failing_run_stops_no_other(make_study, capsys):
     made = make_study(train='[ "$NAME" != b ] || exit 3')
     made.run(side_by_side=1)
-    transcribed = [(made.folder(*job) / "intelligibility.json").exists() for job in JOBS]
+    transcribed = [(made.folder(*job) / "intelligibility_2.json").exists() for job in JOBS]
     assert transcribed == [True, False, True]
     [problem] = made.failed
     assert problem.startswith("b, seed 1: training ended with status 3, see ")
@@ -194,7 +203,23 @@ def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
         study.set_up("small", tmp_path, 3)
 
 
-def test_two_studies_in_one_folder_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "lock", Mock(side_effect=BlockingIOError))
-    with pytest.raises(BlockingIOError):
-        study.main(["small", os.fspath(tmp_path)])
+def test_time_is_measured_in_turns(make_study, monkeypatch):
+    """Two random epochs take RAND's minutes; each batching is timed once."""
+    made = make_study(points=(2,))
+    made.jobs = [(study.Experiment(name, name), 1) for name in ("rand", "ssb_dbs_br")]
+    made.jobs += [(study.Experiment("mixed", "ssb_dbs_br", "random_epochs=1"), 1)]
+    made.run(side_by_side=1)
+
+    def time_batchings(command, **_):
+        timed = command[command.index("--batchings") + 1 :]
+        assert ["strategy=random" in x for x in timed] == [True, False]
+        rows = [{"minutes_per_epoch": m, "standard_error_minutes": 0.1} for m in (3.0, 2.0)]
+        (made.out / "minutes.json").write_text(json.dumps({"rows": rows}))
+        return Mock(returncode=0)
+
+    monkeypatch.setattr(study.subprocess, "run", time_batchings)
+    study.time_in_turns(made)
+    minutes = made.values.groupby("name")["minutes"].apply(list)
+    assert minutes.to_dict() == {"rand": [3, 6], "ssb_dbs_br": [2, 4], "mixed": [3, 5]}
+    study.report("small-long", made)
+    assert "all.sh --small --long" in (made.out / "report" / "report.md").read_text("utf-8")
