@@ -2,7 +2,7 @@
 
 Raw values are a CSV with a line for every epoch of every run, so that a report is made again, and
 a study continued on another machine, without the runs. Comparisons are paired by seed, as in
-analysis/study.py.
+analysis/findings.py.
 """
 
 import io
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from statsmodels.stats.multitest import multipletests
 
 from analysis.figures import write_figure
-from analysis.study import LEVEL, LOSS, paired_change
+from analysis.findings import LEVEL, LOSS, paired_change
 from analysis.transcription import Intelligibility, read_findings
 from errors import UserError
 from files import METRICS_FILE, json_lines, read_bytes, write_bytes
@@ -192,7 +192,7 @@ def plateau_table(values: pd.DataFrame, names: Sequence[str]) -> str:
 
 def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
     """What was measured, over minutes where they were timed, else over epochs: the mean of the
-    seeds in a band of one standard error, on logarithmic axes."""
+    seeds in a band of one standard error, on logarithmic axes but for the sharpness."""
     timed = values["minutes"].notna().any()
     quantities = [LOSS, RATE] if values[RATE].notna().sum() > len(values.groupby(RUN)) else MEASURES
     figure = Figure(figsize=(5.2 * len(quantities), 5.2), layout="constrained")
@@ -202,12 +202,17 @@ def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
         order = {"hue": "name", "style": "name", "hue_order": names, "style_order": names}
         band = {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
         looks = {"palette": "colorblind", "markers": True, "dashes": False}
+        looks["markevery"] = 1 + len(set(lines["epoch"])) // 15
         sns.lineplot(lines, x=over, y=quantity, ax=axes, **order, **band, **looks)
         if legend := axes.get_legend():
             handles = legend.legend_handles
             legend.remove()
         axes.set_title(quantity.replace("_", " "), loc="left")
-        axes.set(xlabel=over, ylabel="", yscale="log")
+        axes.set(xlabel=over, ylabel="")
+        if quantity != "alignment_sharpness":
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
     figure.legend(
         handles, names, loc="outside lower center", ncols=min(3, len(names)), frameon=False
@@ -222,7 +227,7 @@ def write_report(
     """Fill the folder `out` with the report of all names in `settings` that have values; the first
     is what the others are compared with."""
     names = [name for name in settings if name in set(values["name"])]
-    parts = [about, markdown_table(["", "settings"], [(n, f"`{settings[n]}`") for n in names])]
+    parts = [about, markdown_table(["", "settings"], [(n, f"`{settings[n]}`") for n in names], 2)]
     write_figure(draw(values, names), out / PICTURE_FILE)
     parts.append(f"![]({PICTURE_FILE})")
     last = [int(values["epoch"].max())]

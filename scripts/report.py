@@ -22,10 +22,10 @@ import jinja2
 from analysis import published
 from analysis.arguments import make_parser
 from analysis.figures import write_figure
+from analysis.findings import findings
 from analysis.report import Measured, Table, paper_tables, tidy
 from analysis.report_figures import draw_all
 from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
-from analysis.study import findings
 from files import refuse_no_folder, write_bytes
 from tables import markdown_table
 

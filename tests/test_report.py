@@ -14,10 +14,10 @@ from records import LENGTHS, write_lines, write_run
 from scipy.stats import ttest_rel
 
 from analysis import learning, published
+from analysis.findings import CLAIMS, findings, loss_at, p_text, paired_change, verdict
 from analysis.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
 from analysis.report_figures import draw_losses
 from analysis.runs import read_runs
-from analysis.study import CLAIMS, findings, loss_at, p_text, paired_change, verdict
 from errors import UserError
 from scripts import report
 
