@@ -147,9 +147,10 @@ def changes_table(
         cells = []
         for column in columns:
             own = column.loc[name]
-            star = "\\*" if own["p"] < LEVEL else ""
-            shown = f"{own['ours']:+.0f} ± {own['standard_error']:.0f}{star}"
-            cells.append("–" if np.isnan(own["ours"]) else shown.replace("-", "−"))
+            shown = "–" if np.isnan(own["ours"]) else f"{own['ours']:+.0f}".replace("-", "−")
+            if not np.isnan(own["standard_error"]):  # of several seeds
+                shown += f" ± {own['standard_error']:.0f}" + ("\\*" if own["p"] < LEVEL else "")
+            cells.append(shown)
         rows.append([name, *cells])
     unit = SPENT[spent]
     decimals = 1 if spent == "minutes" else 0

@@ -13,7 +13,7 @@ from analysis import learning
 from analysis.transcription import Intelligibility, Transcript
 from errors import UserError
 
-POINTS = (2, 4)
+POINTS, RATE = (2, 4), "word_error_rate"
 
 
 def made_up(name, seed, *, updates, steps, factor=1.0, epochs=4):
@@ -57,13 +57,10 @@ def test_changes_are_at_equal_budgets(values, quantity):
 
 
 def test_budgets_are_those_of_the_cheapest(values):
+    """What no run has reached is left out."""
+    assert learning.compared(values, RATE, "updates", 60, ["rand", "ssb"])["ours"].isna().all()
     assert learning.budgets(values, "epoch", POINTS) == [2, 4]
     assert learning.budgets(values, "updates", POINTS) == [100, 200]
-
-
-def test_what_no_run_reached_is_left_out(values):
-    found = learning.compared(values, "word_error_rate", "updates", 60, ["rand", "ssb"])
-    assert found["ours"].isna().all()
 
 
 def test_perfect_speech_counts_as_half_a_word(values):
@@ -124,4 +121,8 @@ def test_the_report_has_tables_and_a_picture(values, tmp_path):
     assert "## Loss against rand" in text
     assert "not_run" not in text
     assert "+50 ± " in text
+    one = learning.changes_table(
+        values[values["seed"] == 1], RATE, "epoch", POINTS, ["rand", "ssb"]
+    )
+    assert one.splitlines()[-1].split("|")[2].strip() == "+200"
     assert (tmp_path / "learning.svg").stat().st_size > 10_000
