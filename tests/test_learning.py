@@ -91,7 +91,6 @@ def test_raw_values_are_those_of_the_run(tmp_path):
     assert kept["words"].tolist()[1] == 3
     assert learning.is_complete(kept, "rand", 7, 2, [2])
     assert not learning.is_complete(kept, "rand", 7, 2, [1, 2])
-    assert not learning.is_complete(kept, "rand", 8, 2, [])
 
 
 def test_another_file_is_no_raw_values(tmp_path):
