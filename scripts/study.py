@@ -70,6 +70,7 @@ POINTS = {
     "full-one-frame": (5, 10, 15),
 }
 TIMED = ("small", *POINTS)
+STUDIES = (*TIMED, "small-plateau", "full-attention")
 # Those of POINTS lower the learning rate, each run at the same share of its own updates: constant
 # for three quarters, so that most points compare runs at one rate, then halved four times, as in
 # the demo.
@@ -343,7 +344,7 @@ def time_in_turns(study: Study) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("study", metavar="STUDY", help="small-long, as in all.sh --small --long")
+    parser.add_argument("study", choices=STUDIES, help="small-long: all.sh --small --long")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--side-by-side", type=at_least_one, default=2, help="runs (2)")
     parser.add_argument("--texts", type=at_least_one, default=100, help="unseen numbers (100)")

@@ -22,8 +22,6 @@ from hparams import batching_options, create_hparams
 from scripts import study
 from training.trainer import learning_rate_at
 
-STUDIES = ["small", "small-long", "small-plateau", "full", "full-attention", "full-one-frame"]
-
 
 @pytest.fixture(scope="module")
 def surveyor():
@@ -39,7 +37,7 @@ def experiments(surveyor):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "PLANNED", 3)
         hparams = create_hparams("batch_size=16,n_frames_per_step=4")
-        return {name: study.experiments(name, surveyor, hparams) for name in STUDIES}
+        return {name: study.experiments(name, surveyor, hparams) for name in study.STUDIES}
 
 
 def test_the_ten_rows_pad_in_the_papers_order(surveyor, monkeypatch):
@@ -76,6 +74,8 @@ def test_studies_compare_what_they_say(experiments):
     assert names["small-long"][-1].startswith("ssb_dbs_br_batch_")
     assert names["full"] == ["rand", "ssb_dbs_br", "ssb_dbs_br_random_epochs"]
     assert len(names["small-plateau"]) == 5
+    with pytest.raises(SystemExit):
+        study.main(["small-lng", "out"])
     [one_frame] = experiments["full-one-frame"]
     assert create_hparams(one_frame.overrides).n_frames_per_step == 1
     attention = [create_hparams(x.overrides) for x in experiments["full-attention"]]
