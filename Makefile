@@ -52,8 +52,8 @@ $(DEMO_VOICE)/voice.json:
 
 # The stamp is written last, so that an interrupted installation is repeated.
 .venv/installed: $(filter-out requirements-frameworks.txt requirements-pesq.txt,$(wildcard requirements*.txt))
-	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
+	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON3) cannot make virtual environments: install python3-venv" \
 	         "(on Debian and Ubuntu: sudo apt install python3-venv)"; exit 1; }

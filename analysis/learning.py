@@ -77,7 +77,9 @@ def is_complete(values: pd.DataFrame, name: str, seed: int, epochs: int, points:
     return epochs in own.index and set(points) <= set(own.index[own[RATE].notna()])
 
 
-def with_minutes(values: pd.DataFrame, minutes: Mapping[str, tuple[list[float], float]]):
+def with_minutes(
+    values: pd.DataFrame, minutes: Mapping[str, tuple[list[float], float]]
+) -> pd.DataFrame:
     """With TIMES from the minutes of each epoch of a name, and their standard error as a share."""
     values = values.copy()
     for name, (of_epochs, error) in minutes.items():
@@ -249,9 +251,10 @@ def write_report(
             "by Holm's method in each column). Budgets are what the cheapest run had spent after "
             f"epochs {', '.join(map(str, points))}."
         )
+        at_ends = values.groupby("name")[list(SPENT)].max()
+        spents = [s for s in SPENT if s == "epoch" or at_ends[s].nunique(dropna=False) > 1]
         for quantity, title in ((LOSS, "Loss"), (RATE, "Word error rate")):
             parts.append(f"## {title} against {names[0]}\n\n{told}")
-            spents = [spent for spent in SPENT if values[spent].notna().all()]
             parts += [changes_table(values, quantity, s, points, names) for s in spents]
     write_bytes(out / REPORT_FILE, ("\n\n".join(parts) + "\n").encode())
     print(f"wrote {out / REPORT_FILE} and {PICTURE_FILE} beside it")

@@ -10,6 +10,7 @@ at the end, in turns, so other work beside a study does no harm.
 
     OUT/values.csv             raw values of the finished runs, an epoch a line: a run that is in it
                                is not trained again, so the file continues a study elsewhere
+    OUT/study.json             what it was made with; other settings need another OUT
     OUT/NAME/seed_N/           a run of train.py; epoch_N.pt, intelligibility_N.json: a checkpoint,
                                and its word error rate and transcripts
     OUT/logs/NAME-seed_N.log   what both programs printed
@@ -55,7 +56,7 @@ from analysis.transcription import Intelligibility, read_findings
 from batching import REGISTRY, LengthBatchSampler
 from corpus.lengths import read_lengths
 from errors import UserError
-from files import lock, open_to_append, read_json, write_atomically
+from files import lock, open_to_append, read_json, write_atomically, write_json
 from hparams import HParams, batching_options, create_hparams
 from progress import progress_bar
 from training.checkpoint import list_checkpoints
@@ -212,10 +213,13 @@ class Study:
         with ThreadPoolExecutor(side_by_side) as pool:
             ended = pool.map(lambda job: self._train_and_transcribe(*job), left)
             for result in progress_bar("study", len(left), " runs", iterable=ended):
-                print(result, flush=True)
+                if result:
+                    print(result, flush=True)
 
     def _train_and_transcribe(self, experiment: Experiment, seed: int) -> str:
-        """How it ended."""
+        """How it ended; nothing if it was not started."""
+        if self.stops:
+            return ""
         name, folder = f"{experiment.name}, seed {seed}", self.folder(experiment, seed)
         log = self.out / "logs" / f"{experiment.name}-seed_{seed}.log"
         rate, files = self.rates.get((experiment.name, seed), ""), self.findings(experiment, seed)
@@ -271,6 +275,13 @@ class Study:
         return status
 
 
+def remember(path: Path, made_with: dict) -> None:
+    """Write down what a study is made with; UserError if `path` says something else."""
+    if path.exists() and (before := read_json(path)) != made_with:
+        raise UserError(f"{path}: made with {before}, not {made_with}; choose another OUT")
+    write_json(path, made_with)
+
+
 def set_up(study: str, out: Path, texts: int) -> Study:
     """The study of the environment's settings: CORPUS, EPOCHS, SEEDS and EXTRA; UserError if one
     of them cannot be used. The unseen numbers are those that follow the corpus'."""
@@ -302,6 +313,8 @@ def set_up(study: str, out: Path, texts: int) -> Study:
         for experiment, seed in jobs:
             settings = replace(settings_of(experiment, shared), seed=seed)
             rates[experiment.name, seed] = falling_rate(clips.frames, settings, epochs)
+    made_with = {"study": study, "settings": shared} | ({"epochs": epochs} if rates else {})
+    remember(out / "study.json", made_with)
     points = [point for point in POINTS.get(study, ()) if point < epochs]
     points += [epochs] if study != "small-plateau" else []
     return Study(out, epochs, shared, jobs, points, rates)
@@ -356,14 +369,18 @@ def main(arguments: list[str] | None = None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, study.stop)
+            elif number == signal.SIGINT:  # in the background; the programs would inherit it
+                signal.signal(number, lambda *_: None)
         study.run(args.side_by_side)
-    if study.stops:
-        print("study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    if not study.failed:
+        if study.stops:
+            print(
+                "study.py: stopped with checkpoints; the same command resumes it", file=sys.stderr
+            )
+            sys.exit(128 + signal.SIGINT)
         if args.study in TIMED and study.values["minutes"].isna().any():
             time_in_turns(study)
-        report(args.study, study)
+        if not study.values.empty:
+            report(args.study, study)
     if study.failed:
         sys.exit("\n".join(["study.py: failed, and left out of the report:", *study.failed]))
 

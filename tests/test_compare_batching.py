@@ -1,8 +1,5 @@
 """scripts/compare_batching.py: what it reads and refuses, its tables and its recommendation."""
 
-import errno
-import os
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -144,23 +141,3 @@ def test_recommended_overrides_mix_as_asked(tmp_path, capsys):
     assert found.decoder_steps <= paper.decoder_steps
     shown = run(capsys, *common, "--min-novelty", 1)
     assert "no batching reaches novelty 1: the most is" in shown
-
-
-def test_strategies_are_printed_without_a_file(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        program.main(["--strategies"])
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert [line.split("`")[1] for line in shown.splitlines()[2:]] == list(STRATEGIES)
-
-
-@pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_full_disk_is_one_message(tmp_path, capsys, monkeypatch, fails):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    path, out = write_csv(tmp_path / "lengths.csv", SAMPLES[:6]), tmp_path / "out"
-    monkeypatch.setattr(os, fails, full)
-    message = refused(capsys, path, "-o", out, "--epochs", 1)
-    assert "No space left on device" in message
-    assert list(out.iterdir()) == []

@@ -63,6 +63,14 @@ def test_budgets_are_those_of_the_cheapest(values):
     assert learning.budgets(values, "updates", POINTS) == [100, 200]
 
 
+def test_p_values_are_holms(values, monkeypatch):
+    """The smaller of two counts twice, and the larger is no less."""
+    p = iter([0.03, 0.02])
+    monkeypatch.setattr(learning, "paired_change", lambda *_, **__: {"p": next(p)})
+    found = learning.compared(values, RATE, "epoch", 4, ["rand", "ssb", "other"])
+    assert found["p"].tolist() == pytest.approx([0.04, 0.04])
+
+
 def test_perfect_speech_counts_as_half_a_word(values):
     values.loc[values["name"] == "ssb", "word_error_rate"] *= 0
     found = learning.reached(values, "word_error_rate", "epoch", 4)
@@ -102,7 +110,7 @@ def test_another_file_is_no_raw_values(tmp_path):
 
 
 def test_plateau_counts_sharp_lines_that_do_not_learn():
-    ends = [(0.2, 1.0), (0.2, 9.0), (0.6, 9.0), (0.6, 2.0)]  # sharpness, gradient norm
+    ends = [(0.29, 1.0), (0.2, 9.0), (0.31, 5.1), (0.6, 4.9)]  # sharpness, gradient norm
     rows = [
         {"name": "rand", "seed": seed, "epoch": 3, "alignment_sharpness": a, "gradient_norm": b}
         for seed, (a, b) in enumerate(ends)
@@ -118,8 +126,11 @@ def test_the_report_has_tables_and_a_picture(values, tmp_path):
     learning.write_report(values, POINTS, settings, tmp_path, "# A study")
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "## Loss against rand" in text
+    assert "## Alignment" not in text
     assert "not_run" not in text
     assert "+50 ± " in text
+    learning.write_report(values, (), settings, tmp_path, "# A study")
+    assert "## Alignment" in (tmp_path / "report.md").read_text(encoding="utf-8")
     one = learning.changes_table(
         values[values["seed"] == 1], RATE, "epoch", POINTS, ["rand", "ssb"]
     )

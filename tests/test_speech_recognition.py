@@ -1,5 +1,6 @@
 """examples/speech_recognition.py and the files that it shares with others, in miniature."""
 
+import importlib
 import math
 import os
 import subprocess
@@ -110,12 +111,14 @@ def test_two_processes_share_a_table(tmp_path):
         shared.make_runs(tmp_path, shared.settings)
 
 
-def test_the_quick_table_is_whole(tmp_path):
-    """Two minutes: for CI's environment of frameworks only."""
-    pytest.importorskip("accelerate")
-    program = [sys.executable, "examples/speech_recognition.py", str(tmp_path), "--quick"]
+@pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
+def test_the_quick_table_is_whole(name, tmp_path):
+    """Two minutes each: for CI's environment of frameworks only."""
+    for package in ("accelerate", "lightning", "pesq"):
+        pytest.importorskip(package)
+    program = [sys.executable, f"examples/{name}.py", str(tmp_path), "--quick"]
     run = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
-    for row in ROWS:
-        assert f"\n| {row.name} " in run.stdout
-    assert len([*tmp_path.glob("runs/*.json")]) == len(ROWS)
+    rows = importlib.import_module(f"examples.{name}").ROWS
+    assert all(f"\n| {row.name} " in run.stdout for row in rows)
+    assert len([*tmp_path.glob("runs/*.json")]) == len(rows)

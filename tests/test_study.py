@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import threading
 import time
 from dataclasses import asdict
@@ -172,6 +173,20 @@ def test_a_failing_run_stops_no_other(make_study, capsys):
     assert problem in capsys.readouterr().out
 
 
+def test_a_report_is_of_what_did_not_fail(make_study, monkeypatch):
+    """In the background, where a Ctrl-C is ignored: by the study, not by its programs."""
+    made, handlers = make_study(train='[ "$NAME" != b ] || exit 3'), {}
+    monkeypatch.setattr(study, "set_up", lambda *_: made)
+    monkeypatch.setattr(study.signal, "getsignal", lambda _: signal.SIG_IGN)
+    monkeypatch.setattr(study.signal, "signal", handlers.setdefault)
+    with pytest.raises(SystemExit, match="left out of the report:\nb, seed 1: training ended with"):
+        study.main(["full-attention", str(made.out)])
+    handlers.pop(signal.SIGINT)(signal.SIGINT, None)
+    assert (handlers, made.stops) == ({}, 0)
+    report = (made.out / "report" / "report.md").read_text("utf-8")
+    assert re.findall(r"^\| (\w) +\| `rand.sh`", report, re.MULTILINE) == ["a", "c"]
+
+
 def test_stop_saves_and_starts_nothing_more(make_study):
     made = make_study(train="trap 'echo saved; exit 130' INT; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=(2,))
@@ -201,6 +216,13 @@ def test_another_corpus_than_the_demos_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("SEEDS", "1 x")
     with pytest.raises(study.UserError, match=r"environment: .*'x'; scripts/table2/all.sh"):
         study.set_up("small", tmp_path, 3)
+
+
+def test_other_settings_need_another_folder(tmp_path):
+    for _ in range(2):
+        study.remember(tmp_path / "study.json", {"study": "full", "settings": "batch_size=4"})
+    with pytest.raises(study.UserError, match=r"batch_size=4.*choose another OUT"):
+        study.remember(tmp_path / "study.json", {"study": "full", "settings": "batch_size=8"})
 
 
 def test_time_is_measured_in_turns(make_study, monkeypatch):

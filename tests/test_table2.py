@@ -28,13 +28,15 @@ STRATEGY = {
     "ATS": "alternated_sort",
 }
 
-# Stands in for Python: writes down how it was called. A training leaves its metrics behind, takes
-# $SECONDS_A_RUN, and ends with the status that the file $OUT/status.<experiment> holds, if any.
+# Stands in for Python: writes down how it was called. A training then takes $SECONDS_A_RUN (at
+# once, or bash may survive a Ctrl-C), leaves its metrics behind, and ends with the status that the
+# file $OUT/status.<experiment> holds, if any.
 STAND_IN = """#!/usr/bin/env bash
+name=$(basename "$(dirname "${3:-.}")")
+[ "$1" != train.py ] || mkdir -p "$3"
 printf '%s\\n' "$(printf '%s\\t' "$@")" >>"$CALLS"
 case $1 in
   train.py)
-    mkdir -p "$3" && name=$(basename "$(dirname "$3")")
     sleep "${SECONDS_A_RUN:-0}"
     status=$(cat "$(dirname "$(dirname "$3")")/status.$name" 2>/dev/null || echo 0)
     [ "$status" = 2 ] || echo '{}' >"$3/metrics.jsonl"
@@ -171,7 +173,7 @@ def test_all_trains_ten_rows_and_reports(run, failing):
     assert output.endswith("left out of the report: sb\n") == bool(failing)
 
 
-@pytest.mark.parametrize("options", [["--smal"], ["--small", "3"], ["--long"]])
+@pytest.mark.parametrize("options", [["--smal"], ["small"], ["--small", "3"], ["--long"]])
 def test_all_refuses_unknown_options(run, options):
     status, output = run("all.sh", *options)
     assert status == 2

@@ -19,6 +19,7 @@ set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 refuse() { echo "all.sh: $1; the first lines of $here/all.sh say what it takes" >&2; exit 2; }
 study=$(IFS=-; words=("${@#--}"); echo "${words[*]}")
+[[ " $*" != *" "[^-]* ]] || study=unknown
 case $study in
   "") ;;
   small) epochs=10 seeds="1 2 3" ;;
