@@ -149,7 +149,7 @@ def changes_table(
         cells = []
         for column in columns:
             own = column.loc[name]
-            shown = "–" if np.isnan(own["ours"]) else f"{own['ours']:+.0f}".replace("-", "−")
+            shown = "–" if np.isnan(own["ours"]) else f"{own['ours']:+,.0f}".replace("-", "−")
             if not np.isnan(own["standard_error"]):  # of several seeds
                 shown += f" ± {own['standard_error']:.0f}" + ("\\*" if own["p"] < LEVEL else "")
             cells.append(shown)
@@ -217,9 +217,8 @@ def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
-    figure.legend(
-        handles, names, loc="outside lower center", ncols=min(3, len(names)), frameon=False
-    )
+    columns = len(quantities) + 1
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
     sns.despine(fig=figure)
     return figure
 
