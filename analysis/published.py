@@ -23,6 +23,7 @@ SETTINGS = {
     "num_bins": 58,
     "batch_capacity": None,
     "loss": "padded",
+    "guided_attention_weight": 0.0,
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
