@@ -24,6 +24,8 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from analysis.arguments import make_parser
+from analysis.figures import write_figure
+from analysis.learning import PICTURE_FILE, draw, values_of
 from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
 from errors import UserError
@@ -167,6 +169,8 @@ def main(arguments: list[str] | None = None) -> None:
     epochs = [record for record in records if record["kind"] == "epoch"]
     table = compare(epochs, demo.random_epochs)
     write_bytes(out / "comparison.txt", table.encode())
+    curve = draw(values_of(folder, out.name, args.seed, {}), [out.name])
+    write_figure(curve, out / PICTURE_FILE)
     chosen = f" LANGUAGE={language}" if language != ENGLISH else ""
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
@@ -178,6 +182,7 @@ The run begins with random batches and continues under SSB-DBS-BR (docs/training
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}
+curve          {out / PICTURE_FILE}: loss, alignment sharpness and gradient norm
 speech         {out / "speech"}: sounds and alignments; index.csv has their texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}

@@ -76,7 +76,7 @@ def test_demo_runs_twice_in_a_spaced_path(tmp_path, monkeypatch, capsys):
     assert printed[0].count("\n$ python ") == 6
     assert "\n$ python train.py -o 'a demo/run' --resume --hparams '@a demo/" in printed[0]
     assert "10 training clips, 2 for validation, 2,008,145 parameters" in printed[0]
-    for path in ("comparison.txt", "voice/voice.json", "speech/0001.wav", "speech/0001.png"):
+    for path in ("learning.svg", "voice/voice.json", "speech/0001.wav", "speech/0001.png"):
         assert (out / path).stat().st_size > 0
     assert (out / "run" / "best.pt").is_file()
     comparison = (out / "comparison.txt").read_text(encoding="utf-8")
