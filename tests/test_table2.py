@@ -205,7 +205,7 @@ def test_ctrl_c_stops_all_rows(run):
 
 def test_small_makes_a_corpus_and_starts_the_study(run):
     (run.here / "out" / "corpus").mkdir(parents=True)  # which the stand-in does not make
-    status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8")
+    status, output = run("all.sh", "--small", CORPUS="", EXTRA="batch_size=8", SIDE_BY_SIDE=3)
     assert status == 0, output
     [made] = calls(run, str(TABLE2 / ".." / "make_demo_corpus.py"))
     assert made[1] == "out/corpus"
@@ -214,7 +214,8 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     settings = prepared[prepared.index("--hparams") + 1]
     assert settings.startswith("win_time=None,hop_time=None,@scripts/speaking_model.txt,")
     assert settings.endswith(",batch_size=8")
-    assert calls(run, "scripts/study.py") == [["scripts/study.py", "small", str(run.here / "out")]]
+    [started] = calls(run, "scripts/study.py")
+    assert started[1:] == ["small", str(run.here / "out"), "--side-by-side", "3"]
     assert trained(run) == []
 
 

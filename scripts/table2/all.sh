@@ -12,8 +12,9 @@
 #   scripts/table2/all.sh --full --attention  the same with four settings of attention
 #   scripts/table2/all.sh --full --one-frame  the same with one frame a step
 #
-# CORPUS, OUT, EPOCHS, SEEDS, EXTRA, PYTHON: see settings.sh. Studies make a corpus without CORPUS. The
-# same command resumes where it stopped.
+# CORPUS, OUT, EPOCHS, SEEDS, EXTRA, PYTHON: see settings.sh. Studies make a corpus without CORPUS and
+# train two runs side by side, with one thread each; SIDE_BY_SIDE=1 OMP_NUM_THREADS=2 is as fast for
+# the full-size model. The same command resumes where it stopped.
 
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
@@ -50,7 +51,7 @@ if [ -n "$study" ]; then
   fi
   source "$here/settings.sh" # prepares the filelists
   export CORPUS EXTRA
-  exec "$PYTHON" scripts/study.py "$study" "$OUT"
+  exec "$PYTHON" scripts/study.py "$study" "$OUT" --side-by-side "${SIDE_BY_SIDE:-2}"
 fi
 source "$here/settings.sh" # prepares the filelists
 export CORPUS OUT EPOCHS SEEDS EXTRA
