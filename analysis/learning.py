@@ -212,6 +212,7 @@ def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
             legend.remove()
         axes.set_title(quantity.replace("_", " "), loc="left")
         axes.set(xlabel=over, ylabel="")
+        axes.locator_params("x", integer=not timed)  # no half epochs
         if quantity != "alignment_sharpness":
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
