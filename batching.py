@@ -616,7 +616,8 @@ class LengthBatchSampler:
 
     Args:
         lengths, batch_size, strategy, options: as `plan_epoch` takes them, but for `epoch`.
-        random_epochs: so many epochs at the start have random batches of `batch_size` (RAND).
+        random_epochs: so many epochs at the start have random batches (RAND) of `batch_size`, or
+            as `batch_capacity` allows.
         batches_per_update: K; default: W.
         batches_per_epoch: so many batches in every epoch, of all processes together, or "constant":
             1 % more than the first has. Trainers that fix the number of steps need one.
@@ -722,10 +723,9 @@ class LengthBatchSampler:
         """The batches of any epoch, in the strategy's order; other ones with every `draw`."""
         strategy, options, number = self.strategy, self.options, epoch + draw * FAR
         if epoch < self.random_epochs:
-            fixed = {"dynamic_batch_size": False, "batch_randomization": False}
+            dynamic = options.get("dynamic_batch_size", False) and options.get("batch_capacity")
+            fixed = {"dynamic_batch_size": bool(dynamic), "batch_randomization": False}
             strategy, options = "random", options | fixed
-            if options.get("too_long") != "leave_out":
-                options["batch_capacity"] = None
         return plan_epoch(self.lengths, self.base_batch_size, strategy, epoch=number, **options)
 
     def _whole_plan(self, size: int) -> EpochPlan:

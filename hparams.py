@@ -431,9 +431,6 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     if h.random_epochs and not h.prepare_trainset_per_epoch:
         conflict = "prepare_trainset_per_epoch=False repeats the first epoch for ever; change one"
         yield f"random_epochs={h.random_epochs}: {conflict}"
-    if h.random_epochs and h.batch_capacity is not None:
-        conflict = "random batches do not keep to batch_capacity; leave one of them out"
-        yield f"random_epochs={h.random_epochs}: {conflict}"
     if not h.text_cleaners:
         yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     if "phones" in h.text_cleaners and h.symbols == "english":

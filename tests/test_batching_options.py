@@ -235,6 +235,7 @@ def test_sampler_takes_every_option(strategy, data, size, random_epochs, more):
     assert list(resumed) == batches[trained:]
     sampler.set_epoch(0)
     assert sorted(laid_out(sampler.plan)) == left
+    assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
 def test_halves_keep_to_multiples_where_possible():

@@ -138,7 +138,6 @@ def test_all_problems_are_listed_together():
         ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
         ("random_epochs=2,prepare_trainset_per_epoch=False", "repeats the first epoch"),
-        ("random_epochs=2,batch_capacity=90000", "leave one of them out"),
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
         ("seed=" + "9" * 400, "a number of some 400 digits"),

@@ -138,15 +138,16 @@ def test_an_iterator_of_an_epoch_set_aside_is_refused():
 
 
 @every_strategy
-@pytest.mark.parametrize("random_epochs", [0, 2])
-def test_sampler_gives_each_epoch_its_plan(strategy, random_epochs):
-    """Random batches of equal size in the first epochs, if so many are asked for."""
-    options = RECIPE | SMALL | {"batch_capacity": 90}
+@pytest.mark.parametrize(("random_epochs", "capacity"), [(0, 90), (2, None), (2, 90)])
+def test_sampler_gives_each_epoch_its_plan(strategy, random_epochs, capacity):
+    """Random batches in the first epochs, if so many are asked for, as the capacity allows."""
+    options = RECIPE | SMALL | {"batch_capacity": capacity}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
     for epoch in (0, 1, 2, 7):
         sampler.set_epoch(epoch)
         if epoch < random_epochs:
-            expected = plan_epoch(TWENTY, 3, "random", seed=options["seed"], epoch=epoch)
+            fixed = {"dynamic_batch_size": capacity is not None, "batch_capacity": capacity}
+            expected = plan_epoch(TWENTY, 3, "random", seed=options["seed"], epoch=epoch, **fixed)
         else:
             expected = plan_epoch(TWENTY, 3, strategy, epoch=epoch, **options)
         assert len(sampler) == len(expected)

@@ -188,7 +188,7 @@ FIXED = "batch_size=64,dynamic_batch_size=False"
         ("validation_batch_size=64", "validation", "validation_batch_size"),
         (FIXED, "training", "batch_size"),
         (DYNAMIC, "training", "batch_capacity"),
-        (f"{DYNAMIC},random_epochs=2", "training", "batch_size"),  # for it, capacity is of no use
+        (f"{DYNAMIC},random_epochs=2", "training", "batch_capacity"),
     ],
 )
 def test_largest_setting_that_fits_is_named(settings, kind, name, fitting):

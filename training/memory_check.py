@@ -54,9 +54,8 @@ def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: 
     hparams, device = trainer.hparams, trainer.device
     capacity, setting = None, "batch_size"
     if hparams.dynamic_batch_size:
-        capacity = hparams.batch_capacity
-        capacity = capacity or hparams.batch_size * int(training_clips.num_frames.max())
-        setting = "batch_size" if hparams.random_epochs else "batch_capacity"
+        longest, setting = int(training_clips.num_frames.max()), "batch_capacity"
+        capacity = hparams.batch_capacity or hparams.batch_size * longest
 
     def validation_step(batch: Batch) -> None:
         with torch.no_grad(), trainer.autocast():
