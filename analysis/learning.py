@@ -214,7 +214,7 @@ def draw(values: pd.DataFrame, names: Sequence[str]) -> Figure:
         axes.set(xlabel=over, ylabel="")
         axes.locator_params("x", integer=not timed)  # no half epochs
         if quantity != "alignment_sharpness":
-            axes.set_yscale("log")
+            axes.set_yscale("log", subs=[1.5, 2, 3, 5, 7])
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
