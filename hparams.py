@@ -96,9 +96,9 @@ class HParams:
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
     batch_capacity: Count | None = None  # padded frames a batch holds; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
-    random_epochs: CountOrZero = 0  # first epochs with random batches of batch_size clips; try 2
+    random_epochs: CountOrZero = 0  # first epochs with random batches; try 2
     batches_per_update: Count = 1  # batches of similar length that make one update; see torchrun
-    prepare_trainset_per_epoch: bool = True  # False repeats the first epoch's batches and order
+    prepare_trainset_per_epoch: bool = True  # False repeats the first epoch after random_epochs
 
     # --- optimization
     learning_rate: Positive = 1e-3  # Adam's step size
@@ -428,9 +428,6 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:
         allowed = f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate"
         yield f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected {allowed}"
-    if h.random_epochs and not h.prepare_trainset_per_epoch:
-        conflict = "prepare_trainset_per_epoch=False repeats the first epoch for ever; change one"
-        yield f"random_epochs={h.random_epochs}: {conflict}"
     if not h.text_cleaners:
         yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
     if "phones" in h.text_cleaners and h.symbols == "english":

@@ -137,7 +137,6 @@ def test_all_problems_are_listed_together():
         ("postnet_kernel_size=2", "odd"),
         ("batch_capacity=1000,dynamic_batch_size=False", "dynamic_batch_size"),
         ("bucket_size=32,batching_strategy=bucket", "batch_size=64"),
-        ("random_epochs=2,prepare_trainset_per_epoch=False", "repeats the first epoch"),
         ("text_cleaners=[]", "at least one"),
         # absurd ones, before anything is computed with them
         ("seed=" + "9" * 400, "a number of some 400 digits"),

@@ -178,15 +178,16 @@ def test_each_epoch_has_its_plan_and_dropout(corpus, tmp_path, monkeypatch):
         return drawn
 
     monkeypatch.setattr(model_module.Decoder, "draw_masks", spy)
-    for again in (True, False):
+    for again, random in ((True, 0), (False, 1), (False, 0)):
+        changed = {"prepare_trainset_per_epoch": again, "random_epochs": random}
         with monkeypatch.context() as patch:
-            steps, out = Steps(patch), tmp_path / str(again)
-            run(out, corpus, epochs=3, epochs_per_validation=9, prepare_trainset_per_epoch=again)
+            steps, out = Steps(patch), tmp_path / f"{again} {random}"
+            run(out, corpus, epochs=3, epochs_per_validation=9, **changed)
         ends = [0, *(record["iteration"] for record in metrics(out, "epoch"))]
-        plans[again] = [steps.clips[a:b] for a, b in itertools.pairwise(ends)]
-    first, second, third = plans[True]
-    assert first != second != third != first
-    assert plans[False] == [first, first, first]
+        plans[again, random] = [steps.clips[a:b] for a, b in itertools.pairwise(ends)]
+    first, second, third = plans[True, 0]
+    assert first != second != third != first != plans[False, 1][0]
+    assert plans[False, 0] + plans[False, 1][1:] == [first] * 3 + [second] * 2
     assert len({tuple(mask) for mask in masks[-len(first) * 3 :]}) == len(first) * 3
 
 

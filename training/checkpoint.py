@@ -107,8 +107,9 @@ class LoopState:
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
-        """The sampler's epoch, from 0. Reusing the first repeats its batches and their order."""
-        return self.epoch - 1 if hparams.prepare_trainset_per_epoch else 0
+        """The sampler's epoch, from 0; the same for ever after `random_epochs`, if so asked for."""
+        last = math.inf if hparams.prepare_trainset_per_epoch else hparams.random_epochs
+        return int(min(self.epoch - 1, last))
 
 
 @dataclass
