@@ -17,6 +17,7 @@ SETTINGS = {
     "win_time": 50.0,
     "hop_time": 12.5,
     "prepare_trainset_per_epoch": True,
+    "random_epochs": 0,
     "epochs_per_validation": 2,
     "local_randomization_factor": 0.1,
     "bucket_size": 1024,

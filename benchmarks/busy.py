@@ -36,7 +36,9 @@ from tables import markdown_table
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
-BASE = "batch_size=16,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
+BASE = (
+    "batch_size=16,random_epochs=0,win_time=50,hop_time=12.5,decoder=fast,load_mel_from_disk=True"
+)
 SESSION = 100  # steps
 TOP = 15  # kernels
 CUDA = torch.autograd.DeviceType.CUDA

@@ -157,7 +157,7 @@ def settings_of(experiment: Experiment, shared: str) -> HParams:
     [strategy] = [name for name, found in REGISTRY.items() if found.short_name == first]
     script = f"batching_strategy={strategy},dynamic_batch_size={'DBS' in rest}"
     script += f",batch_randomization={'BR' in rest}"
-    return create_hparams(f"batch_size=16,{script},{shared},{experiment.overrides}")
+    return create_hparams(f"batch_size=16,random_epochs=0,{script},{shared},{experiment.overrides}")
 
 
 def falling_rate(lengths: np.ndarray, hparams: HParams, epochs: int) -> str:

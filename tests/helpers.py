@@ -61,13 +61,13 @@ TINY = {
     "postnet_embedding_dim": 8,
     "postnet_n_convolutions": 2,
     "batch_size": 3,
+    "random_epochs": 0,
     "validation_batch_size": 3,
     "num_workers": 0,
     "log_interval": 3,
     "iters_per_checkpoint": 4,
     "keep_checkpoints": 2,
     "epochs": 2,
-    "epochs_per_validation": 2,
     "decoder": "reference",  # so small, it trains sooner than the fast one
 }
 

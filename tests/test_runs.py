@@ -216,7 +216,7 @@ def test_what_changed_when_resumed_is_named(tmp_path):
     }
 
 
-AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0"
+AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0,random_epochs=0"
 AS_PAPER += ",load_mel_from_disk=True,num_workers=7"
 
 

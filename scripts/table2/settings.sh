@@ -22,7 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 AUDIO=${AUDIO:-win_time=50,hop_time=12.5} # ms
 LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelists/val_mel.txt"
 SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,batch_size=16,precision=fp32,loss=padded"
-SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True"
+SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True,random_epochs=0"
 SETTINGS+=",local_randomization_factor=0.1,bucket_size=1024,num_bins=58,guided_attention_weight=0"
 
 train() { # name of the experiment, its batching
