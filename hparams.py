@@ -96,7 +96,7 @@ class HParams:
     dynamic_batch_size: bool = True  # short clips make larger batches, up to batch_capacity
     batch_capacity: Count | None = None  # padded frames a batch holds; None: batch_size x longest
     batch_randomization: bool = True  # shuffle the finished batches
-    random_epochs: CountOrZero = 0  # first epochs with random batches; try 2
+    random_epochs: CountOrZero = 2  # first epochs with random batches, whatever the strategy
     batches_per_update: Count = 1  # batches of similar length that make one update; see torchrun
     prepare_trainset_per_epoch: bool = True  # False repeats the first epoch after random_epochs
 

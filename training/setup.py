@@ -344,7 +344,8 @@ def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
     name = hparams.batching_strategy
     name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
     name += ", batches shuffled" if hparams.batch_randomization else ""
-    name += f", from epoch {hparams.random_epochs + 1} on" if hparams.random_epochs else ""
+    if hparams.random_epochs and name != "random":
+        name += f", from epoch {hparams.random_epochs + 1} on"
     lines = [
         f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
         f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
