@@ -62,8 +62,7 @@ def quick_pictures(monkeypatch):
 )
 def test_wrong_options_are_refused(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    path = write_csv(tmp_path / "lengths.csv")
-    assert message in refused(capsys, path, *arguments.split())
+    assert message in refused(capsys, write_csv(tmp_path / "lengths.csv"), *arguments.split())
     assert not (tmp_path / "compare_batching").exists()
 
 
