@@ -337,7 +337,9 @@ def time_in_turns(study: Study) -> None:
     different = list(dict.fromkeys([random, *batchings.values()]))
     first = next(iter(settings.values()))
     clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
-    model = f"batch_size=16,{study.shared},n_frames_per_step={first.n_frames_per_step}"
+    # Frames as in the runs: without its name, epoch.py takes the hop of the paper, which is longer.
+    model = f"batch_size=16,{study.shared},hop_length={first.hop_length}"
+    model += f",n_frames_per_step={first.n_frames_per_step}"
     command = [sys.executable, ROOT / "benchmarks" / "epoch.py", clips, "--json", file]
     command += ["--hparams", model, "--capacities", "", "--batches", "20", "--repeats", "3"]
     command += ["--batchings", *different]

@@ -430,8 +430,7 @@ def test_graphs_that_fail_leave_plain_operations(monkeypatch):
     monkeypatch.setattr(graphs, "problem", lambda *_: None)
     monkeypatch.setattr(graphs, "_attention_energies", broken)
     case = problem(((7, 5), (3, 4)))
-    reason = graphs_of(case)
-    assert reason == "RuntimeError: out of resource: shared memory"
+    assert graphs_of(case) == "RuntimeError: out of resource: shared memory"
     equals_reference(case)
 
 

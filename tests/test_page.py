@@ -83,8 +83,7 @@ def test_the_page_sounds_as_synthesize_does(client, reader, checkpoint_path, tmp
     found = client.post("/speak", json=asked(f" A dog\ncame.  {text[12:]}")).json()
     out = ["-o", str(tmp_path / "out"), "--hparams", QUICK, "--max-symbols", "16"]
     synthesize.main(["--checkpoint", str(checkpoint_path), "--text", text, *out])
-    sound = client.get(found["sound"]).content
-    assert sound == (tmp_path / "out" / "0001.wav").read_bytes()
+    assert client.get(found["sound"]).content == (tmp_path / "out" / "0001.wav").read_bytes()
     assert all(client.get(found[name]).content[1:4] == b"PNG" for name in ("alignment", "mel"))
     assert found["notes"][1] == "in 2 parts, to keep to 16 symbols each"
     assert found["warnings"][0].endswith("no symbol for it: '%'")

@@ -17,6 +17,7 @@ from records import write_run
 from analysis.survey import Surveyor
 from analysis.transcription import Intelligibility
 from batching import LengthBatchSampler, plan_epoch
+from benchmarks.epoch import PAPER
 from corpus.spoken_numbers import WEIGHTS
 from files import METRICS_FILE
 from hparams import batching_options, create_hparams
@@ -226,7 +227,7 @@ def test_other_settings_need_another_folder(tmp_path):
 
 
 def test_time_is_measured_in_turns(make_study, monkeypatch):
-    """Two random epochs take RAND's minutes; each batching is timed once."""
+    """Random epochs take RAND's minutes; each batching is timed once, with the runs' frames."""
     made = make_study(points=(2,))
     made.jobs = [(study.Experiment(name, name), 1) for name in ("rand", "ssb_dbs_br")]
     made.jobs += [(study.Experiment("mixed", "ssb_dbs_br", "random_epochs=1"), 1)]
@@ -235,6 +236,9 @@ def test_time_is_measured_in_turns(make_study, monkeypatch):
     def time_batchings(command, **_):
         timed = command[command.index("--batchings") + 1 :]
         assert ["strategy=random" in x for x in timed] == [True, False]
+        paper = create_hparams(PAPER)
+        timed_with = create_hparams(command[command.index("--hparams") + 1], base=paper)
+        assert timed_with.hop_length == create_hparams().hop_length != paper.hop_length
         rows = [{"minutes_per_epoch": m, "standard_error_minutes": 0.1} for m in (3.0, 2.0)]
         (made.out / "minutes.json").write_text(json.dumps({"rows": rows}))
         return Mock(returncode=0)

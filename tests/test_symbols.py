@@ -324,8 +324,7 @@ def test_new_rows_have_mean_and_spread_of_old():
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     path = newest(trained)
-    speaker = load_speaker(path)
-    assert len(sequence_to_speak("żółw", speaker.hparams)) == 4
+    assert len(sequence_to_speak("żółw", load_speaker(path).hparams)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
     message = refusal(synthesize.main, command)
     assert "'ą' (U+0105, nothing near), '!' (U+0021, nothing near); write what" in message
