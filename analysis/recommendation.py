@@ -12,9 +12,9 @@ from batching import STRATEGIES, batching_name
 
 # Lengths do not tell how a model learns. The figures are those of docs/learning.md.
 LEARNING = (
-    "learning: the default, SSB-DBS-BR with random_epochs=2, had a loss 11% below RAND's in equal",
-    "  time in the full-size model, 17% in a small one; other batchings were measured in the small",
-    "  one only, without random epochs: SSB-exp ended 5% above SSB-DBS-BR (docs/learning.md)",
+    "learning: the default, SSB-DBS-BR with random_epochs=2, had a loss 9% ± 4 below RAND's in",
+    "  equal time in the full-size model, 16% ± 2 in a small one; other batchings were measured in",
+    "  the small one, without random epochs: SSB-exp ended 5% above SSB-DBS-BR (docs/learning.md)",
 )
 
 
