@@ -11,7 +11,6 @@ from test_model import make_stop, seeded, tiny_model
 import captured_steps
 import cuda_capture
 import model as readable
-import speaking
 from captured_steps import CHUNK, free_running
 from hparams import HParams
 from model import Tacotron2
@@ -115,14 +114,6 @@ def test_failed_captures_fall_back_with_a_warning(monkeypatch):
             assert_same(spoken(model), expected)
     assert len(caught) == 1
     assert str(caught[0].message).endswith("by a CUDA graph, which failed: the kernel")
-
-
-def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
-    cpu = torch.device("cpu")
-    model = speaking.load_speaker(checkpoint_path, device=cpu).model
-    assert model.speaking_decoder is free_running
-    model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
-    assert model.speaking_decoder is readable.free_running
 
 
 @pytest.fixture(scope="module")

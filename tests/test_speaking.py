@@ -5,10 +5,11 @@ import pytest
 import torch
 from helpers import SPEAKER
 
+import captured_steps
 import speaking
 import speech
 from hparams import create_hparams
-from model import Tacotron2
+from model import Tacotron2, free_running
 from pictures import draw_alignment
 from text import symbols, text_to_sequence
 
@@ -119,3 +120,11 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training
+
+
+def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
+    cpu = torch.device("cpu")
+    model = speaking.load_speaker(checkpoint_path, device=cpu).model
+    assert model.speaking_decoder is captured_steps.free_running
+    model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
+    assert model.speaking_decoder is free_running
