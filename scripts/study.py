@@ -337,7 +337,7 @@ def time_in_turns(study: Study) -> None:
     different = list(dict.fromkeys([random, *batchings.values()]))
     first = next(iter(settings.values()))
     clips, file = study.out / TRAINING_LIST, study.out / "minutes.json"
-    # Frames as in the runs: without its name, epoch.py takes the hop of the paper, which is longer.
+    # Frames as in the runs: epoch.py's default hop is the paper's, which is longer.
     model = f"batch_size=16,{study.shared},hop_length={first.hop_length}"
     model += f",n_frames_per_step={first.n_frames_per_step}"
     command = [sys.executable, ROOT / "benchmarks" / "epoch.py", clips, "--json", file]
