@@ -12,7 +12,7 @@ import typeguard
 torch.set_num_threads(1)  # before anything else: a fork of a process with threads may hang
 
 import matplotlib.pyplot  # noqa: E402, F401
-import runs  # noqa: E402, F401
+import training_runs  # noqa: E402, F401
 
 import audio  # noqa: E402
 import hparams  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import LONG, assert_same, flags, load, newest, tiny
-from runs import snapshot, stopped_inside_an_epoch
+from training_runs import snapshot, stopped_inside_an_epoch
 
 import speaking
 import synthesize

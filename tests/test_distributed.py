@@ -26,8 +26,8 @@ from helpers import (
     newest,
     print_into,
 )
-from runs import copied_corpus
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from training_runs import copied_corpus
 
 import train
 from analysis.same_run import BY_PROCESSES, without_times

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,17 +17,27 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-PROGRAMS = {  # and the packages that they need
+PROGRAMS: dict[str, tuple[str, ...]] = {  # and the packages that they need
     "plain_loop": (),
     "stateful_loader": ("torchdata",),
     "accelerate_loop": ("accelerate",),
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning", "torchdata"),
 }
-NEEDED = sorted({package for packages in PROGRAMS.values() for package in packages})
-MISSING = [package for package in NEEDED if find_spec(package) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: requirements-frameworks.txt")
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
+
+
+def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[str]]) -> list:
+    """Parameters, each skipped where one of the packages that it needs is missing."""
+    params = []
+    for name in names:
+        missing = [package for package in packages_of(name) if find_spec(package) is None]
+        reason = f"no {', '.join(missing)}: requirements-frameworks.txt"
+        params.append(pytest.param(name, marks=pytest.mark.skipif(bool(missing), reason=reason)))
+    return params
+
+
+each_program = pytest.mark.parametrize("program", where_installed(PROGRAMS, PROGRAMS.__getitem__))
 
 
 def run(folder: Path, processes: int, *jobs: str) -> list[list]:
@@ -71,7 +82,7 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 @each_number_of_processes
-@pytest.mark.parametrize("program", PROGRAMS)
+@each_program
 def test_programs_train_every_clip_and_resume(program, processes, tmp_path, losses_of_plain_loop):
     """With workers and without, at the end of an epoch and at random places inside, exactly; the
     losses are those of the plain loop."""
@@ -98,6 +109,29 @@ def test_programs_train_every_clip_and_resume(program, processes, tmp_path, loss
         assert steps(folder / f"at{place}-{workers}", processes) == whole
 
 
+STOPS = {1: ([7, 18], [5, 20], [3, 7, 13, 20, 30]), 2: ([4, 9], [3, 5, 7, 12, 18])}
+
+
+@each_number_of_processes
+@each_program
+def test_stops_in_several_epochs_lose_no_clip(program, processes, tmp_path):
+    """An epoch has 13 steps in one process, 7 in two; some stops are at its very end."""
+    jobs = [f"{program} --folder whole"]
+    for stops in STOPS[processes]:
+        job = f"{program} --folder stopped{stops[0]}"
+        jobs += [f"{job} --stop {stops[0]}"]
+        jobs += [f"{job} --resume --stop {stop}" for stop in stops[1:]] + [f"{job} --resume"]
+    folder = tmp_path / "runs"
+    assert run(folder, processes, *jobs) == [[None] * processes] * len(jobs)
+    for stops in STOPS[processes]:
+        stopped = steps(folder / f"stopped{stops[0]}", processes)
+        assert stopped == steps(folder / "whole", processes), stops
+
+
+def packages_of(framework: str) -> list[str]:
+    return ["torchdata", framework]  # all their jobs are in one program, which imports both
+
+
 FORGETFUL = {
     "accelerate": [
         "accelerate_forgetful num_workers=2", "accelerate_forgetful use_stateful_dataloader=True",
@@ -112,7 +146,7 @@ FORGETFUL = {
 
 
 @each_number_of_processes
-@pytest.mark.parametrize("framework", FORGETFUL)
+@pytest.mark.parametrize("framework", where_installed(FORGETFUL, packages_of))
 def test_forgetful_users_lose_no_clip(framework, processes, tmp_path):
     jobs = FORGETFUL[framework]
     for job, ranks in zip(jobs, run(tmp_path / "runs", processes, *jobs), strict=True):
@@ -144,7 +178,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("framework", REFUSED)
+@pytest.mark.parametrize("framework", where_installed(REFUSED, packages_of))
 def test_what_would_lose_clips_is_refused(framework, tmp_path):
     said = REFUSED[framework]
     for (job, words), ranks in zip(said.items(), run(tmp_path / "runs", 2, *said), strict=True):

@@ -152,6 +152,23 @@ def test_every_command_runs_in_the_order_given(documents, clone):
         assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
+def test_folders_that_readme_makes_change_no_lint(tmp_path):
+    """ruff takes a module of the tests for a package of the project's own if a folder at the root
+    has its name, as runs/ once had."""
+    root = tmp_path / "project"
+    left_out = shutil.ignore_patterns(".venv*", ".git", "demo*", "results", "data", "__pycache__")
+    shutil.copytree(ROOT, root, ignore=left_out)
+    ignored = re.findall(r"^/(\w+)", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.M)
+    made = {*ignored, *(word.split("/")[0] for line in commands(README) for word in line.split())}
+    folders = {name for name in made if re.fullmatch(r"\w+", name)}
+    assert {"runs", "out", "demo", "data"} <= folders
+    for name in folders:
+        (root / name).mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "."]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_commands_of_every_document_are_run():
     assert sorted(itertools.chain(*GROUPS)) == sorted(DOCUMENTS)
 

@@ -21,7 +21,7 @@ from helpers import (
     metrics,
     newest,
 )
-from runs import (
+from training_runs import (
     StopHere,
     act_at_patched,
     copied_corpus,

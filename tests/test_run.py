@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import HOP, LONG, SECONDS, Child, act_at, assert_same_run, flags, load, metrics, newest
-from runs import act_at_patched, copied_corpus, refused, run
+from training_runs import act_at_patched, copied_corpus, refused, run
 
 import train
 from data_utils import TextMelDataset

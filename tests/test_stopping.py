@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import LONG, Child, act_at, assert_same_run, curves, flags, metrics, newest
-from runs import kill_at, stopped_inside_an_epoch
+from training_runs import kill_at, stopped_inside_an_epoch
 
 import train
 from training import validation

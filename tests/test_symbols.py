@@ -14,7 +14,7 @@ from corpora import make_corpus, refusal, write_tone
 from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import refused
+from training_runs import refused
 
 import synthesize
 import train

@@ -21,8 +21,8 @@ from helpers import (
     metrics,
     newest,
 )
-from runs import refused, run, watch_steps
 from torch.utils._python_dispatch import TorchDispatchMode
+from training_runs import refused, run, watch_steps
 
 import model as model_module
 import train

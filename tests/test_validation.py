@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import LONG, assert_same, curves, load, metrics, newest
-from runs import act_at_patched, copied_corpus, run
 from test_train import poison_mel
+from training_runs import act_at_patched, copied_corpus, run
 
 import train
 from alignment import alignment_sums

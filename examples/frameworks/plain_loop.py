@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> None:
         sampler.load_state_dict(state["sampler"])
         model.load_state_dict(state["model"])
         step = state["step"]
-    for _ in range(sampler.epoch, args.epochs):
+    for epoch in range(sampler.epoch, args.epochs):
+        sampler.set_epoch(epoch)  # before every pass; only then is sampler.start of this epoch
         batches_trained = sampler.start  # by all processes
         for batch in loader:
             optimizer.zero_grad()
