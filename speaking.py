@@ -7,7 +7,9 @@ speaker.write_speech(Path("out/evening"), speech)
 """
 
 import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,8 @@ from errors import UserError
 from files import naming, read_bytes
 from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
-from speech import Part, Speaker, Vocoder
+from speech import DecoderSteps, Speaker, Vocoder
+from speech_statistics import LJSPEECH, SpeechStatistics
 from training.checkpoint import load_checkpoint, load_weights
 
 
@@ -29,21 +32,35 @@ class ModelSpeaker(Speaker):
     shows_progress = True
 
     def __init__(
-        self, model: Tacotron2, hparams: HParams, longest_text: int | None = None, epochs: int = 0
+        self,
+        model: Tacotron2,
+        hparams: HParams,
+        statistics: SpeechStatistics | None = None,
+        longest_text: int | None = None,
+        epochs: int = 0,
     ):
-        super().__init__(hparams, mel_filters(hparams).numpy(), longest_text, epochs)
+        filters = mel_filters(hparams).numpy()
+        super().__init__(hparams, filters, statistics, longest_text, epochs)
         self.model = model
 
-    def speak_part(self, words: list[int], seed: int) -> Part:
+    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
         """One text at a time, though a batch takes half the time: its matrix products round
         otherwise, so a text's mel would depend in its last bits on the texts beside it."""
-        model, generator = self.model, torch.Generator().manual_seed(seed)
-        masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
-        text = torch.tensor([words], device=model.embedding.weight.device)
-        outputs = model.infer(text, torch.tensor([len(words)]), masks)
-        yield outputs.mel_postnet[0].float().cpu().numpy()
-        ended = torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold
-        return outputs.alignments[0].float().cpu().numpy(), ended
+        h, generator = self.hparams, torch.Generator().manual_seed(seed)
+        masks = self.model.decoder.draw_masks(max_steps, 1, generator)
+        text = torch.tensor([words], device=self.model.embedding.weight.device)
+        lengths, shape = torch.tensor([len(words)]), (h.n_frames_per_step, h.n_mel_channels)
+        for steps in self.model.speak(text, lengths, masks, max_steps, h.attention_window):
+            yield DecoderSteps(
+                steps.frames[:, 0].unflatten(1, shape).float().cpu().numpy(),
+                torch.sigmoid(steps.gate[:, 0].float()).cpu().numpy(),
+                steps.alignments[:, 0].float().cpu().numpy(),
+            )
+
+    @torch.no_grad()
+    def refine(self, mel: np.ndarray) -> np.ndarray:
+        before = torch.from_numpy(mel.copy())[None].to(self.model.embedding.weight.device)
+        return (before + self.model.postnet(before))[0].float().cpu().numpy()
 
 
 def load_speaker(
@@ -64,7 +81,17 @@ def load_speaker(
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
-    return ModelSpeaker(model.to(device).eval(), hparams, saved.get("longest_text"), epochs)
+    statistics = statistics_of(saved, hparams)
+    longest_text = saved.get("longest_text")
+    return ModelSpeaker(model.to(device).eval(), hparams, statistics, longest_text, epochs)
+
+
+def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics | None:
+    """What a checkpoint says of the speech of its clips; of one that says nothing, as NVIDIA's, in
+    English letters LJSpeech's; None for other symbols, whose pace is not known."""
+    if saved.get("speech_statistics") is not None:
+        return SpeechStatistics(**saved["speech_statistics"])
+    return LJSPEECH if hparams.table.is_english else None
 
 
 def load_vocoder(path: Path, hparams: HParams) -> Vocoder:

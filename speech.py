@@ -1,45 +1,36 @@
 """From a text to speech, the same for a checkpoint (speaking.py) and for a voice without torch
-(voice.py): what is spoken of a text, its parts, warnings of what is wrong, sound and files."""
+(voice.py): its parts, their end, what is spoken again because it went wrong, sound and files."""
 
 import math
-import re
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from alignment_faults import Fault, badness, find_faults
 from errors import UserError
 from files import write_atomically
 from hparams import HParams
 from progress import progress_bar
-from text import (
-    ENGLISH,
-    SymbolTable,
-    can_be_spoken,
-    clean,
-    in_words,
-    one_character_each,
-    sequence_to_text,
-    unknown_symbols,
-)
+from speech_end import End, EndFinder
+from speech_statistics import MARKS, SpeechStatistics, last_symbol
+from text import can_be_spoken, clean, in_words, sequence_to_text, unknown_symbols
 from text.splitting import Ending, TextPart, split_sequence
 from waveform import SILENCE, GriffinLim, windowed, write_mel, write_wav
 
 LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
-LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-FORMED = 0.3  # sharpness from which an alignment has formed; below, attention is blurred
+RETRIES = 3  # times that a part is spoken again at most
 PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
+FIRST_PIECE, LARGEST_PIECE = 16, 128  # frames; each piece is twice as long as the one before
+FADE = 0.1  # seconds in which a sound that has not died away by itself is faded out
 VOCODER_CONTEXT = 32  # frames on either side that a vocoder's sample may depend on
 
 Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to sound [T * hop_length]
-# Pieces of log-mel [n_mels, frames]; then the attention weights [steps, symbols], and whether the
-# gate ended them.
-Part = Generator[np.ndarray, None, tuple[np.ndarray, bool]]
 
 
 @dataclass(frozen=True)
@@ -47,72 +38,137 @@ class Speech:
     mel: np.ndarray  # [n_mels, frames], float32
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: str = ""  # into how many parts the text was split, and why; empty for one
+    notes: list[str]  # how it was spoken: in how many parts, what was spoken again
+
+
+class DecoderSteps(NamedTuple):
+    """What some steps of the decoder made of one text."""
+
+    frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
+    gate: np.ndarray  # [steps] probabilities that the step is the last
+    alignments: np.ndarray  # [steps, symbols]
 
 
 class Speaker(ABC):
-    """What speaks, of one text at a time. After `mels` has ended, `warnings`, `alignments` and
-    `parts` are those of its text, as in `Speech`."""
+    """What speaks, of one text at a time. After `mels` has ended, `warnings` and `notes`
+    are those of its text, as in `Speech`, and `attempts` the one that was kept of each part."""
 
     warnings: list[str]
-    alignments: list[np.ndarray]
-    parts: str
+    notes: list[str]
+    attempts: list["Attempt"]
     vocoder: Vocoder | None = None  # in place of Griffin-Lim
     shows_progress = False
 
     def __init__(
-        self, hparams: HParams, filters: np.ndarray, longest_text: int | None, epochs: int
+        self,
+        hparams: HParams,
+        filters: np.ndarray,
+        statistics: SpeechStatistics | None,
+        longest_text: int | None,
+        epochs: int,
     ):
-        """`filters` as audio.mel_filters. Of the training: the longest text in symbols, None where
-        it is not known, and the epochs, 0 where they are not."""
-        self.hparams, self.longest_text, self.epochs = hparams, longest_text, epochs
+        """`filters` as audio.mel_filters. Of the training: the statistics of its clips and the
+        longest text in symbols, None where they are not known, and the epochs, 0 where they are
+        not."""
+        self.hparams, self.statistics = hparams, statistics
+        self.longest_text, self.epochs = longest_text, epochs
         self.griffin_lim = GriffinLim(hparams, filters)
 
     @abstractmethod
-    def speak_part(self, words: list[int], seed: int) -> Part:
-        """Speak ids of symbols, with prenet dropout from `seed`."""
+    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+        """The decoder's steps for ids of symbols, with prenet dropout from `seed`, as they are
+        asked for."""
+
+    @abstractmethod
+    def refine(self, mel: np.ndarray) -> np.ndarray:
+        """The log-mel [n_mels, frames] after the postnet."""
 
     def mels(
         self,
-        sequence: list[int],
+        sequence: Sequence[int],
         seed: int = 0,
         max_symbols: int | None = None,
         pause: float = PAUSE,
+        retries: int = RETRIES,
     ) -> Iterator[np.ndarray]:
         """Log-mels [n_mels, frames] that follow one another, of a text in parts of at most
         `max_symbols` symbols (by default the longest training text's, if known), each as if it
         were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause` seconds after
-        a sentence, less after other endings (PAUSES)."""
-        h, self.warnings, self.alignments, self.parts = self.hparams, [], [], ""
+        a sentence, less after other endings (PAUSES).
+
+        A part whose alignment shows a fault is spoken again with the next seed, at most `retries`
+        times, and the best is kept. So the first frames of a part come when its decoder has ended;
+        without retries they come as they are made, for nothing is taken back.
+        """
+        h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
         limit = max_symbols or self.longest_text or math.inf
         parts, silence = split_sequence(sequence, limit, h.table), 0
         if len(parts) > 1:
-            self.parts = f"in {len(parts)} parts, to keep to {limit} symbols each"
+            self.notes.append(f"in {len(parts)} parts, to keep to {limit} symbols each")
         shown: Iterable[TextPart] = parts
         if self.shows_progress:
             shown = progress_bar("Speaking", len(parts), " parts", iterable=parts)
         for number, part in enumerate(shown, 1):
             if silence:
                 yield np.full((h.n_mel_channels, silence), SILENCE, np.float32)
-            words = sequence[part.start : part.end]
-            alignment, ended = yield from self.speak_part(words, seed)
-            found = alignment_warnings(alignment, words, h.table)
-            if not ended:
-                found.append(
-                    f"no stop within {h.max_decoder_steps} steps, cut there: raise "
-                    "max_decoder_steps, split the text with a lower --max-symbols, or train longer"
-                )
+            words = self.with_final_mark(sequence[part.start : part.end])
             start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
-            where = f"part {number} of {len(parts)} ({start!r}): " if self.parts else ""
-            self.warnings += [where + warning for warning in found]
-            self.alignments.append(alignment)
+            where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
+            kept = yield from self._speak_part(words, seed, retries, where)
+            self.warnings += [where + fault.message for fault in kept.faults]
+            self.attempts.append(kept)
             frames = round(pause * h.sampling_rate / h.hop_length)
             silence = round(frames * PAUSES[part.ending])
 
-    def speak_text(self, sequence: list[int], *options: Any) -> Speech:
+    def with_final_mark(self, words: Sequence[int]) -> list[int]:
+        """The ids of a part, ended as the training's texts are: where nearly all of these end with
+        a mark and the part has none, with the commonest mark."""
+        table, words = self.hparams.table, list(words)
+        mark = self.statistics.final_mark if self.statistics else ""
+        ends = last_symbol(table.symbols[i] for i in words)
+        return words if not mark or ends in MARKS else [*words, table.ids[mark]]
+
+    def max_steps(self, num_symbols: int) -> int:
+        """Steps that a part takes at most: the time of the corpus's slowest speech, and that in
+        which attention rests at the end."""
+        h = self.hparams
+        if self.statistics is None:
+            return h.max_decoder_steps
+        seconds = self.statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+        steps = seconds * h.sampling_rate / (h.hop_length * h.n_frames_per_step)
+        return min(math.ceil(steps), h.max_decoder_steps)
+
+    def _speak_part(
+        self, words: list[int], seed: int, retries: int, where: str
+    ) -> Generator[np.ndarray, None, "Attempt"]:
+        """Log-mels of a part, and the attempt that they are of."""
+        h = self.hparams
+        context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
+        if retries == 0:
+            attempt = Attempt(self, words, seed)
+            yield from windowed(attempt.frames(), self.refine, context)
+            return attempt
+        attempts, made = [], []
+        for number in range(retries + 1):
+            attempts.append(Attempt(self, words, (seed + number) % 2**64))
+            made.append([*attempts[-1].frames()])
+            if not attempts[-1].is_to_repeat:
+                break
+        best = min(range(len(attempts)), key=lambda i: badness(attempts[i].faults))
+        if len(attempts) > 1:
+            kept = f"kept the one with seed {attempts[best].seed}"
+            kinds = dict.fromkeys(fault.kind for one in attempts for fault in one.faults)
+            tried = f"spoken {len(attempts)} times ({', '.join(kinds)}), {kept}"
+            self.notes.append(f"{where}{tried}")
+        attempts[best].tries = len(attempts)
+        yield from windowed(made[best], self.refine, context)
+        return attempts[best]
+
+    def speak_text(self, sequence: Sequence[int], **options: Any) -> Speech:
         """All that `mels` makes, with the same options."""
-        mel = np.concatenate([*self.mels(sequence, *options)], axis=1)
-        return Speech(mel, self.alignments, self.warnings, self.parts)
+        mel = np.concatenate([*self.mels(sequence, **options)], axis=1)
+        alignments = [attempt.alignment for attempt in self.attempts]
+        return Speech(mel, alignments, self.warnings, self.notes)
 
     def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [N] in pieces, of log-mels [n_mels, frames] that follow one another."""
@@ -162,38 +218,58 @@ def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False
     return sequence
 
 
-def alignment_warnings(
-    alignment: np.ndarray, sequence: list[int], table: SymbolTable = ENGLISH
-) -> list[str]:
-    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
-    missing or repeated. A word counts as reached from its middle on, for attention often skips
-    silent letters at its end and the punctuation after it."""
-    warnings = []
-    sharpness = alignment.max(axis=1).mean()
-    if sharpness < FORMED:
-        warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
-            "the model has not learnt to align yet, train longer"
-        )
-    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    words = word_spans(sequence, table)
-    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
-    if len(reached) < len(words):
-        warnings.append(
-            f"words are missing at the end: attention reached word {len(reached)} of {len(words)} "
-            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
-        )
-    jumps = focus[:-1] - focus[1:]
-    if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
-        warnings.append(
-            f"attention jumps back {jumps.max()} symbols at step {jumps.argmax() + 1}: "
-            "words may be repeated"
-        )
-    return warnings
+class Attempt:
+    """One way in which a part is spoken. After `frames` has ended, `alignment` [steps, symbols],
+    `end`, `faults` and `died_away` say how."""
 
+    alignment: np.ndarray
+    end: End
+    faults: list[Fault]
+    died_away: bool  # the sound, at the end, without fading it out
+    tries = 1  # how often its part was spoken in all
 
-def word_spans(sequence: list[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones, digits where the table has them, and
-    apostrophes, none of these at first."""
-    line = one_character_each(sequence, table)
-    return [match.span() for match in re.finditer(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*", line)]
+    def __init__(self, speaker: Speaker, words: list[int], seed: int):
+        self.speaker, self.words, self.seed = speaker, words, seed
+
+    @property
+    def is_to_repeat(self) -> bool:
+        """Whether another dropout may do better: a model that has not learnt to align does not."""
+        return any(badness(self.faults)) and all(x.kind != "blurred" for x in self.faults)
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Log-mels [n_mels, frames] before the postnet, as they are made. What may lie behind the
+        end is held back, so nothing has to be taken back."""
+        speaker, h = self.speaker, self.speaker.hparams
+        max_steps = speaker.max_steps(len(self.words))
+        finder = EndFinder(self.words, h, h.table, max_steps)
+        held, weights, sent, size = list[np.ndarray](), list[np.ndarray](), 0, FIRST_PIECE
+        for steps in speaker.decode(self.words, self.seed, max_steps):
+            for frames, gate, alignment in zip(*steps, strict=True):
+                held.append(frames)
+                weights.append(alignment)
+                if finder.add(frames[-1], float(gate), alignment):
+                    break
+                ready = finder.num_certain - sent
+                if ready * h.n_frames_per_step >= size:
+                    yield np.concatenate(held[:ready]).T
+                    del held[:ready]
+                    sent, size = sent + ready, min(2 * size, LARGEST_PIECE)
+            if finder.reason is not None:
+                break
+        assert finder.reason is not None  # at the latest after max_steps
+        mel = np.concatenate(held[: finder.num_steps - sent]).T
+        self.alignment, self.end = np.array(weights[: finder.num_steps]), finder.reason
+        self.died_away = finder.is_quiet
+        # What the gate ends may be loud there, as the clips are that it learnt from.
+        yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
+        facts = h, h.table, speaker.statistics
+        self.faults = find_faults(self.alignment, self.words, self.end, *facts)
+
+    def _faded(self, mel: np.ndarray) -> np.ndarray:
+        """A mel whose last frames fall to silence, so that it does not end in a click."""
+        h, mel = self.speaker.hparams, mel.copy()
+        count = min(mel.shape[1], round(FADE * h.sampling_rate / h.hop_length))
+        share = np.arange(1, count + 1, dtype=np.float32) / count
+        mel[:, mel.shape[1] - count :] *= 1 - share
+        mel[:, mel.shape[1] - count :] += share * np.float32(SILENCE)
+        return mel

@@ -112,7 +112,7 @@ class Reader:
         if len(sequence) > MOST_SYMBOLS:
             long = f"The text is too long: {len(sequence):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
-        speech = speaker.speak_text(sequence, 0, self.max_symbols)
+        speech = speaker.speak_text(sequence, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
         (self.folder / str(self.results)).mkdir()
@@ -121,7 +121,7 @@ class Reader:
         seconds = speaker.write_speech(self.folder / base, speech)
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         return {
-            "notes": [note for note in (f"{seconds:.2f} s of sound", speech.parts) if note],
+            "notes": [f"{seconds:.2f} s of sound", *speech.notes],
             "warnings": left_out(text, speaker.hparams) + speech.warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
