@@ -109,9 +109,10 @@ class EndFinder:
             self._end(End.REST, self._best_at_rest())
         elif (step - self._progress) * self._step_time >= STUCK:
             self._end(End.STUCK, step)
+        elif step + 1 >= self._max_steps and self._fired is not None:
+            self._end(End.GATE, self._fired)
         elif step + 1 >= self._max_steps:
-            fired = self._fired is not None
-            self._end(End.GATE if fired else End.LIMIT, self._fired if fired else step)
+            self._end(End.LIMIT, step)
         return self.reason is not None
 
     @property

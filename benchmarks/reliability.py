@@ -16,7 +16,6 @@ import argparse
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -150,7 +149,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
 
 
 def table(found: dict[str, Counts], texts: int, transcribed: int) -> str:
-    rows: list[Iterable[object]] = [
+    rows: list[list[str]] = [
         [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in found.values())] for kind in KINDS
     ]
     rows.append(["**any of these**", *(f"{counts.faulty:,}" for counts in found.values())])

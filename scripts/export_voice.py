@@ -32,8 +32,9 @@ from files import folder_made_whole, numbered_lines, refuse_no_folder, write_jso
 from hparams import HParams
 from model import DecoderState, DropoutMasks, Tacotron2
 from progress import progress_bar
-from speaking import ModelSpeaker, load_speaker
+from speaking import load_speaker
 from speech import sequence_to_speak
+from torch_speaker import ModelSpeaker
 from version import __version__
 from voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
 

