@@ -17,6 +17,7 @@ import numpy as np
 from hparams import HParams
 from text import SymbolTable
 from text.words import word_spans
+from waveform import LOUDEST
 
 FORMED = 0.3  # attention weight from which a step's alignment counts as sharp
 JUMP_BACK = 4  # symbols; attention further back than this reads words again
@@ -86,7 +87,8 @@ class EndFinder:
         """Take the next step: its last log-mel frame [n_mels] (before the postnet), the gate's
         probability and the attention weights [symbols]. Returns whether speech has ended."""
         step = len(self._gates)
-        self._levels.append(DECIBELS * float(np.log(np.exp(frame).sum())))
+        loud = np.minimum(frame, LOUDEST)  # what no sound has is refused later
+        self._levels.append(DECIBELS * float(np.log(np.exp(loud).sum())))
         self._gates.append(gate)
         focus = int(weights.argmax())
         if focus > self._furthest:

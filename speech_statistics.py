@@ -37,6 +37,15 @@ class SpeechStatistics:
     slowest: Ratio  # of the slowest, at least 1
     final_mark: Annotated[str, limits(max_length=1)]  # which nearly all texts end with, or ""
 
+    def describe(self) -> str:
+        """What `prepare` says of them."""
+        usual = f"{1000 * self.seconds_per_symbol:.0f} ms a symbol"
+        pace = f"Pace: {usual}, clips from {self.fastest:.2f} to {self.slowest:.2f} times that"
+        if not self.final_mark:
+            return f"{pace}\nLess than {MARKED:.0%} of texts end with a mark: synthesis adds none"
+        mark = f"Texts end with a mark, most with {self.final_mark!r}"
+        return f"{pace}\n{mark}: synthesis ends a text with it that has none"
+
     def seconds(self, num_symbols: int) -> float:
         return self.offset + num_symbols * self.seconds_per_symbol
 
