@@ -28,7 +28,6 @@ DIED_AWAY = -25.0
 NEARLY_QUIETEST = 3.0  # dB above the quietest step at rest
 DYING = 0.25  # seconds in which a sound may still die away after the gate has fired
 STUCK = 2.0  # seconds without progress through the text; the longest of the demo's was 0.19
-WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 DECIBELS = 20 / np.log(10)
 
 

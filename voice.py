@@ -20,9 +20,15 @@ import numpy as np
 
 from errors import UserError
 from files import naming, read_as, read_bytes
-from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, limits
+from hparams import (
+    WINDOW_BACK,
+    HParams,
+    check_text_settings,
+    create_hparams,
+    hparams_from_dict,
+    limits,
+)
 from speech import DecoderSteps, Speaker, Vocoder, sequence_to_speak
-from speech_end import WINDOW_BACK
 from speech_statistics import SpeechStatistics
 from waveform import SILENCE
 
