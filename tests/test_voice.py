@@ -25,7 +25,7 @@ import speech
 import synthesize
 import voice
 from errors import UserError
-from hparams import create_hparams, with_table
+from hparams import WINDOW_BACK, create_hparams, with_table
 from model import DropoutMasks
 from speech import sequence_to_speak
 from voice import Voice
@@ -50,6 +50,26 @@ def test_parts_have_the_mels_of_torch(voices, monkeypatch):
     assert found.warnings[1].startswith("part 1 of 2 ('a dog came.'): no stop within 0.9 s")
     assert [part.shape for part in found.alignments] == [(40, 11), (40, len(sequence) - 12)]
     np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
+
+
+def test_the_attention_window_is_that_of_torch(voices):
+    settings = "p_prenet_dropout=0,attention_window=2"
+    exact = Voice(voices.fp32[0], settings)
+    words = sequence_to_speak("It sat down, and it ate.", exact.hparams)
+    speaker = speaking.load_speaker(voices.checkpoint[0], settings, torch.device("cpu"))
+    made = [[*x.decode(words, 0, 30)] for x in (exact, speaker)]
+    for one, other in zip(*made, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
+    furthest = 0
+    for step in made[0]:
+        inside = step.alignments[0] > 0
+        assert not inside[furthest + 3 :].any()
+        assert not inside[: max(0, furthest - WINDOW_BACK)].any()
+        furthest = max(furthest, int(step.alignments[0].argmax()))
+    assert furthest > 2  # it moved
+    free = Voice(voices.fp32[0], "p_prenet_dropout=0").decode(words, 0, 1)
+    assert (next(free).alignments > 0).all()
 
 
 def test_int8_is_smaller_and_says_what_it_costs(voices):
