@@ -182,7 +182,8 @@ class Speaker(ABC):
         from pictures import draw_alignment
 
         samples, rate = np.concatenate([*self.sound([speech.mel])]), self.hparams.sampling_rate
-        picture = draw_alignment(*speech.alignments)
+        texts = [[self.hparams.table.symbols[i] for i in x.words] for x in self.attempts]
+        picture = draw_alignment(*speech.alignments, texts=texts)
         try:
             write_wav(base.with_suffix(".wav"), samples, rate)
             draw = lambda file: picture.savefig(file, format="png")  # noqa: E731

@@ -353,7 +353,7 @@ def sound_quickly(set_attribute) -> None:
     """Sound is made of the mel alone, in no time, and pictures are empty."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(waveform.GriffinLim, "stream", repeat)
-    set_attribute(pictures, "draw_alignment", lambda *_: Figure((1, 1)))
+    set_attribute(pictures, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
 def draw_quickly(set_attribute) -> None:

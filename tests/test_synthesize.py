@@ -27,7 +27,7 @@ def speak_text(checkpoint_path, out, *more, text=LONG_TEXT):
 
 @pytest.fixture
 def empty_pictures(monkeypatch):
-    monkeypatch.setattr(pictures, "draw_alignment", lambda *_: Figure((1, 1)))
+    monkeypatch.setattr(pictures, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 
 @pytest.fixture

@@ -8,16 +8,19 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from errors import UserError
 from files import METRICS_FILE, cut, lock, open_to_append, read_bytes, refuse_no_folder, unused_name
 from pictures import draw_alignment, draw_gate, draw_mels
+from speech_end import End
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # inside the output folder
@@ -32,6 +35,61 @@ def looking(what: str) -> Iterator[None]:
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         print(f"warning: {what} failed, training continues: {cause}", flush=True)
+
+
+@dataclass(frozen=True)
+class Take:
+    """A clip as the model made it, in T decoder steps."""
+
+    symbols: list[str]  # [T_in] of its text
+    alignment: np.ndarray  # [T, T_in]
+    mel: np.ndarray  # [n_mels, frames], log
+    gate: np.ndarray  # [T] probabilities; of free speech also of the steps made after its end
+
+
+@dataclass(frozen=True)
+class FreeTake(Take):
+    """One of free speech: each step was given the model's own frames before it."""
+
+    end: End
+
+
+@dataclass(frozen=True)
+class Example:
+    """A validation clip to look at and listen to."""
+
+    recording: np.ndarray  # [n_mels, frames], log-mel
+    gate_target: np.ndarray  # [T]
+    forced: Take  # each step was given the recording's frames before it
+    spoken: FreeTake | None  # None if it could not be made
+    gate_threshold: float
+    sounds: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; none that failed
+    sampling_rate: int
+
+
+def figures_of(example: Example) -> dict[str, Figure]:
+    """The pictures by TensorBoard's tags."""
+    forced, spoken, recording = example.forced, example.spoken, example.recording
+    figures = {
+        "alignment": draw_alignment(forced.alignment, texts=[forced.symbols]),
+        "mel": draw_mels(target=recording, predicted=forced.mel),
+        "gate": draw_gate(forced.gate, target=example.gate_target),
+    }
+    if spoken is not None:
+        steps, how = len(spoken.alignment), "spoken freely"
+        figures |= {
+            "spoken/alignment": draw_alignment(
+                spoken.alignment, texts=[spoken.symbols], title=f"alignment, {how}"
+            ),
+            "spoken/mel": draw_mels("recording", spoken=spoken.mel, recording=recording),
+            "spoken/gate": draw_gate(
+                spoken.gate,
+                end=steps,
+                threshold=example.gate_threshold,
+                title=f"gate, {how}: {spoken.end.value}",
+            ),
+        }
+    return figures
 
 
 class OutputFolder:
@@ -179,28 +237,17 @@ class RunLogger:
         """One `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
 
-    def log_validation(self, record: dict[str, Any], example: dict[str, Any] | None) -> None:
-        """One `validation` line, curves, and pictures and sound of one validation clip, if any.
-
-        `example`: numpy arrays `alignment` [T, T_in], `target_mel` and `predicted_mel` [n_mels,
-        frames], `gate` and `gate_target` [T] (probabilities), `audio` [N] with its `sampling_rate`,
-        or None if it could not be made.
-        """
+    def log_validation(self, record: dict[str, Any], example: Example | None) -> None:
+        """One `validation` line, curves, and pictures and sounds of one validation clip, if any."""
         self._write("validation", record)
         if example is None:
             return
-        iteration, audio = record["iteration"], example["audio"]
         with looking("drawing a validation clip"):
-            figures = {
-                "alignment": draw_alignment(example["alignment"]),
-                "mel": draw_mels(target=example["target_mel"], predicted=example["predicted_mel"]),
-                "gate": draw_gate(example["gate_target"], example["gate"]),
-            }
-            for name, figure in figures.items():
-                self._draw("add_figure", name, figure, iteration, close=False)
-            if audio is not None:
-                audio = torch.from_numpy(audio / max(1.0, np.abs(audio).max()))
-                self._draw("add_audio", "predicted", audio, iteration, example["sampling_rate"])
+            for name, figure in figures_of(example).items():
+                self._draw("add_figure", name, figure, record["iteration"], close=False)
+            for name, samples in example.sounds.items():
+                audio = torch.from_numpy(samples / max(1.0, np.abs(samples).max()))
+                self._draw("add_audio", name, audio, record["iteration"], example.sampling_rate)
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
         self._waiting += (json.dumps({"kind": kind} | record) + "\n").encode()

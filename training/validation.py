@@ -1,12 +1,14 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from alignment import alignment_sums
+from alignment import NOTICED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
 from clip_table import ClipTable
@@ -15,10 +17,12 @@ from errors import UserError
 from hparams import HParams
 from model import Outputs
 from progress import progress_bar
+from speech import DecoderSteps
 from speech_end import FORMED
+from torch_speaker import ModelSpeaker
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
-from training.logging import looking
+from training.logging import Example, FreeTake, Take, looking
 from training.process import StopRequest
 from training.trainer import hashed_seed
 
@@ -39,17 +43,18 @@ def make_validation_loader(
 
 
 @torch.no_grad()
-def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-    """The record of a validation, and one clip as `RunLogger.log_validation` takes it, which the
-    first process has. None if a process was asked to stop: all then stop here. None and a warning
-    if it fails: a clip that cannot be read, a loss that is not finite, too little memory.
+def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | None] | None:
+    """The record of a validation, and one clip to look at, which the first process alone has. None
+    if a process was asked to stop: all then stop here. None and a warning if it fails: a clip that
+    cannot be read, a loss that is not finite, too little memory.
 
     Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
     unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
     generator = torch.Generator()
-    example, failure = None, None
+    example: Example | None = None
+    failure: str | None = None
     mine: list[Any] = []  # of each batch: its number, its sizes, its sums
     trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
     model.eval()
@@ -70,7 +75,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
                 mine.append((number, sizes, sums))
                 if number == 0:
                     with looking("making pictures and sound of a validation clip"):
-                        example = example_of(batch, outputs, run.hparams)
+                        example = example_of(run, batch, outputs)
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
@@ -83,7 +88,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], dict[str, Any
         epoch = run.state.epoch
         print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
         return None
-    return _record(run, sorted(batch for _, some in answers for batch in some)), example
+    record = _record(run, sorted(batch for _, some in answers for batch in some))
+    return record | (spoken_numbers(example) if example is not None else {}), example
 
 
 def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple[Any, ...]:
@@ -122,26 +128,68 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
     }
 
 
-def example_of(batch: Batch, outputs: Outputs, hparams: HParams) -> dict[str, Any]:
-    """The first clip of a batch: alignment, mels, gate and sound."""
-    frames, symbols = int(batch.mel_lengths[0]), int(batch.text_lengths[0])
-    steps = -(-frames // hparams.n_frames_per_step)
-    predicted = outputs.mel_postnet[0, :, :frames].float().cpu()
-    audio = None
+def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
+    """The first clip of a batch: as the validation made it, and spoken freely."""
+    h, ids = run.hparams, batch.text[0, : int(batch.text_lengths[0])].tolist()
+    frames = int(batch.mel_lengths[0])
+    steps, recording = -(-frames // h.n_frames_per_step), batch.mel[0, :, :frames].numpy()
+    forced = Take(
+        [h.table.symbols[i] for i in ids],
+        outputs.alignments[0, :steps, : len(ids)].float().cpu().numpy(),
+        outputs.mel_postnet[0, :, :frames].float().cpu().numpy(),
+        torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
+    )
+    mels, spoken = {"predicted": forced.mel}, None
+    with looking("speaking the text of a validation clip"):
+        spoken = speak_freely(run, ids)
+        mels["spoken"] = spoken.mel
+    # Once in a run, as it stays the same; also after clips were changed.
+    if run.state.best_validation_loss == math.inf or run.clips.change is not None:
+        mels["recording"] = recording
+    sounds = {}
     with looking("making the sound of a validation clip"):
-        audio = griffin_lim(predicted, hparams, iterations=30)
+        for name, mel in mels.items():
+            sounds[name] = griffin_lim(torch.from_numpy(mel), h, iterations=30)
+    target = batch.gate[0, :steps].numpy()
+    return Example(recording, target, forced, spoken, h.gate_threshold, sounds, h.sampling_rate)
+
+
+class _SpeakerWithGates(ModelSpeaker):
+    """Keeps the gate's probabilities of all steps, also of those made after the end."""
+
+    shows_progress = False
+
+    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+        self.gates: list[np.ndarray] = []
+        for steps in super().decode(words, seed, max_steps):
+            self.gates.append(steps.gate)
+            yield steps
+
+
+def speak_freely(run: Run, ids: list[int]) -> FreeTake:
+    """The symbols of a text as synthesis speaks them, once. The model is in evaluation mode; no
+    global random state changes. The text limits the steps, and those without progress end it."""
+    speaker = _SpeakerWithGates(run.trainer.model, run.hparams, run.statistics)
+    mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
+    [attempt] = speaker.attempts
+    symbols = [run.hparams.table.symbols[i] for i in attempt.words]
+    gate = np.concatenate(speaker.gates)
+    return FreeTake(symbols, attempt.alignment, mel, gate, attempt.end)
+
+
+def spoken_numbers(example: Example) -> dict[str, float]:
+    """What the record says of free speech; nothing if it failed."""
+    spoken = example.spoken
+    if spoken is None:
+        return {}
     return {
-        "alignment": outputs.alignments[0, :steps, :symbols].float().cpu().numpy(),
-        "target_mel": batch.mel[0, :, :frames].numpy(),
-        "predicted_mel": predicted.numpy(),
-        "gate": torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
-        "gate_target": batch.gate[0, :steps].numpy(),
-        "audio": audio,
-        "sampling_rate": hparams.sampling_rate,
+        "spoken_stopped": int(spoken.end.is_found),
+        "spoken_seconds_ratio": spoken.mel.shape[1] / example.recording.shape[1],
+        "spoken_coverage": float((spoken.alignment.max(axis=0) >= NOTICED).mean()),
     }
 
 
-def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
+def log_validation(run: Run, record: dict[str, Any], example: Example | None) -> None:
     """Log and print a validation, and remember the best."""
     if run.logger is not None:
         run.logger.log_validation(record, example)
@@ -153,6 +201,14 @@ def log_validation(run: Run, record: dict[str, Any], example: Any) -> None:
         f"coverage {record['alignment_coverage']:.2f}, "
         f"diagonality {record['alignment_diagonality']:.2f}"
     )
+    if example is not None and example.spoken is not None:
+        end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
+        made, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
+        how = "stopped" if end.is_found else f"did not stop: {end.value}"
+        print(
+            f"  spoken freely: {how} after {made:.1f} s (the recording has {recorded:.1f}), "
+            f"coverage {record['spoken_coverage']:.2f}"
+        )
     if (
         not run.state.alignment_warned
         and record["iteration"] >= STEPS_TO_ALIGN
