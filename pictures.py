@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
-FONT_SIZE = 8  # of the symbols along an axis, in points
-LINE = 1.25 * FONT_SIZE  # points from one of their labels to the next
+FONT_SIZE = 9  # of the symbols along an axis, in points
+LINE = 1.2 * FONT_SIZE  # points from one of their labels to the next
 AROUND = 0.8  # inches of a picture's height above and below its axes
-LONGEST_LABEL, LONGEST_TITLE = 16, 80  # characters
-SPACE = "␣"  # a space that is a label
+LONGEST_LABEL, LONGEST_TITLE = 20, 80  # letters
+SPACE, BOX = "␣", "□"  # a space that is a label, a letter that no font has
 
 
 def _figure(height: float, width: float = 8) -> Figure:
@@ -31,26 +31,28 @@ def draw_alignment(
     times the size.
 
     Args:
-        texts: the T_in symbols of each part, to show in the title and along the axis, each by
-            itself or, where there is no room, several in one label. Without them symbols are
-            numbered.
+        texts: the T_in symbols of each part, to show in the title and along the axis: each by
+            itself or, where there is no room for that, in words. Without them they are numbered.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
     starts = np.cumsum([(0, 0), *(part.shape for part in alignments)], axis=0)
-    height = min(max(4, starts[-1, 1] * LINE / 72 + AROUND), 6) * size
+    num_steps, num_symbols = starts[-1]
+    height = 4 * size if count > 1 else min(max(4, num_symbols * LINE / 72 + AROUND), 6)
     figure = _figure(height, 8 * size)
     axes = figure.add_subplot()
-    weights = np.zeros(starts[-1], np.float32)
-    for (step, symbol), part in zip(starts, alignments, strict=False):
-        weights[step : step + part.shape[0], symbol : symbol + part.shape[1]] = part
-    highest = float(np.nan_to_num(weights).max())
-    image = axes.imshow(weights.T, cmap="viridis", vmin=0, vmax=highest, **IMAGE)
+    highest = max(float(np.nan_to_num(part).max()) for part in alignments)
+    for (left, low), (right, high), part in zip(starts, starts[1:], alignments, strict=False):
+        place = (left - 0.5, right - 0.5, low - 0.5, high - 0.5)
+        image = axes.imshow(part.T, "viridis", vmin=0, vmax=highest, extent=place, **IMAGE)
     for step, symbol in starts[1:-1]:
-        axes.axvline(step - 0.5, color="white", linewidth=0.5)
-        axes.axhline(symbol - 0.5, color="white", linewidth=0.5)
+        axes.axvline(step - 0.5, color="white", linewidth=0.5, alpha=0.5)
+        axes.axhline(symbol - 0.5, color="white", linewidth=0.5, alpha=0.5)
     title = title if count == 1 else f"{title}, {count} parts"
     axes.set(xlabel="decoder step", ylabel="symbol", title=title)
+    axes.set(xlim=(-0.5, num_steps - 0.5), ylim=(-0.5, num_symbols - 0.5))
+    axes.set_facecolor(image.cmap(0.0))
+    axes.locator_params(integer=True)
     if texts:
         _show_texts(axes, texts, title, int((height - AROUND) * 72 / LINE))
     figure.colorbar(image, label="attention weight")
@@ -58,34 +60,57 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """The symbols of a text's parts in the title and along the axis, in `num_lines` labels at most,
-    each in the middle of its symbols."""
+    """The symbols of a text's parts along the axis, in `num_lines` labels at most, each in the
+    middle of its symbols, and in the title."""
     families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
     shown = [[_shown(symbol, lacking) for symbol in text] for text in texts]
-    symbols = [symbol for text in shown for symbol in text]
-    count = -(-len(symbols) // num_lines)
-    pieces = [symbols[i : i + count] for i in range(0, len(symbols), count)]
-    labels = ["".join(piece) for piece in pieces]
-    if count == 1:
-        labels = [SPACE if label.isspace() else label for label in labels]
-    places = [i * count + (len(piece) - 1) / 2 for i, piece in enumerate(pieces)]
+    least = -(-sum(map(len, shown)) // num_lines)
+    labels, places, start = list[str](), list[float](), 0
+    for text in shown:
+        for piece in _pieces(text, least):
+            label = "".join(piece)
+            labels.append(_shortened(label.strip(), LONGEST_LABEL) or SPACE)
+            places.append(start + (len(piece) - 1) / 2)
+            start += len(piece)
     # A text may hold two dollar signs, which would make a formula of what is between them.
     font: dict[str, Any] = {"family": families, "parse_math": False}
-    labels = [_shortened(label, LONGEST_LABEL) for label in labels]
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
-    whole = _shortened(" ".join("".join(text).strip() for text in shown), LONGEST_TITLE)
-    axes.set_title(f"{title}: {whole}", **font)
+    whole = " ".join("".join(text).strip() for text in shown)
+    axes.set_title(_shortened(f"{title}: {whole}", LONGEST_TITLE), fontsize=FONT_SIZE + 1, **font)
+
+
+def _pieces(text: Sequence[str], least: int) -> list[list[str]]:
+    """A text in words, several together where they have fewer symbols than `least`; in symbols if
+    that is 1. A piece ends after a space or a wide letter, and where it would not fit a label."""
+    pieces: list[list[str]] = [[]]
+    for symbol in text:
+        pieces[-1].append(symbol)
+        can_end = least == 1 or symbol.isspace() or _width(symbol[0]) == 2
+        if len(pieces[-1]) >= (least if can_end else max(least, LONGEST_LABEL)):
+            pieces.append([])
+    if (rest := pieces.pop()) and pieces and len(rest) < least:
+        pieces[-1] += rest
+    elif rest:
+        pieces.append(rest)
+    return pieces
 
 
 def _shown(symbol: str, lacking: set[str]) -> str:
     """A symbol as fonts can draw it: an accent alone on a circle, an empty box if none has it."""
     if any(character in lacking for character in symbol):
-        return "□"
+        return BOX
     return f"◌{symbol}" if unicodedata.combining(symbol[0]) else symbol
 
 
+def _width(character: str) -> int:
+    """In letters: Chinese ones are twice as wide, and so is the box that stands for them."""
+    return 2 if unicodedata.east_asian_width(character) in "WF" or character == BOX else 1
+
+
 def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    """A text of the width of so many letters at most."""
+    count = int((np.cumsum([_width(x) for x in text]) <= longest).sum())
+    return text if count == len(text) else f"{text[: count - 1]}…"
 
 
 @functools.lru_cache(16)
@@ -138,11 +163,12 @@ def draw_gate(
     axes = figure.add_subplot()
     if target is not None:
         axes.plot(target, color="#0072B2", linewidth=3, alpha=0.5, label="target")
-    axes.plot(predicted, color="#D55E00", linestyle="--", label="predicted")
+    line = "--" if target is not None else "-"
+    axes.plot(predicted, color="#D55E00", linestyle=line, label="predicted")
     if threshold is not None:
         axes.axhline(threshold, color="grey", linestyle=":", label="gate_threshold")
     if end is not None:
         axes.axvline(end - 0.5, color="black", linewidth=1, label="end of speech")
     axes.set(xlabel="decoder step", ylabel="stop probability", ylim=(-0.05, 1.05), title=title)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")
     return figure
