@@ -42,7 +42,7 @@ def draw_alignment(
     figure = _figure(height, 8 * size)
     axes = figure.add_subplot()
     highest = max(float(np.nan_to_num(part).max()) for part in alignments)
-    for (left, low), (right, high), part in zip(starts, starts[1:], alignments, strict=False):
+    for (left, low), (right, high), part in zip(starts[:-1], starts[1:], alignments, strict=True):
         place = (left - 0.5, right - 0.5, low - 0.5, high - 0.5)
         image = axes.imshow(part.T, "viridis", vmin=0, vmax=highest, extent=place, **IMAGE)
     for step, symbol in starts[1:-1]:
@@ -52,7 +52,7 @@ def draw_alignment(
     axes.set(xlabel="decoder step", ylabel="symbol", title=title)
     axes.set(xlim=(-0.5, num_steps - 0.5), ylim=(-0.5, num_symbols - 0.5))
     axes.set_facecolor(image.cmap(0.0))
-    axes.locator_params(integer=True)
+    axes.locator_params(integer=True, min_n_ticks=1)
     if texts:
         _show_texts(axes, texts, title, int((height - AROUND) * 72 / LINE))
     figure.colorbar(image, label="attention weight")

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from errors import UserError
-from training.logging import OutputFolder, RunLogger
+from speech_end import End
+from training.logging import Example, FreeTake, OutputFolder, RunLogger, Take, figures_of
 
+PICTURES = {"alignment", "mel", "gate"}
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
 EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
 VALIDATION = {
@@ -26,6 +29,7 @@ VALIDATION = {
     "validation_loss": 0.5,
     "validation_loss_unpadded": 0.75,
     "alignment_sharpness": 0.25,
+    "spoken_stopped": 1,
 }
 
 
@@ -34,17 +38,16 @@ def _threads(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # to be put back
 
 
-def example(frames: int = 12, symbols: int = 5) -> dict:
+def example(frames: int = 12, text: str = "a dog") -> Example:
     rng = np.random.default_rng(0)
-    return {
-        "alignment": rng.random((frames, symbols)).astype(np.float32),
-        "target_mel": rng.normal(-5, 2, (10, frames)).astype(np.float32),
-        "predicted_mel": rng.normal(-5, 2, (10, frames)).astype(np.float32),
-        "gate": rng.random(frames).astype(np.float32),
-        "gate_target": np.eye(1, frames, frames - 1, dtype=np.float32)[0],
-        "audio": (2 * np.sin(np.arange(4000) / 20)).astype(np.float32),
-        "sampling_rate": 22050,
-    }
+    uniform = lambda *shape: rng.random(shape).astype(np.float32)  # noqa: E731
+    sound = (2 * np.sin(np.arange(4000) / 20)).astype(np.float32)
+    mel = rng.normal(-5, 2, (10, frames)).astype(np.float32)
+    target = np.eye(1, frames, frames - 1, dtype=np.float32)[0]
+    forced = Take([*text], uniform(frames, len(text)), mel, uniform(frames))
+    spoken = FreeTake([*text, "."], uniform(9, len(text) + 1), mel[:, :9], uniform(15), End.REST)
+    sounds = dict.fromkeys(("predicted", "spoken", "recording"), sound)
+    return Example(mel, target, forced, spoken, 0.5, sounds, 22050)
 
 
 def events(directory) -> EventAccumulator:
@@ -71,19 +74,40 @@ def test_tensorboard_holds_settings_curves_pictures_sound(tmp_path):
         "validation/loss": [(4, 0.5)],
         "validation/loss_unpadded": [(4, 0.75)],
         "validation/alignment_sharpness": [(4, 0.25)],
+        "validation/spoken_stopped": [(4, 1.0)],
     }
     found = events(tmp_path)
     [settings] = found.Tensors("hparams/text_summary")
     assert b"| batch_size | 3 |" in settings.tensor_proto.string_val[0]
-    for name in ("alignment", "mel", "gate"):
+    assert set(found.Tags()["images"]) == {f"{x}{y}" for x in ("", "spoken/") for y in PICTURES}
+    for name in found.Tags()["images"]:
         [picture] = found.Images(name)
         assert picture.width == 800
         assert picture.height >= 300
         assert len(picture.encoded_image_string) > 5000  # drawn, not blank
-    [sound] = found.Audio("predicted")
-    assert (sound.sample_rate, sound.length_frames) == (22050, 4000)
-    samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))  # scaled, not clipped
-    assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
+    assert set(found.Tags()["audio"]) == {"predicted", "spoken", "recording"}
+    for name in found.Tags()["audio"]:
+        [sound] = found.Audio(name)
+        assert (sound.sample_rate, sound.length_frames) == (22050, 4000)
+        samples, _ = soundfile.read(io.BytesIO(sound.encoded_audio_string))  # scaled, not clipped
+        assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
+
+
+def test_pictures_name_text_and_end():
+    """Without free speech, those of teacher forcing alone."""
+    figures = figures_of(example())
+    titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
+    assert titles == {
+        "alignment": "alignment: a dog",
+        "mel": "target",
+        "gate": "gate",
+        "spoken/alignment": "alignment, spoken freely: a dog.",
+        "spoken/mel": "spoken",
+        "spoken/gate": "gate, spoken freely: attention rested on the last symbols",
+    }
+    end = figures["spoken/gate"].axes[0].get_lines()[-1]
+    assert end.get_xdata() == [8.5, 8.5]  # 9 steps of speech, of 15 that were made
+    assert figures_of(replace(example(), spoken=None)).keys() == PICTURES
 
 
 def test_logs_are_cut_back_to_the_checkpoint(tmp_path):

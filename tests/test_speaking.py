@@ -10,7 +10,6 @@ import speaking
 from alignment_faults import find_faults
 from hparams import create_hparams
 from model import Tacotron2, free_running
-from pictures import draw_alignment
 from speech_end import FORMED, End
 from text import ENGLISH, symbols, text_to_sequence
 from text.words import word_spans
@@ -103,18 +102,6 @@ def test_seed_decides_the_dropout(checkpoint_path):
     first, again, other = (speaker.speak_text([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-
-
-def test_picture_shows_every_part_in_its_place():
-    parts = [diagonal(6, 3), 0.5 * diagonal(8, 4)]
-    axes, _ = draw_alignment(*parts).axes
-    [image] = axes.images
-    shown = image.get_array()
-    assert shown.shape == (3 + 4, 6 + 8)
-    assert np.array_equal(shown[:3, :6], parts[0].T)
-    assert np.array_equal(shown[3:, 6:], parts[1].T)
-    assert shown.sum() == sum(part.sum() for part in parts)  # nothing from one part to another
-    assert image.get_clim() == (0, 1)
 
 
 def test_reference_checkpoints_take_settings_from_overrides(tmp_path):

@@ -1,21 +1,23 @@
 """Validation: its numbers by hand, the same in every run, and what it says of the alignment."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers import LONG, assert_same, curves, load, metrics, newest
+from helpers import HOP, LONG, SAMPLING_RATE, assert_same, curves, load, metrics, newest
 from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
 import train
-from alignment import alignment_sums
+from alignment import NOTICED, alignment_sums
 from analysis.same_run import without_times
 from batching import plan_epoch
 from data_utils import TextMelDataset, collate, read_filelist
 from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
+from speaking import load_speaker
 from training import logging, validation
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -117,11 +119,71 @@ def test_validation_leaves_no_trace(corpus, tmp_path):
     )
 
 
+def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
+    """The losses are those without it, and no global random numbers are drawn."""
+    states, speak_freely = [], validation.speak_freely
+    for name in ("silent", "speaking"):
+
+        def spy(run, ids, name=name):
+            def state():
+                numbers = torch.get_rng_state().tolist(), *np.random.get_state(), random.getstate()  # noqa: NPY002
+                return [*map(str, numbers), run.trainer.model.training]
+
+            before = state()
+            spoken = speak_freely(run, ids) if name == "speaking" else None
+            states.append((before, state()))
+            return spoken or fail()
+
+        monkeypatch.setattr(validation, "speak_freely", spy)
+        run(tmp_path / name, corpus, epochs=3, epochs_per_validation=1)
+    assert len(states) == 6
+    assert all(before == after and not after[-1] for before, after in states)
+    silent, speaking = (load(newest(tmp_path / name)) for name in ("silent", "speaking"))
+    for part in ("state_dict", "optimizer", "loop"):
+        assert_same(silent[part], speaking[part])
+    silent, speaking = (without_times(metrics(tmp_path / name)) for name in ("silent", "speaking"))
+    kept = [{k: v for k, v in x.items() if not k.startswith("spoken_")} for x in speaking]
+    assert kept == silent != speaking
+
+
+@pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
+def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, capsys):
+    """Numbers and line are those of the text spoken by what was saved; without an end too."""
+    out = tmp_path / "out"
+    run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
+    printed = capsys.readouterr().out
+    speaker = load_speaker(out / "best.pt", device=torch.device("cpu"))
+    clips = read_filelist(corpus.val, speaker.hparams)
+    clip = clips[plan_epoch(clips.num_frames, 3, "random", seed=0)[0][0]]
+    mel = speaker.speak_text(clip.symbols, seed=0, retries=0).mel
+    [attempt] = speaker.attempts
+    [record] = metrics(out, "validation")
+    assert record["spoken_stopped"] == attempt.end.is_found == (not settings)
+    assert record["spoken_seconds_ratio"] == mel.shape[1] / clip.num_frames
+    coverage = np.mean(attempt.alignment.max(axis=0) >= NOTICED)
+    assert record["spoken_coverage"] == coverage
+    seconds, recorded = (frames * HOP / SAMPLING_RATE for frames in (mel.shape[1], clip.num_frames))
+    how = f"did not stop: {attempt.end.value}" if settings else "stopped"
+    expected = f"{how} after {seconds:.1f} s (the recording has {recorded:.1f}), coverage"
+    assert f"  spoken freely: {expected} {coverage:.2f}\n" in printed
+    assert {f"validation/{name}" for name in record if "spoken" in name} <= curves(out).keys()
+
+
+def test_free_speech_in_half_precision(corpus, tmp_path, capsys):
+    run(tmp_path / "out", corpus, epochs=1, epochs_per_validation=1, precision="bf16")
+    printed = capsys.readouterr().out
+    assert "  spoken freely: " in printed
+    assert "warning: " not in printed
+
+
 def fail(*_, **__) -> None:
     raise ValueError("Audio buffer is not finite everywhere")
 
 
-@pytest.mark.parametrize("what", ["loss", "clip", "alignment_sums", "example_of", "draw_mels"])
+FAILURES = ["loss", "clip", "alignment_sums", "example_of", "speak_freely", "draw_mels"]
+
+
+@pytest.mark.parametrize("what", FAILURES)
 def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch, capsys):
     """It is a warning that names the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
@@ -141,7 +203,10 @@ def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch
     assert message in printed
     assert printed.count("warning: ") == 1
     assert load(newest(out))["loop"]["epoch"] == 3
-    assert len(metrics(out, "validation")) == validations
+    records = metrics(out, "validation")
+    assert len(records) == validations
+    has_spoken = ["spoken_stopped" in record for record in records]
+    assert has_spoken == [what not in ("example_of", "speak_freely")] * validations
 
 
 def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
@@ -154,5 +219,6 @@ def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch
     assert_same(a["state_dict"], b["state_dict"])
     assert without_times(metrics(out)) == without_times(metrics(whole))
     left, heard = curves(out), curves(whole)
-    assert heard.keys() - left.keys() == {"predicted"}
+    assert heard.keys() - left.keys() == {"predicted", "spoken", "recording"}
+    assert len(heard["recording"]) == 1  # it stays the same
     assert all(left[tag] == heard[tag] for tag in left)
