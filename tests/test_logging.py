@@ -40,7 +40,10 @@ def _threads(monkeypatch):
 
 def example(frames: int = 12, text: str = "a dog") -> Example:
     rng = np.random.default_rng(0)
-    uniform = lambda *shape: rng.random(shape).astype(np.float32)  # noqa: E731
+
+    def uniform(*shape: int) -> np.ndarray:
+        return rng.random(shape, np.float32)
+
     sound = (2 * np.sin(np.arange(4000) / 20)).astype(np.float32)
     mel = rng.normal(-5, 2, (10, frames)).astype(np.float32)
     target = np.eye(1, frames, frames - 1, dtype=np.float32)[0]

@@ -1,6 +1,5 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -144,7 +143,7 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
         spoken = speak_freely(run, ids)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
-    if run.state.best_validation_loss == math.inf or run.clips.change is not None:
+    if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = recording
     sounds = {}
     with looking("making the sound of a validation clip"):
