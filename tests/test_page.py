@@ -108,7 +108,7 @@ def test_a_bad_text_is_refused_before_synthesis(inputs, message, client, reader)
 
 def test_a_model_of_numbers_gets_numbers_in_words(reader, monkeypatch):
     reader.numbers, spoken = "en-us", []
-    monkeypatch.setattr(page, "sequence_to_speak", lambda text, _: spoken.append(text) or [1, 2, 3])
+    monkeypatch.setattr(page, "utterance_of", lambda text, _: spoken.append(text) or [1, 2, 3])
     reader.read(page.Inputs(**asked("four thousand AND seventy-two")))
     assert spoken == ["Four thousand seventy two."]
     with pytest.raises(UserError, match="it does not know hello"):
@@ -184,9 +184,9 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
     """At once, though texts are being synthesized and waiting; they are refused. Neither they nor
     a client that breaks the protocol leave a traceback. And every answer has the headers."""
     arguments = [sys.executable, ROOT / "scripts" / "page.py", "--checkpoint", checkpoint_path]
-    endless = "gate_threshold=2,max_decoder_steps=100000"
+    endless = ["--hparams", "gate_threshold=2,attention_rest_time=0", "--max-symbols", "6"]
     process = subprocess.Popen(
-        [*map(str, arguments), "--port", "0", "--hparams", endless],
+        [*map(str, arguments), "--port", "0", *endless],
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(checkpoint_path, tmp_path):
         with urllib.request.urlopen(address) as answer:
             assert set(page.HEADERS) <= set(answer.headers.items())
         assert len(list(tmp_path.glob("page-*"))) == 1
-        body = json.dumps(asked("a dog", f"{tmp_path.name}/{checkpoint_path.name}"))
+        body = json.dumps(asked("a dog. " * 140, f"{tmp_path.name}/{checkpoint_path.name}"))
         whole = f"Content-Length: {len(body)}\r\n\r\n{body}"
         clients = [
             request(address, "POST /speak", rest)
