@@ -73,7 +73,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
     add("--vocoder", type=Path, metavar="FILE", help="in place of Griffin-Lim; docs/voices.md")
-    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    add("--hparams", default="", help="for example gate_threshold=0.4")
 
 
 def spoken_as(args: argparse.Namespace) -> dict[str, Any]:

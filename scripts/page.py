@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "other names of this machine, by which browsers may open the page"
     add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=shown)
     add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
-    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    add("--hparams", default="", help="for example gate_threshold=0.4")
     shown = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=shown)
     shown = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
