@@ -17,7 +17,7 @@ import argparse
 import random
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     sounds = min(args.sounds, len(texts))
     shown = table(found, len(texts), sounds, transcribed=args.transcribe)
     ratio = f"retries take {after / before:.3f} times the time"
-    result = {name: asdict(counts) for name, counts in found.items()}
+    result = {name: vars(counts) for name, counts in found.items()}  # asdict breaks Counters
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{shown}\n\n{ratio}")
 
 
