@@ -71,7 +71,7 @@ _ALIKE = {
     **dict.fromkeys("‐‑﹣－⁃", "-"),
     **dict.fromkeys(_BLANKS, " "),
     **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
-    **{"″": '"', "№": "No. ", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
+    **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
     **{
         "＄": "$",
         "￡": "£",
@@ -143,6 +143,8 @@ def _without_shouting(text: str) -> str:
         word, name = pieces[i], pieces[i].capitalize()
         before = pieces[i - 2] if i > 1 and pieces[i - 1].isspace() else ""
         after_number = re.search(r"\d\s?$", pieces[i - 1])
+        if after_number and word not in UNITS and word.lower() in UNITS:
+            word = pieces[i] = word.lower()
         if name in TITLES or name in STREETS or name in OPENERS or name.lower() in MONTHS:
             pieces[i] = name.lower() if name in OPENERS else name
         elif word in INITIALISMS or not re.search("[AEIOUY]", word):
@@ -154,7 +156,7 @@ def _without_shouting(text: str) -> str:
     return "".join(pieces)
 
 
-def _spell_letters(letters: str) -> str:
+def _letters(letters: str) -> str:
     return " ".join(letters.lower().replace(".", ""))
 
 
@@ -169,7 +171,7 @@ def _read_capitals(match: Match) -> str:
         a_word = False
     if a_word and word not in INITIALISMS:
         return word.lower() + ending
-    return _spell_letters(word) + ("'s" if ending else "")
+    return _letters(word) + ("'s" if ending else "")
 
 
 # ---------------------------------------------------------------------------- addresses
@@ -193,9 +195,7 @@ def _read_address(match: Match) -> str:
 
 def _word_of_address(word: str) -> str:
     letters = word.lower() in SPELLED_IN_ADDRESSES or word in INITIALISMS
-    return (
-        _spell_letters(word) if letters or not re.search("[aeiouyAEIOUY]", word) else word.lower()
-    )
+    return _letters(word) if letters or not re.search("[aeiouyAEIOUY]", word) else word.lower()
 
 
 _ADDRESS = (
@@ -215,7 +215,8 @@ def _read_abbreviation(match: Match) -> str:
 
 def _read_title(match: Match) -> str:
     at_the_end = match[0].endswith(".") and not match.string[match.end() :].strip()
-    return TITLES[match[1].capitalize()] + ("." if at_the_end else "")
+    beside_a_name = match.string[match.end() : match.end() + 1].isalpha()
+    return TITLES[match[1].capitalize()] + ("." if at_the_end else " " if beside_a_name else "")
 
 
 def _read_street(match: Match) -> str:
@@ -233,7 +234,7 @@ def _read_before_number(match: Match) -> str:
 
 
 def _read_dotted_letters(match: Match) -> str:
-    return _spell_letters(match[0]) + full_stop(match)
+    return _letters(match[0]) + full_stop(match)
 
 
 def _read_month(match: Match) -> str:
@@ -278,9 +279,8 @@ def _read_sign(match: Match) -> str:
     """With a blank between it and a word beside it."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
-    left = " " if before.isalnum() or before in (*SIGNS, ")") else ""
-    right = " " if after.isalnum() or after in (*SIGNS, "(", ".", "'") and after not in ".'" else ""
-    return left + SIGNS[match[0].strip()] + right
+    left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""
+    return left + SIGNS[match[0].strip()] + (" " if after.isalnum() else "")
 
 
 def _rule(pattern: str, replacement: str | Callable[[Match], str]) -> Rule:
@@ -305,7 +305,7 @@ RULES: list[Rule] = [
     *PHONE_RULES,
     # "No. 5", before Roman numerals ("Vol. IV"). "No." alone is a word.
     _rule(
-        rf"(?i)\b({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})\.\s?(?=\d|[IVX]+\b)",
+        rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})\.\s?(?=\d|[IVX]{{2,}}\b|V\b)",
         _read_before_number,
     ),
     # Ranges before times ("9am-5pm"), units ("5-10 kg") and negative numbers.
@@ -316,7 +316,7 @@ RULES: list[Rule] = [
     # Roman numerals before capitals, which would make letters of them. One letter is a numeral only
     # after a crown or before "of", where it may be "I" or an initial otherwise.
     _rule(r"\bWW(I{1,2})\b", r"World War \1"),
-    _rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?![.\w]))(?!\w)", _read_regnal_number),
+    _rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     _rule(
         rf"\b((?:{'|'.join(CROWNS)}) (?:{_KINGS})|(?:{_KINGS})(?= I (?:of [A-Z]|and [A-Z][a-z]+ I)"
         r"| I'))\s(I)(?![.\w])",
@@ -340,8 +340,11 @@ RULES: list[Rule] = [
     ),
     _rule(r"(?i)(?<![\w.])(etc|vs)(?![\w.])", _read_abbreviation),
     _rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
+    _rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
+    _rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
     # After "e.g." and "i.e.": whatever else is letters with dots.
-    _rule(r"(?<![\w.])(?:[A-Za-z]\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
+    _rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
+    _rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
     # Signs of arithmetic and negative numbers, while digits show what they stand beside.
     *ARITHMETIC_RULES,
     _rule(r"#\s?(?=\d)", "number "),
@@ -350,11 +353,11 @@ RULES: list[Rule] = [
     _rule(r"\bv\.?(?=\d)", "version "),
     # Then numbers that are more than digits, and the blanks between digits and letters ("MP3").
     *PLURAL_RULES,
-    _rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?:st|nd|rd|th)\b)", " "),
+    _rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
     # After numbers, which have taken the currencies that go with an amount.
     _rule(rf"\s*(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Last, as units and Roman numerals are capitals too.
-    _rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _spell_letters(m[1]) + ("'s" if m[2] else "")),
+    _rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     _rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
 ]

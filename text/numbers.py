@@ -75,7 +75,7 @@ def spell_fraction(fraction: str) -> str:
     above, below = fraction.split("/")
     name = {2: "half", 4: "quarter"}.get(int(below)) or spell_number(f"{int(below)}th")
     if int(above) == 1:
-        return f"one {name}"
+        return name if name.startswith("one ") else f"one {name}"
     return f"{spell_number(above)} {'halves' if name == 'half' else name + 's'}"
 
 

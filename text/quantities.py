@@ -57,7 +57,10 @@ def _month(written: str) -> str:
 
 
 def _with_year(words: str, year: str | None) -> str:
-    return f"{words}, {spell_number_or_year(year)}" if year else words
+    if not year:
+        return words
+    spelled = f"oh {spell_number(year)}" if year[0] == "0" else spell_number_or_year(year)
+    return f"{words}, {spelled}"
 
 
 def _read_numeric_date(match: Match) -> str:
@@ -91,7 +94,7 @@ def _read_day_first(match: Match) -> str:
 
 
 _TH = r"(?:st|nd|rd|th)?"
-_YEAR = r"(?:,?\s+([12]\d{3})(?![\d:/,]\d|\d))?"
+_YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
 DATE_RULES: list[Rule] = [
     _rule(
         r"(?<![\w/.-])(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(T(?=\d))?(?![\d-])",
@@ -100,7 +103,7 @@ DATE_RULES: list[Rule] = [
     _rule(r"(?<![\w/.,-])(\d{1,2})([/.])(\d{1,2})\2(\d{4})(?![\w/])", _read_numeric_date),
     _rule(r"(?<![\w/.,-])(\d{1,2})(/)(\d{1,2})/(\d{2})(?![\w/])", _read_numeric_date),
     _rule(
-        rf"(?<![\w.,:/-])([Tt]he\s+)?(?:({_DAY}){_TH}\s?[-–]\s?)?({_DAY}){_TH}\s+(?:of\s+)?({MONTH})"
+        rf"(?<![\w.,:/-])([Tt]he\s+)?(?:({_DAY}){_TH}\s?[-–]\s?)?({_DAY}){_TH}(?:\s+(?:of\s+)?|-)({MONTH})"
         rf"(?!\s+(?:be|have|not|{_DAY}\b)){_YEAR}",
         _read_day_first,
     ),
@@ -130,6 +133,7 @@ PHONE_RULES: list[Rule] = [
     _rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
     _rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # of a book, of a card
     _rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
+    _rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
     _rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
 ]
 
@@ -144,6 +148,9 @@ def _read_range(match: Match) -> str:
     spaced_hyphen = sign.strip() == "-" and len(sign) > 1
     if spaced_hyphen and start.isdigit() and end.isdigit() and int(start) > int(end):
         return f"{start} minus {end}"
+    currency = re.match(CURRENCY, start)
+    if currency and end[0].isdigit():  # said once, at the end
+        return f"{start[currency.end() :]} to {currency[0]}{end}"
     if re.fullmatch(r"\d{4}", start) and re.fullmatch(r"0\d", end):
         end = f"oh {spell_number(end)}"
     return f"{start} to {end}"
@@ -186,6 +193,7 @@ _TIME = (
 TIME_RULES: list[Rule] = [
     # John 3:16 is no time of day, and 5:3 no chapter elsewhere.
     _rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b", r"\1 \2 \3"),
+    _rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     _rule(_TIME, _read_time),
     _rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
 ]
@@ -261,13 +269,14 @@ AMOUNT_RULES: list[Rule] = [
     _rule(rf"({NUMBER})\s?/\s?({'|'.join(PER)})\b", lambda m: f"{m[1]} per {PER[m[2]]}"),
     # Units before fractions, which may be part of their number.
     _rule(
-        rf"(?P<article>\b[Aa]n?\s)?(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)(?P<fraction>\s{_FRACTION})?"
-        rf"|(?P<only>{_FRACTION}))(?P<join>[\s-]?)(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
+        rf"(?P<article>\b[Aa]n?\s)?(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
+        rf"|(?P<only>{_FRACTION}))(?P<join>[\s-]?)(?!(?<=\d)s\b)(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT})(?P<per_power>[²³23])?)?(?![\w²³/-]|'\w)"
         r"(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
     _rule(r"(?<![\w.,])(\d{1,2})'\s?(\d{1,2})\"", r"\1 feet \2 inches"),
+    _rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
     _rule(
         rf"(?<![\w/.,])(?:(\d{{1,3}})[\s-])?(\d{{1,3}})/(\d{{1,3}})(?![\w/]|[.,]\d)", _read_fraction
     ),
@@ -292,16 +301,17 @@ def _read_superscripts(match: Match) -> str:
 
 
 ARITHMETIC_RULES: list[Rule] = [
-    _rule(r"(?<![^\W\d][^\W\d])(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
+    _rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
     _rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
     _rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
     _rule(r"(?<=\d)(?<!\b0)\s?x\s?(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
     _rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
+    _rule(r"\+/-", "±"),
     _rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
     _rule(r"(?<=\d)/(?=\d)", " slash "),
-    _rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|\s?−\s?(?=[\w(])", " minus "),
+    _rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
     _rule(rf"({CURRENCY})-(?=\d)", r"-\1"),
-    _rule(rf"(?<![\w.)%\]-])-(?={CURRENCY}?\.?\d)", "minus "),
+    _rule(rf"(?<![\w.)%\]-])[-−](?={CURRENCY}?\.?\d)", "minus "),
     _rule(rf"(?<![<\w])<\s?(?={CURRENCY}?[\d.])|(?<=\w)\s<\s(?=\w)", " less than "),
     _rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?[\d.])|(?<=\w)\s>\s(?=\w)", " greater than "),
     _rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
