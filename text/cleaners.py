@@ -63,17 +63,18 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-# Alphabets that unidecode writes letter by letter. Others it would write in a language that the text
-# may not be in, such as 漢 as "Han": they stay, and are named where they are dropped.
+# Alphabets that unidecode writes letter by letter. Of others it would make a language that the text
+# may not be in ("Han" of 漢): they stay, and are named where they are dropped.
 _ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
 
 
 @functools.lru_cache(2**12)
 def _character_to_ascii(character: str) -> str:
-    is_mark = unicodedata.category(character)[0] in "PZ"
-    if is_mark or unicodedata.name(character, "").startswith(_ALPHABETS):
-        return to_ascii(character)
-    return character
+    written = to_ascii(character)
+    if unicodedata.category(character)[0] in "PZ":
+        return written
+    is_letter = unicodedata.name(character, "").startswith(_ALPHABETS)
+    return written if is_letter and any(map(str.isalnum, written)) else character
 
 
 def _read_as_english(text: str) -> str:

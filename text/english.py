@@ -305,7 +305,8 @@ RULES: list[Rule] = [
     *PHONE_RULES,
     # "No. 5", before Roman numerals ("Vol. IV"). "No." alone is a word.
     _rule(
-        rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})\.\s?(?=\d|[IVX]{{2,}}\b|V\b)",
+        rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
+        r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
     # Ranges before times ("9am-5pm"), units ("5-10 kg") and negative numbers.

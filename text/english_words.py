@@ -286,9 +286,9 @@ SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif",
 # Capitals that are letters, even in a text of capitals alone.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
-    "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY NYPD "
-    "NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR VIP "
-    "WWW YMCA YWCA".split()
+    "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
+    "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
+    "VIP WWW YMCA YWCA".split()
 )
 # Short ones that are said as words, among them English words that are put in capitals for stress.
 # Longer ones are said as words anyway: NASA, UNESCO.
