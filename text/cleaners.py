@@ -1,7 +1,8 @@
 """Cleaners: what happens to a text before its characters become symbols.
 
-`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it:
-"£10" becomes "psten", "Mrs." "misess". `english_cleaners_corrected` fixes these.
+`english_cleaners_corrected` reads English as a person does (text/english.py). `english_cleaners` is
+NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it: "£10" becomes "psten",
+"Mrs." "misess".
 `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` (any alphabet as it is, for
 symbols=corpus) leave numbers as digits, which have no English symbols, so write numbers out for
 them. `phones` writes a text of any language in the International Phonetic Alphabet.

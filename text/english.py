@@ -357,7 +357,7 @@ RULES: list[Rule] = [
     _rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
     # After numbers, which have taken the currencies that go with an amount.
-    _rule(rf"\s*(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
+    _rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Last, as units and Roman numerals are capitals too.
     _rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     _rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),

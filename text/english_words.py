@@ -73,6 +73,7 @@ ABBREVIATIONS = {
     "cf": "compare",
     "viz": "namely",
     "approx": "approximately",
+    "esp": "especially",
     "inc": "incorporated",
     "ltd": "limited",
     "corp": "corporation",
@@ -115,7 +116,9 @@ BEFORE_NUMBERS = {
 # Before a Roman numeral that is said as a number: "Chapter IV". After the second line's, one letter
 # is a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
-COUNTED_OR_LETTERED = "Annex Appendix Bowl Class Figure Level Number Section Table Type".split()
+COUNTED_OR_LETTERED = (
+    "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
+)
 # Before one that is said as an ordinal: "Louis XIV", "Pope Pius XII".
 MONARCHS = (
     "Alexander Alfonso Benedict Boniface Carlos Catherine Charles Christian Clement Constantine "
@@ -160,6 +163,8 @@ UNITS = {
         "mi": "mile|miles",
         "sq ft": "square foot|square feet",
         "sq mi": "square mile|square miles",
+        "tsp": "teaspoon|teaspoons",
+        "tbsp": "tablespoon|tablespoons",
         "ha": "hectare|hectares",
         "ml": "milliliter|milliliters",
         "mL": "milliliter|milliliters",
@@ -300,7 +305,7 @@ WORDS_IN_CAPITALS = set(
     "LEG LET LIE LOT LOW MAD MAN MAP MAY MEN MET MIX MOM MUM NET NEW NOR NOT NOW ODD OFF OIL OLD "
     "ONE OUR OUT OWE OWN PAY PEN PET POP PUT RAN RED RID ROW RUN SAD SAT SAW SAY SEA SEE SET SHE "
     "SIR SIT SIX SKY SON SUN TAX TEA TEN THE TIE TOO TOP TRY TWO USE VIA WAR WAS WAY WET WHO WHY "
-    "WIN WON YES YET YOU YOUR ZOO "
+    "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
 # What two or three consonants an English word begins with; others are letters: NCAA, HDMI.

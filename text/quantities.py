@@ -184,6 +184,11 @@ def _read_time(match: Match) -> str:
     return f"{words} {half.lower()} m{full_stop(match)}" if half else words
 
 
+def _read_verse(match: Match) -> str:
+    to = " to " if match[0][-1] in "-–" else ""
+    return f"{match[1]} {match[2]} {match[3]}{to}"
+
+
 _HALF = r"\s?(?P<{}>[apAP])(?:\.\s?[mM]\b\.?|[mM]\b)"
 _TIME = (
     r"(?<![\w:.,/$£€¥-])(?P<hour>\d{1,2})(?:"
@@ -192,7 +197,7 @@ _TIME = (
 )
 TIME_RULES: list[Rule] = [
     # John 3:16 is no time of day, and 5:3 no chapter elsewhere.
-    _rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b", r"\1 \2 \3"),
+    _rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     _rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     _rule(_TIME, _read_time),
     _rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
@@ -204,6 +209,7 @@ _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion",
 _MAGNITUDES |= {"t": "trillion", "mn": "million"}
 _CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
 _BILLS = {"US$": "u s dollar", "$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
+_PER = {unit: one for unit, (one, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/\d{1,3}(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
@@ -225,7 +231,7 @@ def _read_unit(match: Match) -> str:
     one = not whole or describes or (whole == "1" and not fraction)
     name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if one else 1]
     if match["per"]:
-        name += f" per {_POWERS.get(match['per_power'], '')}{UNITS[match['per']][0]}"
+        name += f" per {_POWERS.get(match['per_power'], '')}{_PER[match['per']]}"
     if not whole:
         the = "an" if re.match("[aeio]|hour", name) else "a"
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
@@ -266,16 +272,24 @@ AMOUNT_RULES: list[Rule] = [
     _rule(
         rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill
     ),
-    _rule(rf"({NUMBER})\s?/\s?({'|'.join(PER)})\b", lambda m: f"{m[1]} per {PER[m[2]]}"),
+    _rule(
+        rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b",
+        lambda m: f"{m[1]} per {PER[m[2]]}",
+    ),
+    _rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
+    _rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),  # 20s are twenties
     # Units before fractions, which may be part of their number.
     _rule(
         rf"(?P<article>\b[Aa]n?\s)?(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))(?P<join>[\s-]?)(?!(?<=\d)s\b)(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
-        rf"(?:\s?/\s?(?P<per>{_UNIT})(?P<per_power>[²³23])?)?(?![\w²³/-]|'\w)"
+        rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?(?![\w²³/-]|'\w)"
         r"(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
-    _rule(r"(?<![\w.,])(\d{1,2})'\s?(\d{1,2})\"", r"\1 feet \2 inches"),
+    _rule(
+        r"(?<![\w.,])(\d{1,2})'\s?(\d{1,2})\"",
+        lambda match: f"{match[1]} feet {match[2]} inch{'es' * (match[2] != '1')}",
+    ),
     _rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
     _rule(r"(?<![\w/.,])(?:(\d{1,3})[\s-])?(\d{1,3})/(\d{1,3})(?![\w/]|[.,]\d)", _read_fraction),
 ]
@@ -302,7 +316,7 @@ ARITHMETIC_RULES: list[Rule] = [
     _rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
     _rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
     _rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
-    _rule(r"(?<=\d)(?<!\b0)\s?x\s?(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
+    _rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
     _rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
     _rule(r"\+/-", "±"),
     _rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
