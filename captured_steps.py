@@ -28,6 +28,7 @@ def free_running(
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,
+    window: int = 0,
     repeated: Callable[[Callable, torch.device], Iterator] | None = None,
 ) -> Iterator[SpokenSteps]:
     """`model.free_running` in chunks of CHUNK steps on a GPU, the last one cut at `max_steps`; one
@@ -39,11 +40,12 @@ def free_running(
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         repeated = repeated or replayed
     if repeated is None:
-        yield from model.free_running(decoder, memory, mask, dropout_masks, max_steps)
+        yield from model.free_running(decoder, memory, mask, dropout_masks, max_steps, window)
         return
     processed_memory = decoder.attention_layer.memory_layer(memory)
     first_state = decoder.initial_state(memory)
     last_frames = memory.new_zeros(len(memory), decoder.frame_dim)
+    last_furthest = torch.zeros_like(mask[:, :1], dtype=torch.int64)
     first, second = (
         None if mask is None else mask.new_ones(CHUNK, *mask.shape[1:])
         for mask in dropout_masks.prenet
@@ -51,15 +53,20 @@ def free_running(
     masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
-        frames, state, made = last_frames, first_state, []
+        frames, state, furthest, allowed, made = last_frames, first_state, last_furthest, mask, []
         for t in range(CHUNK):
             keep = masks.at(t)
             prenet_output = decoder.prenet(frames, keep.prenet)
+            if window:
+                allowed = model.outside_window(mask, furthest, window)
             frames, gate, state = decoder.step(
-                prenet_output, state, memory, processed_memory, mask, keep
+                prenet_output, state, memory, processed_memory, allowed, keep
             )
+            if window:
+                furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
             made.append((frames, gate, state.alignment))
-        for before, after in zip((last_frames, *first_state), (frames, *state), strict=True):
+        held, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
+        for before, after in zip(held, new, strict=True):
             before.copy_(after)
         return SpokenSteps(*(torch.stack(steps) for steps in zip(*made, strict=True)))
 

@@ -185,6 +185,14 @@ class ClipTable:
             for content, size in zip(self._contents(start, end), sizes, strict=True):
                 yield _path_and_text(content[: -size - 1])
 
+    def symbols(self) -> Iterator[np.ndarray]:
+        """The ids of each clip's text, faster than through clips."""
+        for start in range(len(self))[::CHUNK]:
+            end = min(start + CHUNK, len(self))
+            sizes = (self.num_symbols[start:end] * SYMBOL.itemsize).tolist()
+            for content, size in zip(self._contents(start, end), sizes, strict=True):
+                yield np.frombuffer(content[len(content) - size :], SYMBOL)
+
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
         return (path for path, _ in self.paths_and_texts(first, stop))
 

@@ -43,6 +43,7 @@ Kernel = Annotated[int, limits(ge=1, le=999)]
 Positive = Annotated[float, limits(gt=0)]
 PositiveOrZero = Annotated[float, limits(ge=0)]
 Milliseconds = Annotated[float, limits(gt=0, le=60_000)]
+MillisecondsOrZero = Annotated[float, limits(ge=0, le=60_000)]
 LossWeight = Annotated[float, limits(ge=0, le=1e6)]
 DiagonalWidth = Annotated[float, limits(ge=1e-3, le=1e3)]
 Dropout = Annotated[float, limits(ge=0, lt=1)]
@@ -111,6 +112,7 @@ class HParams:
     grad_clip_thresh: Positive = 1.0  # gradients are scaled down to this norm
     sync_batch_norm: bool = False  # batch norm over the batches of all GPUs
     loss: Literal["padded", "unpadded"] = "padded"  # padded: the reference's mean, over padding too
+    gate_positive_weight: LossWeight = 1.0  # of a clip's one stop in the gate's loss; 1: as a step
     guided_attention_weight: LossWeight = 5.0  # of a loss for diagonal attention; 0: may not align
     guided_attention_sigma: DiagonalWidth = 0.2  # width of the diagonal, as a fraction of the text
     guided_attention_steps: Count = 10_000  # steps over which its weight falls linearly to 0
@@ -129,8 +131,10 @@ class HParams:
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # prenet dropout, on in synthesis too
-    max_decoder_steps: Annotated[int, limits(ge=1, le=10**5)] = 1000  # synthesis stops here
+    max_decoder_steps: Annotated[int, limits(ge=1, le=10**5)] = 10_000  # of synthesis, any text
     gate_threshold: Positive = 0.5  # synthesis stops when the gate's probability passes this
+    attention_rest_time: MillisecondsOrZero = 800.0  # or attention rested so long; 0: gate
+    attention_window: CountOrZero = 0  # symbols that attention may move ahead at a step; 0: any
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width in which query and memory are compared
     attention_location_n_filters: Width = 32  # filters over the past alignments
@@ -152,6 +156,7 @@ class HParams:
         return table_with(self.symbol_table)
 
 
+WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))

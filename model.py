@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 import layers
-from hparams import HParams
+from hparams import WINDOW_BACK, HParams
 from layers import Attention, BatchNorm, Conv1d, Gain, Linear, Prenet
 
 P_CONVOLUTION_DROPOUT = 0.5  # after every encoder and postnet convolution, in training
@@ -250,24 +250,39 @@ class SpokenSteps(NamedTuple):
     alignments: torch.Tensor  # [steps, B, T_in]
 
 
+def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
+    """`mask` [B, T_in], True also where attention may not be at this step: more than `ahead`
+    symbols beyond the furthest one attended so far [B, 1], or WINDOW_BACK behind it. The window
+    moves forward only, so no words are said twice, and none are left out at once."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    return mask | (places > furthest + ahead) | (places < furthest - WINDOW_BACK)
+
+
 def free_running(
     decoder: Decoder,
     memory: torch.Tensor,  # [B, T_in, encoder_embedding_dim]
     mask: torch.Tensor,  # [B, T_in] bool, True at padding
     dropout_masks: DropoutMasks,
     max_steps: int,
+    window: int = 0,
 ) -> Iterator[SpokenSteps]:
     """The decoder in synthesis: each step is given the decoder's own frames before it, zeros at
-    first. A step is made when it is asked for, at most `max_steps`."""
+    first. A step is made when it is asked for, at most `max_steps`. `window`: the symbols that
+    attention may move ahead at a step; 0: any (`outside_window`)."""
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
+    furthest, allowed = torch.zeros_like(mask[:, :1], dtype=torch.int64), mask
     for t in range(max_steps):
         keep = dropout_masks.at(t)
         prenet_output = decoder.prenet(frames, keep.prenet)
+        if window:
+            allowed = outside_window(mask, furthest, window)
         frames, gate, state = decoder.step(
-            prenet_output, state, memory, processed_memory, mask, keep
+            prenet_output, state, memory, processed_memory, allowed, keep
         )
+        if window:
+            furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
         yield SpokenSteps(frames[None], gate[None], state.alignment[None])
 
 
@@ -321,6 +336,25 @@ class Tacotron2(nn.Module):
         )
 
     @torch.no_grad()
+    def speak(
+        self,
+        text: torch.Tensor,
+        text_lengths: torch.Tensor,
+        dropout_masks: DropoutMasks,
+        max_steps: int,
+        window: int = 0,
+    ) -> Iterator[SpokenSteps]:
+        """The decoder's steps for texts as `infer` takes them, as they are asked for: where speech
+        ends is for the caller to say. `window` as in `free_running`; RuntimeError as in `infer`."""
+        if self.training:
+            raise RuntimeError("the model is in training mode: call model.eval() first")
+        text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
+        embedded = self.embedding(text).transpose(1, 2)
+        memory = self.encoder(embedded, text_lengths, text_mask)
+        decode = self.speaking_decoder
+        yield from decode(self.decoder, memory, text_mask, dropout_masks, max_steps, window)
+
+    @torch.no_grad()
     def infer(
         self,
         text: torch.Tensor,
@@ -335,18 +369,11 @@ class Tacotron2(nn.Module):
         text alone with the same prenet masks, but for rounding. RuntimeError in training mode,
         where batch norm would mix the texts.
         """
-        if self.training:
-            raise RuntimeError("the model is in training mode: call model.eval() before infer")
-        text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
-        embedded = self.embedding(text).transpose(1, 2)
-        memory = self.encoder(embedded, text_lengths, text_mask)
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))
         spoken, stops = [], []
         ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-        for steps in self.speaking_decoder(
-            self.decoder, memory, text_mask, dropout_masks, self.max_decoder_steps
-        ):
+        for steps in self.speak(text, text_lengths, dropout_masks, self.max_decoder_steps):
             spoken.append(steps)
             stops.append(torch.sigmoid(steps.gate) > self.gate_threshold)
             ended |= stops[-1].any(dim=0)
@@ -383,7 +410,14 @@ class Losses(NamedTuple):
 class Tacotron2Loss(nn.Module):
     """MSE before and after the postnet, and binary cross-entropy of the gate. The padded mean falls
     as padding grows, since masked padding costs nothing but is counted: it compares with the paper,
-    and only the unpadded one between batching strategies."""
+    and only the unpadded one between batching strategies.
+
+    `gate_positive_weight` multiplies the gate's error at a clip's last step, the one positive among
+    hundreds."""
+
+    def __init__(self, gate_positive_weight: float = 1.0):
+        super().__init__()
+        self.gate_positive_weight = gate_positive_weight
 
     def forward(self, outputs: Outputs, batch) -> Losses:
         """`batch` is the `data_utils.Batch` that `outputs` were made from."""
@@ -403,6 +437,7 @@ class Tacotron2Loss(nn.Module):
             padded.append(error.mean())
             unpadded.append(error.masked_fill(frame_mask.unsqueeze(1), 0.0).sum() / real_values)
         error = F.binary_cross_entropy_with_logits(gate, batch.gate, reduction="none")
+        error = error * (1 + (self.gate_positive_weight - 1) * batch.gate)
         padded.append(error.mean())
         unpadded.append(error.masked_fill(step_mask, 0.0).sum() / real_steps)
         return Losses._make([sum(padded), *padded, sum(unpadded), *unpadded])

@@ -19,7 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.arguments import add_text_options, at_least_one, make_parser, output_file, read_texts
+from analysis.arguments import (
+    add_text_options,
+    at_least_one,
+    make_parser,
+    output_file,
+    read_texts,
+    spoken_as,
+)
 from corpus.faults import left_out
 from files import write_bytes
 from voice import Voice, load_vocoder
@@ -33,9 +40,8 @@ def speak_all(
 ) -> Iterator[np.ndarray]:
     """16-bit samples of all texts in pieces, as they are made; warnings on standard error."""
     h = voice.hparams
-    options = {"seed": args.seed, "max_symbols": args.max_symbols, "pause": args.pause}
     for number, (text, sequence) in enumerate(texts, 1):
-        for samples in voice.stream(sequence, **options):
+        for samples in voice.stream(sequence, **spoken_as(args)):
             yield np.rint(32767 * samples).astype("<i2")
         for warning in left_out(text, h) + voice.warnings:
             print(f"warning: {text[:60]!r}: {warning}", file=sys.stderr)

@@ -8,42 +8,21 @@ speaker.write_speech(Path("out/evening"), speech)
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import captured_steps
 import voice
-from audio import mel_filters
 from errors import UserError
 from files import naming, read_bytes
 from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
-from speech import Part, Speaker, Vocoder
+from speech import Vocoder
+from speech_statistics import LJSPEECH, SpeechStatistics
+from torch_speaker import ModelSpeaker
 from training.checkpoint import load_checkpoint, load_weights
-
-
-class ModelSpeaker(Speaker):
-    """A trained model, ready to speak."""
-
-    shows_progress = True
-
-    def __init__(
-        self, model: Tacotron2, hparams: HParams, longest_text: int | None = None, epochs: int = 0
-    ):
-        super().__init__(hparams, mel_filters(hparams).numpy(), longest_text, epochs)
-        self.model = model
-
-    def speak_part(self, words: list[int], seed: int) -> Part:
-        """One text at a time, though a batch takes half the time: its matrix products round
-        otherwise, so a text's mel would depend in its last bits on the texts beside it."""
-        model, generator = self.model, torch.Generator().manual_seed(seed)
-        masks = model.decoder.draw_masks(model.max_decoder_steps, 1, generator)
-        text = torch.tensor([words], device=model.embedding.weight.device)
-        outputs = model.infer(text, torch.tensor([len(words)]), masks)
-        yield outputs.mel_postnet[0].float().cpu().numpy()
-        ended = torch.sigmoid(outputs.gate[0, -1]).item() > model.gate_threshold
-        return outputs.alignments[0].float().cpu().numpy(), ended
 
 
 def load_speaker(
@@ -64,7 +43,17 @@ def load_speaker(
     model = Tacotron2(hparams, speaking_decoder=decoder)
     load_weights(model, saved, path)
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
-    return ModelSpeaker(model.to(device).eval(), hparams, saved.get("longest_text"), epochs)
+    statistics = statistics_of(saved, hparams)
+    longest_text = saved.get("longest_text")
+    return ModelSpeaker(model.to(device).eval(), hparams, statistics, longest_text, epochs)
+
+
+def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics | None:
+    """What a checkpoint says of the speech of its clips; of one that says nothing, as NVIDIA's, in
+    English letters LJSpeech's; None for other symbols, whose pace is not known."""
+    if saved.get("speech_statistics") is not None:
+        return SpeechStatistics(**saved["speech_statistics"])
+    return LJSPEECH if hparams.table.is_english else None
 
 
 def load_vocoder(path: Path, hparams: HParams) -> Vocoder:

@@ -1,45 +1,45 @@
 """From a text to speech, the same for a checkpoint (speaking.py) and for a voice without torch
-(voice.py): what is spoken of a text, its parts, warnings of what is wrong, sound and files."""
+(voice.py): its parts, their end, what is spoken again because it went wrong, sound and files."""
 
+import itertools
 import math
-import re
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from alignment_faults import Fault, badness, find_faults
 from errors import UserError
 from files import write_atomically
 from hparams import HParams
 from progress import progress_bar
+from speech_end import End, EndFinder
+from speech_statistics import MARKS, SpeechStatistics, last_symbol
 from text import (
-    ENGLISH,
     SymbolTable,
     can_be_spoken,
     clean,
     in_words,
-    one_character_each,
     sequence_to_text,
     unknown_symbols,
 )
-from text.splitting import Ending, TextPart, split_sequence
+from text.splitting import Ending, split_sequence
+from text.tags import Pause, split_tags
 from waveform import SILENCE, GriffinLim, windowed, write_mel, write_wav
 
 LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
-LONGEST_JUMP_BACK = 4  # symbols; further back than this repeats words
-FORMED = 0.3  # sharpness from which an alignment has formed; below, attention is blurred
+RETRIES = 3  # times that a part is spoken again at most
 PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
+FIRST_PIECE, LARGEST_PIECE = 16, 128  # frames; each piece is twice as long as the one before
+FADE = 0.1  # seconds in which a sound that has not died away by itself is faded out
 VOCODER_CONTEXT = 32  # frames on either side that a vocoder's sample may depend on
 
 Vocoder = Callable[[np.ndarray], np.ndarray]  # from log-mel [n_mels, T] to sound [T * hop_length]
-# Pieces of log-mel [n_mels, frames]; then the attention weights [steps, symbols], and whether the
-# gate ended them.
-Part = Generator[np.ndarray, None, tuple[np.ndarray, bool]]
 
 
 @dataclass(frozen=True)
@@ -47,72 +47,151 @@ class Speech:
     mel: np.ndarray  # [n_mels, frames], float32
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
-    parts: str = ""  # into how many parts the text was split, and why; empty for one
+    notes: list[str]  # how it was spoken: in how many parts, what was spoken again
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A text that is ready to be spoken."""
+
+    pieces: list[tuple[list[int], float | None]]  # ids of symbols, and seconds of silence after
+    # them; None: what `Speaker.mels` gives their ending
+
+    def __len__(self) -> int:
+        return sum(len(symbols) for symbols, _ in self.pieces)
+
+
+class DecoderSteps(NamedTuple):
+    """What some steps of the decoder made of one text."""
+
+    frames: np.ndarray  # [steps, n_frames_per_step, n_mels], before the postnet
+    gate: np.ndarray  # [steps] probabilities that the step is the last
+    alignments: np.ndarray  # [steps, symbols]
 
 
 class Speaker(ABC):
-    """What speaks, of one text at a time. After `mels` has ended, `warnings`, `alignments` and
-    `parts` are those of its text, as in `Speech`."""
+    """What speaks, of one text at a time. After `mels` has ended, `warnings` and `notes`
+    are those of its text, as in `Speech`, and `attempts` the one that was kept of each part."""
 
     warnings: list[str]
-    alignments: list[np.ndarray]
-    parts: str
+    notes: list[str]
+    attempts: list["Attempt"]
     vocoder: Vocoder | None = None  # in place of Griffin-Lim
     shows_progress = False
 
     def __init__(
-        self, hparams: HParams, filters: np.ndarray, longest_text: int | None, epochs: int
+        self,
+        hparams: HParams,
+        filters: np.ndarray,
+        statistics: SpeechStatistics | None,
+        longest_text: int | None,
+        epochs: int,
     ):
-        """`filters` as audio.mel_filters. Of the training: the longest text in symbols, None where
-        it is not known, and the epochs, 0 where they are not."""
-        self.hparams, self.longest_text, self.epochs = hparams, longest_text, epochs
+        """`filters` as audio.mel_filters. Of the training: the statistics of its clips and the
+        longest text in symbols, None where they are not known, and the epochs, 0 where they are
+        not."""
+        self.hparams, self.statistics = hparams, statistics
+        self.longest_text, self.epochs = longest_text, epochs
         self.griffin_lim = GriffinLim(hparams, filters)
 
     @abstractmethod
-    def speak_part(self, words: list[int], seed: int) -> Part:
-        """Speak ids of symbols, with prenet dropout from `seed`."""
+    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+        """The decoder's steps for ids of symbols, with prenet dropout from `seed`, as they are
+        asked for."""
+
+    @abstractmethod
+    def refine(self, mel: np.ndarray) -> np.ndarray:
+        """The log-mel [n_mels, frames] after the postnet."""
 
     def mels(
         self,
-        sequence: list[int],
+        text: Utterance | Sequence[int],
         seed: int = 0,
         max_symbols: int | None = None,
         pause: float = PAUSE,
+        retries: int = RETRIES,
+        speed: float = 1.0,
     ) -> Iterator[np.ndarray]:
-        """Log-mels [n_mels, frames] that follow one another, of a text in parts of at most
-        `max_symbols` symbols (by default the longest training text's, if known), each as if it
-        were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause` seconds after
-        a sentence, less after other endings (PAUSES)."""
-        h, self.warnings, self.alignments, self.parts = self.hparams, [], [], ""
+        """Log-mels [n_mels, frames] that follow one another, of a text, or of ids of symbols, in
+        parts of at most `max_symbols` symbols (by default the longest training text's, if known),
+        each as if it were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause`
+        seconds after a sentence, less after other endings (PAUSES), or what the text asks for.
+        Speech is `speed` times as fast, the silence as long.
+
+        A part whose alignment shows a fault is spoken again with the next seed, at most `retries`
+        times, and the best is kept. So the first frames of a part come when its decoder has ended;
+        without retries they come as they are made, for nothing is taken back.
+        """
+        h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
         limit = max_symbols or self.longest_text or math.inf
-        parts, silence = split_sequence(sequence, limit, h.table), 0
-        if len(parts) > 1:
-            self.parts = f"in {len(parts)} parts, to keep to {limit} symbols each"
-        shown: Iterable[TextPart] = parts
+        if not isinstance(text, Utterance):
+            text = Utterance([([*text], None)])
+        parts = _parts_of(text, limit, h.table, pause)
+        if any(len(symbols) > limit for symbols, _ in text.pieces):
+            self.notes.append(f"in {len(parts)} parts, to keep to {limit} symbols each")
+        shown: Iterable[tuple[list[int], float]] = parts
         if self.shows_progress:
             shown = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-        for number, part in enumerate(shown, 1):
-            if silence:
+        for number, (words, seconds) in enumerate(shown, 1):
+            if words:
+                words = self.with_final_mark(words)
+                start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
+                where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
+                kept = yield from self._speak_part(words, seed, retries, speed, where)
+                self.warnings += [where + fault.message for fault in kept.faults]
+                self.attempts.append(kept)
+            if silence := round(seconds * h.sampling_rate / h.hop_length):
                 yield np.full((h.n_mel_channels, silence), SILENCE, np.float32)
-            words = sequence[part.start : part.end]
-            alignment, ended = yield from self.speak_part(words, seed)
-            found = alignment_warnings(alignment, words, h.table)
-            if not ended:
-                found.append(
-                    f"no stop within {h.max_decoder_steps} steps, cut there: raise "
-                    "max_decoder_steps, split the text with a lower --max-symbols, or train longer"
-                )
-            start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
-            where = f"part {number} of {len(parts)} ({start!r}): " if self.parts else ""
-            self.warnings += [where + warning for warning in found]
-            self.alignments.append(alignment)
-            frames = round(pause * h.sampling_rate / h.hop_length)
-            silence = round(frames * PAUSES[part.ending])
 
-    def speak_text(self, sequence: list[int], *options: Any) -> Speech:
+    def with_final_mark(self, words: Sequence[int]) -> list[int]:
+        """The ids of a part, ended as the training's texts are: where nearly all of these end with
+        a mark and the part has none, with the commonest mark."""
+        table, words = self.hparams.table, list(words)
+        mark = self.statistics.final_mark if self.statistics else ""
+        ends = last_symbol(table.symbols[i] for i in words)
+        return words if not mark or ends in MARKS else [*words, table.ids[mark]]
+
+    def max_steps(self, num_symbols: int) -> int:
+        """Steps that a part takes at most: the time of the corpus's slowest speech, and that in
+        which attention rests at the end."""
+        h = self.hparams
+        if self.statistics is None:
+            return h.max_decoder_steps
+        seconds = self.statistics.longest_time(num_symbols) + h.attention_rest_time / 1000
+        steps = seconds * h.sampling_rate / (h.hop_length * h.n_frames_per_step)
+        return min(math.ceil(steps), h.max_decoder_steps)
+
+    def _speak_part(
+        self, words: list[int], seed: int, retries: int, speed: float, where: str
+    ) -> Generator[np.ndarray, None, "Attempt"]:
+        """Log-mels of a part, and the attempt that they are of."""
+        h = self.hparams
+        context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
+        if retries == 0:
+            attempt = Attempt(self, words, seed)
+            yield from stretched(windowed(attempt.frames(), self.refine, context), speed)
+            return attempt
+        attempts, made = [], []
+        for number in range(retries + 1):
+            attempts.append(Attempt(self, words, (seed + number) % 2**64))
+            made.append([*attempts[-1].frames()])
+            if not attempts[-1].is_to_repeat:
+                break
+        best = min(range(len(attempts)), key=lambda i: badness(attempts[i].faults))
+        if len(attempts) > 1:
+            kept = f"kept the one with seed {attempts[best].seed}"
+            kinds = dict.fromkeys(fault.kind for one in attempts for fault in one.faults)
+            tried = f"spoken {len(attempts)} times ({', '.join(kinds)}), {kept}"
+            self.notes.append(f"{where}{tried}")
+        attempts[best].tries = len(attempts)
+        yield from stretched(windowed(made[best], self.refine, context), speed)
+        return attempts[best]
+
+    def speak_text(self, text: Utterance | Sequence[int], **options: Any) -> Speech:
         """All that `mels` makes, with the same options."""
-        mel = np.concatenate([*self.mels(sequence, *options)], axis=1)
-        return Speech(mel, self.alignments, self.warnings, self.parts)
+        mel = np.concatenate([*self.mels(text, **options)], axis=1)
+        alignments = [attempt.alignment for attempt in self.attempts]
+        return Speech(mel, alignments, self.warnings, self.notes)
 
     def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [N] in pieces, of log-mels [n_mels, frames] that follow one another."""
@@ -141,60 +220,147 @@ class Speaker(ABC):
         return len(samples) / rate
 
 
+def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> Utterance:
+    """A text with pauses (text/tags.py), ready to be spoken; UserError as `sequence_to_speak`, and
+    for other tags."""
+    pieces: list[tuple[list[int], float | None]] = []
+    for piece in split_tags(text):
+        if isinstance(piece, Pause):
+            symbols, before = pieces.pop() if pieces else ([], None)
+            pieces.append((symbols, (before or 0) + piece.seconds))
+        else:
+            symbols = _symbols_of(piece, hparams, drop_unknown)
+            if can_be_spoken(symbols, hparams.table):
+                pieces.append((symbols, None))
+    if not any(symbols for symbols, _ in pieces):
+        raise _nothing_in(text)
+    return Utterance(pieces)
+
+
 def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
-    """The ids of a text's symbols; UserError if they leave nothing to speak, or for symbols that
-    the voice does not know, which are left out in English and with `drop_unknown`."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    """The ids of a text's symbols, tags unknown; UserError if they leave nothing to speak, or for
+    symbols that the voice does not know, which are left out in English and with `drop_unknown`."""
+    sequence = _symbols_of(text, hparams, drop_unknown)
+    if not can_be_spoken(sequence, hparams.table):
+        raise _nothing_in(text)
+    return sequence
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _nothing_in(text: str) -> UserError:
+    return UserError(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
+
+
+def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
+    shown = _shortened(text)
     if len(text) > LONGEST_TEXT:
         most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
+        raise UserError(f"{shown}: {most}; give its paragraphs as lines of --text-file")
     table = hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not (table.is_english or drop_unknown):
         named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
         raise UserError(
-            f"{shown!r}: the voice does not know {named}; write what it knows, or leave them out "
+            f"{shown}: the voice does not know {named}; write what it knows, or leave them out "
             "(--drop-unknown)"
         )
-    sequence = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
-    if not can_be_spoken(sequence, table):
-        raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
-    return sequence
+    return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
 
 
-def alignment_warnings(
-    alignment: np.ndarray, sequence: list[int], table: SymbolTable = ENGLISH
-) -> list[str]:
-    """What is broken in attention weights [steps, symbols] of these symbol ids: words blurred,
-    missing or repeated. A word counts as reached from its middle on, for attention often skips
-    silent letters at its end and the punctuation after it."""
-    warnings = []
-    sharpness = alignment.max(axis=1).mean()
-    if sharpness < FORMED:
-        warnings.append(
-            f"alignment is blurred: sharpness {sharpness:.2f} is below {FORMED}; "
-            "the model has not learnt to align yet, train longer"
-        )
-    focus = alignment.argmax(axis=1)  # the symbol attended most, at each step
-    words = word_spans(sequence, table)
-    reached = [start for start, end in words if focus.max() >= (start + end - 1) // 2]
-    if len(reached) < len(words):
-        warnings.append(
-            f"words are missing at the end: attention reached word {len(reached)} of {len(words)} "
-            f"(symbol {focus.max() + 1} of {alignment.shape[1]})"
-        )
-    jumps = focus[:-1] - focus[1:]
-    if len(jumps) and jumps.max() > LONGEST_JUMP_BACK:
-        warnings.append(
-            f"attention jumps back {jumps.max()} symbols at step {jumps.argmax() + 1}: "
-            "words may be repeated"
-        )
-    return warnings
+def _parts_of(
+    text: Utterance, limit: float, table: SymbolTable, pause: float
+) -> list[tuple[list[int], float]]:
+    """The parts of a text, of at most `limit` symbols, and the seconds of silence after each."""
+    parts: list[tuple[list[int], float]] = []
+    for symbols, asked in text.pieces:
+        for part in split_sequence(symbols, limit, table) if symbols else ():
+            parts.append((symbols[part.start : part.end], pause * PAUSES[part.ending]))
+        if asked is not None:
+            parts = [*parts[:-1], (parts[-1][0], asked)] if symbols else [*parts, ([], asked)]
+    if text.pieces[-1][1] is None:
+        parts[-1] = (parts[-1][0], 0.0)  # nothing follows it
+    return parts
 
 
-def word_spans(sequence: list[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones, digits where the table has them, and
-    apostrophes, none of these at first."""
-    line = one_character_each(sequence, table)
-    return [match.span() for match in re.finditer(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*", line)]
+def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
+    """Log-mels [n_mels, frames] in pieces, `speed` times as fast: each new frame lies between two
+    old ones, by linear interpolation. The pieces' sizes change nothing."""
+    if speed == 1:
+        yield from mels
+        return
+    held, start, total, made = np.empty((0, 0), np.float32), 0, 0, 0  # `start`: of what is held
+    for piece in itertools.chain(mels, [None]):
+        if piece is not None:
+            held = np.concatenate([held, piece], axis=1) if held.size else piece
+            total += piece.shape[1]
+        # A frame needs the two around it; the last ones repeat the last.
+        count = math.floor((total - 2) / speed) + 1 if piece is not None else round(total / speed)
+        if count > made:
+            places = np.minimum(np.arange(made, count) * speed, total - 1)
+            before = places.astype(np.int64)
+            share = (places - before).astype(np.float32)
+            after = np.minimum(before + 1, total - 1)
+            yield (1 - share) * held[:, before - start] + share * held[:, after - start]
+            made, kept = count, max(int(count * speed), start)
+            held, start = held[:, min(kept, total) - start :], min(kept, total)
+
+
+class Attempt:
+    """One way in which a part is spoken. After `frames` has ended, `alignment` [steps, symbols],
+    `end`, `faults` and `died_away` say how."""
+
+    alignment: np.ndarray
+    end: End
+    faults: list[Fault]
+    died_away: bool  # the sound, at the end, without fading it out
+    tries = 1  # how often its part was spoken in all
+
+    def __init__(self, speaker: Speaker, words: list[int], seed: int):
+        self.speaker, self.words, self.seed = speaker, words, seed
+
+    @property
+    def is_to_repeat(self) -> bool:
+        """Whether another dropout may do better: a model that has not learnt to align does not."""
+        return any(badness(self.faults)) and all(x.kind != "blurred" for x in self.faults)
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Log-mels [n_mels, frames] before the postnet, as they are made. What may lie behind the
+        end is held back, so nothing has to be taken back."""
+        speaker, h = self.speaker, self.speaker.hparams
+        max_steps = speaker.max_steps(len(self.words))
+        finder = EndFinder(self.words, h, h.table, max_steps)
+        held, weights, sent, size = list[np.ndarray](), list[np.ndarray](), 0, FIRST_PIECE
+        for steps in speaker.decode(self.words, self.seed, max_steps):
+            for frames, gate, alignment in zip(*steps, strict=True):
+                held.append(frames)
+                weights.append(alignment)
+                if finder.add(frames[-1], float(gate), alignment):
+                    break
+                ready = finder.num_certain - sent
+                if ready * h.n_frames_per_step >= size:
+                    yield np.concatenate(held[:ready]).T
+                    del held[:ready]
+                    sent, size = sent + ready, min(2 * size, LARGEST_PIECE)
+            if finder.reason is not None:
+                break
+        assert finder.reason is not None  # at the latest after max_steps
+        mel = np.concatenate(held[: finder.num_steps - sent]).T
+        self.alignment, self.end = np.array(weights[: finder.num_steps]), finder.reason
+        self.died_away = finder.is_quiet
+        # What the gate ends may be loud there, as the clips are that it learnt from.
+        yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
+        facts = h, h.table, speaker.statistics
+        self.faults = find_faults(self.alignment, self.words, self.end, *facts)
+
+    def _faded(self, mel: np.ndarray) -> np.ndarray:
+        """A mel whose last frames fall to silence, so that it does not end in a click."""
+        h, mel = self.speaker.hparams, mel.copy()
+        count = min(mel.shape[1], round(FADE * h.sampling_rate / h.hop_length))
+        share = np.arange(1, count + 1, dtype=np.float32) / count
+        mel[:, mel.shape[1] - count :] *= 1 - share
+        mel[:, mel.shape[1] - count :] += share * np.float32(SILENCE)
+        return mel

@@ -15,7 +15,7 @@ import environment
 import textwrap
 from pathlib import Path
 
-from analysis.arguments import add_text_options, make_parser, read_texts
+from analysis.arguments import add_text_options, make_parser, read_texts, spoken_as
 from corpus.faults import left_out
 from files import refuse_no_folder
 from printing import print_without_failing
@@ -37,13 +37,13 @@ def main(arguments: list[str] | None = None) -> None:
         speaker.vocoder = load_vocoder(args.vocoder, speaker.hparams)
     args.output_directory.mkdir(parents=True, exist_ok=True)
     for number, (text, sequence) in enumerate(texts, 1):
-        speech = speaker.speak_text(sequence, args.seed, args.max_symbols, args.pause)
+        speech = speaker.speak_text(sequence, **spoken_as(args))
         base = args.output_directory / f"{number:04d}"
         seconds = speaker.write_speech(base, speech, save_mel=args.save_mel)
         shown = textwrap.shorten(text, 60, placeholder="...")
         print(f"{base.name}.wav  {seconds:5.2f} s  {shown}", flush=True)
-        if speech.parts:
-            print(f"  {speech.parts}", flush=True)
+        for note in speech.notes:
+            print(f"  {note}", flush=True)
         for warning in left_out(text, speaker.hparams) + speech.warnings:
             print(f"  warning: {warning}", flush=True)
     print(f"wrote the files of {len(texts)} texts to {args.output_directory}")

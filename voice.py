@@ -20,15 +20,26 @@ import numpy as np
 
 from errors import UserError
 from files import naming, read_as, read_bytes
-from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, limits
-from speech import Part, Speaker, Vocoder, sequence_to_speak
-from waveform import SILENCE, windowed
+from hparams import (
+    WINDOW_BACK,
+    HParams,
+    check_text_settings,
+    create_hparams,
+    hparams_from_dict,
+    limits,
+)
+from speech import DecoderSteps, Speaker, Utterance, Vocoder, utterance_of
+from speech_statistics import SpeechStatistics
+from waveform import SILENCE
 
 SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
 MEMORY, STATE = ["memory", "processed_memory"], ["frames", "state", "alignments"]
 GRAPHS = {  # inputs and outputs, in order
     "encoder": (["symbols"], MEMORY),
-    "decoder": ([*MEMORY, "keep", *STATE], ["gate", *(f"next_{name}" for name in STATE)]),
+    "decoder": (
+        [*MEMORY, "outside", "keep", *STATE],
+        ["gate", *(f"next_{name}" for name in STATE)],
+    ),
     "postnet": (["mel"], ["refined"]),
 }
 FILES = {FILTERS, *(f"{name}.onnx" for name in GRAPHS)}
@@ -39,7 +50,6 @@ OPERATORS = set(
     "Transpose Unsqueeze Where".split()
 )
 LARGEST_GRAPH = 2**30  # bytes; the full-size model's decoder step has 72 MB
-FIRST_PIECE, LARGEST_PIECE = 16, 128  # frames; each piece is twice as long as the one before
 TRIAL_FRAMES = 16
 
 
@@ -51,6 +61,7 @@ def shape_of(name: str, h: HParams) -> list[int | None]:
         "symbols": [1, None],
         "memory": [1, None, h.encoder_embedding_dim],
         "processed_memory": [1, None, h.attention_dim],
+        "outside": [1, None],  # of the attention's window: 1 where it may not be
         "keep": [2, h.prenet_dim],  # of the prenet's two layers: 0, or 1 / (1 - p)
         "frames": [1, h.n_mel_channels * h.n_frames_per_step],
         "state": [1, rnns + h.encoder_embedding_dim],  # of the LSTMs, and the attention's context
@@ -67,11 +78,12 @@ class About:
     """What voice.json says. `hparams` are the run's: sampling rate, mel settings, cleaners,
     language and eSpeak's version, frames a step, gate threshold, the lists it was trained on."""
 
-    format: Literal[1]
+    format: Literal[2]
     weights: Literal["int8", "fp32"]
     checkpoint: str  # the file's name
     epochs: int  # that it was trained, 0 where it is not known
     longest_text: Annotated[int, limits(ge=1)] | None  # of the training, in symbols
+    statistics: SpeechStatistics | None  # of its clips
     symbols: list[str]  # in the order of their ids
     hparams: dict[str, Any]
     recipe: str  # its version
@@ -180,7 +192,8 @@ class Voice(Speaker):
                 expected = f"{h.n_mel_channels} x {bins} finite float32"
                 raise UserError(f"{len(content)} bytes, expected {expected}; export it again")
         filters = filters.reshape(h.n_mel_channels, bins)
-        super().__init__(h, filters, self.about.longest_text, self.about.epochs)
+        about = self.about
+        super().__init__(h, filters, about.statistics, about.longest_text, about.epochs)
 
     def _read(self, name: str) -> bytes:
         """A file of the folder, if it is the one that voice.json describes."""
@@ -189,17 +202,17 @@ class Voice(Speaker):
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content
 
-    def speak(self, text: str | list[int], **options: Any) -> np.ndarray:
+    def speak(self, text: str | Utterance | list[int], **options: Any) -> np.ndarray:
         """Samples of a text, float32 [N] in [-1, 1], those of `stream` with the same options."""
         return np.concatenate([*self.stream(text, **options)])
 
-    def stream(self, text: str | list[int], **options: Any) -> Iterator[np.ndarray]:
-        """The same samples as soon as they are there, in pieces of up to a second or two, of a text
-        or of the ids of its symbols (speech.sequence_to_speak). `options` are those of `mels`; a
+    def stream(self, text: str | Utterance | list[int], **options: Any) -> Iterator[np.ndarray]:
+        """The same samples as soon as they are there, in pieces of up to a second or two, of a
+        text, an utterance (speech.utterance_of) or ids of symbols. `options` are those of `mels`; a
         text with a seed is the same bytes each time. UserError if there is nothing to speak, or if
         a graph or its sound is broken."""
-        sequence = sequence_to_speak(text, self.hparams) if isinstance(text, str) else text
-        for sound in self.sound(self.mels(sequence, **options)):
+        spoken = utterance_of(text, self.hparams) if isinstance(text, str) else text
+        for sound in self.sound(self.mels(spoken, **options)):
             if not np.isfinite(sound).all():
                 raise UserError(f"{self.folder}: the sound holds nan or infinity; export it again")
             yield np.clip(sound, -1, 1)
@@ -219,34 +232,26 @@ class Voice(Speaker):
                 raise UserError(f"{GRAPHS[name][1][0]} holds nan or infinity; export it again")
         return found
 
-    def speak_part(self, words: list[int], seed: int) -> Part:
-        h, steps = self.hparams, list[tuple[np.ndarray, bool]]()
-        context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
-        refine = lambda mel: self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]  # noqa: E731
-        yield from windowed(self._decode(words, seed, steps), refine, context)
-        return np.array([alignment for alignment, _ in steps]), steps[-1][1]
+    def refine(self, mel: np.ndarray) -> np.ndarray:
+        return self._run("postnet", mel.shape[1], {"mel": mel[None]})[0][0]
 
-    def _decode(
-        self, words: list[int], seed: int, steps: list[tuple[np.ndarray, bool]]
-    ) -> Iterator[np.ndarray]:
-        """Frames [n_mels, n] before the postnet. Each step adds to `steps` where it attended, and
-        whether it is the last."""
-        h, rng, size = self.hparams, np.random.default_rng(seed), FIRST_PIECE
-        p, made, length = h.p_prenet_dropout, list[np.ndarray](), len(words)
+    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
+        h, rng, length = self.hparams, np.random.default_rng(seed), len(words)
+        p, shape = h.p_prenet_dropout, (1, h.n_frames_per_step, h.n_mel_channels)
         memory = self._run("encoder", length, {"symbols": np.array([words], np.int64)})
         shapes = [[size or length for size in shape_of(name, h)] for name in STATE]
         state = [np.zeros(shape, np.float32) for shape in shapes]
-        while len(steps) < h.max_decoder_steps and not (steps and steps[-1][1]):
+        outside, furthest = np.zeros((1, length), np.float32), 0
+        for _ in range(max_steps):
             keep = (rng.random((2, h.prenet_dim)) >= p).astype(np.float32) / np.float32(1 - p)
-            inputs = dict(zip(GRAPHS["decoder"][0], [*memory, keep, *state], strict=True))
+            if h.attention_window:  # as model.outside_window
+                outside[:] = 1
+                outside[:, max(0, furthest - WINDOW_BACK) : furthest + h.attention_window + 1] = 0
+            given = [*memory, outside, keep, *state]
+            inputs = dict(zip(GRAPHS["decoder"][0], given, strict=True))
             gate, *state = self._run("decoder", length, inputs)
-            made.append(state[0].reshape(h.n_frames_per_step, h.n_mel_channels))
-            steps.append((state[2][0], bool(gate[0] > h.gate_threshold)))
-            if len(made) * h.n_frames_per_step >= size:
-                yield np.concatenate(made).T
-                made, size = [], min(2 * size, LARGEST_PIECE)
-        if made:
-            yield np.concatenate(made).T
+            furthest = max(furthest, int(state[2][0].argmax()))
+            yield DecoderSteps(state[0].reshape(shape), gate, state[2][:1])
 
 
 def load_vocoder(path: str | Path, h: HParams, threads: int = 1) -> Vocoder:

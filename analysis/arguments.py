@@ -50,7 +50,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """What is spoken, and how: for `read_texts`, and for what speaks."""
     from corpus.spoken_numbers import ENGLISH
-    from speech import PAUSE
+    from speech import PAUSE, RETRIES
 
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
@@ -63,12 +63,23 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     seconds = checked(float, "seconds from 0 to 60", lambda value: 0 <= value <= 60)
     pause = f"seconds after a sentence, {PAUSE} by default; less after a clause, none inside"
     add("--pause", type=seconds, default=PAUSE, metavar="SECONDS", help=pause)
+    again = "times that a part is spoken again if it went wrong (%(default)s)"
+    add("--retries", type=whole_number(0, 100), default=RETRIES, metavar="N", help=again)
+    pace = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
+    shown = "times as fast, 0.7 to 1.5 (%(default)s)"
+    add("--speed", type=pace, default=1.0, metavar="FACTOR", help=shown)
     unknown = "leave out symbols that the voice does not know"
     add("--drop-unknown", action="store_true", help=unknown)
     numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
     add("--vocoder", type=Path, metavar="FILE", help="in place of Griffin-Lim; docs/voices.md")
-    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    add("--hparams", default="", help="for example gate_threshold=0.4")
+
+
+def spoken_as(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_text_options` that decide how a text is spoken, for `Speaker.mels`."""
+    names = ("seed", "max_symbols", "pause", "retries", "speed")
+    return {name: getattr(args, name) for name in names}
 
 
 def read_texts(args: argparse.Namespace, hparams: "HParams") -> list[tuple[str, list[int]]]:
@@ -123,9 +134,10 @@ def checked(
     return check
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """The type of a whole number from `least` on."""
-    return checked(int, f"a whole number from {least}", lambda value: value >= least)
+def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """The type of a whole number from `least` to `most`."""
+    expected = f"a whole number from {least}" + (f" to {most}" if most < math.inf else "")
+    return checked(int, expected, lambda value: least <= value <= most)
 
 
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:

@@ -75,7 +75,9 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
     """As `speak`, one text after another."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
-    return np.stack([voice.speak_text(text, 0, args.symbols).mel for text in texts])
+    return np.stack(
+        [voice.speak_text(text, max_symbols=args.symbols, retries=0).mel for text in texts]
+    )
 
 
 def measure(

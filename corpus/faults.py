@@ -10,6 +10,7 @@ import numpy as np
 
 from hparams import HParams
 from text import at_columns, clean, columns_of, symbols, text_to_sequence, unknown_symbols
+from text.tags import without_pauses
 
 if TYPE_CHECKING:  # the page with a voice starts without torch
     from clip_table import Clip
@@ -120,8 +121,8 @@ def _duplicates(clips: "Sequence[Clip]") -> list[str]:
 
 
 def left_out(text: str, hparams: HParams) -> list[str]:
-    """A warning for who has a text spoken, if there are `dropped_symbols`."""
-    dropped = dropped_symbols(text, hparams)
+    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
+    dropped = dropped_symbols(without_pauses(text), hparams)
     reason = "left out, because the model has no symbol for it: "
     return [reason + _with_columns(dropped)] if dropped else []
 

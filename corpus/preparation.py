@@ -29,6 +29,7 @@ from hparams import (
     override_lines,
     read_symbols,
 )
+from speech_statistics import SpeechStatistics, last_symbol, measure
 from tables import markdown_table
 
 
@@ -46,6 +47,14 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
             rows.append([name, f"{len(clips):,}", unit, *(f"{number:,.2f}" for number in numbers)])
     titles = ["set", "clips", "unit", "shortest", "mean", "median", "longest", "total"]
     return markdown_table(titles, rows)
+
+
+def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
+    """Those that training will keep, of all clips."""
+    symbols = hparams.table.symbols
+    last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
+    frames, lengths = zip(*((clip.num_frames, len(clip.symbols)) for clip in clips), strict=True)
+    return measure(np.array(frames), np.array(lengths), last, hparams)
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
@@ -149,6 +158,7 @@ def prepare(
         shown = "".join(hparams.symbol_table)
         print(f"{len(hparams.symbol_table):,} symbols, the padding first: {shown:.1000}")
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
+    print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     for warning in filter(None, warnings):

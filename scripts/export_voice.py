@@ -32,8 +32,9 @@ from files import folder_made_whole, numbered_lines, refuse_no_folder, write_jso
 from hparams import HParams
 from model import DecoderState, DropoutMasks, Tacotron2
 from progress import progress_bar
-from speaking import ModelSpeaker, load_speaker
+from speaking import load_speaker
 from speech import sequence_to_speak
+from torch_speaker import ModelSpeaker
 from version import __version__
 from voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
 
@@ -57,6 +58,7 @@ def take_step(
     model: Tacotron2,
     memory: torch.Tensor,
     processed_memory: torch.Tensor,
+    outside: torch.Tensor,
     keep: torch.Tensor,
     frames: torch.Tensor,
     state: torch.Tensor,
@@ -69,7 +71,7 @@ def take_step(
     sizes = [x.hidden_size for x in (decoder.attention_rnn, decoder.decoder_rnn) for _ in range(2)]
     *rnns, context = state.split([*sizes, dim], dim=1)
     before = DecoderState._make([*rnns, alignments[:1], alignments[1:], context])
-    mask, masks = torch.zeros_like(alignments[:1], dtype=torch.bool), DropoutMasks(none, None, None)
+    mask, masks = outside.bool(), DropoutMasks(none, None, None)
     frames, gate, after = decoder.step(frames, before, memory, processed_memory, mask, masks)
     state = torch.cat([*after[:4], after.attention_context], dim=1)
     alignments = torch.cat([after.alignment, after.cumulative_alignment])
@@ -162,9 +164,10 @@ class CheckedVoice(Voice):
 def check(folder: Path, speaker: ModelSpeaker) -> float:
     """How far the graphs are from torch in CHECKED_STEPS steps; UserError if that is more than
     rounding."""
-    voice = CheckedVoice(folder, f"max_decoder_steps={CHECKED_STEPS},gate_threshold=2")
+    voice = CheckedVoice(folder)
     voice.model, sequence = speaker.model, sorted(speaker.hparams.table.spoken_ids)[:20]
-    voice.speak_text(sequence, 0, len(sequence))
+    steps = [*voice.decode(sequence, 0, CHECKED_STEPS)]
+    voice.refine(np.concatenate([frames for made in steps for frames in made.frames]).T)
     if not voice.difference <= ALLOWED:  # true for nan as well
         raise UserError(
             f"in {CHECKED_STEPS} steps the graphs differ from torch by {voice.difference:.1e} of "
@@ -188,7 +191,8 @@ def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
     """What a voice makes otherwise than `exact`."""
     differences, same = [], 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
-        one, other = (speaker.speak_text(text, 0, len(text)).mel for speaker in (exact, voice))
+        options = {"max_symbols": len(text), "retries": 0}
+        one, other = (speaker.speak_text(text, **options).mel for speaker in (exact, voice))
         frames = min(one.shape[1], other.shape[1])
         differences.append(np.abs(one[:, :frames] - other[:, :frames]).mean())
         same += one.shape == other.shape
@@ -207,7 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
     precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
     shown = f"to compare, one on each line; default: {COMPARED} of the run's validation list"
     parser.add_argument("--text-file", type=Path, help=shown)
-    parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
+    parser.add_argument("--hparams", default="", help="for example gate_threshold=0.4")
     args = parser.parse_args(arguments)
     refuse_no_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):
@@ -216,11 +220,12 @@ def main(arguments: list[str] | None = None) -> None:
     h = speaker.hparams
     texts = [] if args.fp32 else read_texts_to_compare(h, args.text_file)
     about = About(
-        format=1,
+        format=2,
         weights="fp32",
         checkpoint=args.checkpoint.name,
         epochs=speaker.epochs,
         longest_text=speaker.longest_text,
+        statistics=speaker.statistics,
         symbols=list(h.table.symbols),
         hparams=asdict(h),
         recipe=__version__,

@@ -79,6 +79,17 @@ def test_chunks_equal_the_readable_loop(longest, texts, r):
     assert len(calls) == -(-longest // CHUNK)  # the host looks after each
 
 
+def test_chunks_keep_attention_in_the_window():
+    model, steps = speaker(p_prenet_dropout=0.0), []
+    text, lengths, masks = inputs(model)
+    chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
+    for model.speaking_decoder in (readable.free_running, chunked):
+        made = [*model.speak(text, lengths, masks, MOST_STEPS, 1)]
+        steps.append([torch.cat(parts) for parts in zip(*made, strict=True)])
+    for one, other in zip(*steps, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("most", [1, CHUNK, CHUNK + 3, 2 * CHUNK])
 def test_chunks_end_at_the_step_limit(most):
     model = speaker(gate_threshold=1.0, max_decoder_steps=most, p_prenet_dropout=0.0)

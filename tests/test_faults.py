@@ -142,6 +142,7 @@ def test_what_speech_leaves_out_is_named_with_its_columns():
         "'é' at column 3, 'x' at columns 5, 6, 7, 8 and 3 more"
     )
     assert left_out("a a", own) == []
+    assert left_out("a [pause 0.5] é", own)[0].endswith("symbol for it: 'é' at column 15")
 
 
 def test_usual_rates_follow_the_spread():

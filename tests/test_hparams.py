@@ -31,7 +31,6 @@ PUBLISHED = {
     "mel_fmin": 0.0,
     "mel_fmax": 8000.0,
     "n_frames_per_step": 1,
-    "max_decoder_steps": 1000,
     "gate_threshold": 0.5,
     "p_attention_dropout": 0.1,
     "p_decoder_dropout": 0.1,

@@ -354,6 +354,15 @@ def naive_losses(outputs, batch, r):
     return [np.concatenate(parts, axis=None).mean() for parts in (*padded, *real)]
 
 
+def test_gate_weight_multiplies_the_error_at_stops():
+    batch = tiny_batch(((7, 9), (3, 4)), 1, dtype=torch.float64)
+    shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
+    outputs = Outputs(*(torch.randn(shape, generator=seeded()).double() for shape in shapes), None)
+    stop = torch.sigmoid(outputs.gate)
+    errors = torch.where(batch.gate == 1, -5 * torch.log(stop), -torch.log(1 - stop))
+    assert Tacotron2Loss(5)(outputs, batch).gate.item() == pytest.approx(errors.mean().item())
+
+
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_losses_equal_a_naive_loop(r):
     batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r, dtype=torch.float64)

@@ -7,11 +7,13 @@ from helpers import SPEAKER
 
 import captured_steps
 import speaking
-import speech
+from alignment_faults import find_faults
 from hparams import create_hparams
 from model import Tacotron2, free_running
 from pictures import draw_alignment
-from text import symbols, text_to_sequence
+from speech_end import FORMED, End
+from text import ENGLISH, symbols, text_to_sequence
+from text.words import word_spans
 
 
 def diagonal(steps: int, symbols: int) -> np.ndarray:
@@ -22,6 +24,11 @@ def diagonal(steps: int, symbols: int) -> np.ndarray:
 
 def symbols_of(text: str) -> list[int]:
     return text_to_sequence(text, ["english_cleaners"])
+
+
+def warnings_of(alignment: np.ndarray, sequence: list[int], end: End = End.GATE) -> list[str]:
+    faults = find_faults(alignment, sequence, end, create_hparams(), ENGLISH)
+    return [fault.message for fault in faults]
 
 
 TWENTY = symbols_of("she was the last one")
@@ -52,48 +59,48 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 def test_silent_last_letters_are_not_warned_of(text):
     """The last letters of a word may be silent, and what follows it is."""
     sequence = symbols_of(text)
-    start, end = speech.word_spans(sequence)[-1]
+    start, end = word_spans(sequence)[-1]
     for seed in range(40):
         for last in range((start + end + 1) // 2, len(sequence) + 1):
-            assert speech.alignment_warnings(spoken(sequence, last, seed), sequence) == []
+            assert warnings_of(spoken(sequence, last, seed), sequence) == []
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if " " in text])
 def test_a_missing_last_word_is_warned_of(text):
     sequence = symbols_of(text)
-    words = speech.word_spans(sequence)
+    words = word_spans(sequence)
     for seed in range(40):
         for last in range(1, words[-1][0] + 1):  # ends before the last word's first letter
-            warnings = speech.alignment_warnings(spoken(sequence, last, seed), sequence)
+            warnings = warnings_of(spoken(sequence, last, seed), sequence)
             assert any("words are missing at the end" in warning for warning in warnings)
 
 
 def test_words_are_runs_of_letters_and_of_phones():
     sequence = symbols_of("it isn't, {HH AW1 S}. dogs' -")
-    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in speech.word_spans(sequence)]
+    text = ["".join(symbols[i] for i in sequence[a:b]) for a, b in word_spans(sequence)]
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
 def test_blurred_cut_and_repeated_speech_is_warned_of():
-    assert speech.alignment_warnings(diagonal(60, 20), TWENTY) == []
-    blurred = speech.alignment_warnings(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
-    assert any("0.05" in w and str(speech.FORMED) in w for w in blurred)
-    assert speech.alignment_warnings(diagonal(60, 20)[:47], TWENTY) == [
-        "words are missing at the end: attention reached word 4 of 5 (symbol 16 of 20)"
-    ]
+    assert warnings_of(diagonal(60, 20), TWENTY) == []
+    blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
+    assert any("0.05" in w and str(FORMED) in w for w in blurred)
+    (cut,) = warnings_of(diagonal(60, 20)[:47], TWENTY)
+    where = "attention reached word 4 of 5 (symbol 16 of 20)"
+    assert cut.startswith(f"words are missing at the end: {where}: train longer")
     alignment = diagonal(60, 20)
     alignment[30] = 0
     alignment[30, 5] = 1  # from symbol 9 back to 5: 4 is still allowed
-    assert speech.alignment_warnings(alignment, TWENTY) == []
+    assert warnings_of(alignment, TWENTY) == []
     alignment[30] = 0
     alignment[30, 4] = 1
-    (warning,) = speech.alignment_warnings(alignment, TWENTY)
+    (warning,) = warnings_of(alignment, TWENTY)
     assert "jumps back 5 symbols at step 30" in warning
 
 
 def test_seed_decides_the_dropout(checkpoint_path):
     speaker = speaking.load_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
-    first, again, other = (speaker.speak_text([40, 41, 42], seed).mel for seed in (1, 1, 2))
+    first, again, other = (speaker.speak_text([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 

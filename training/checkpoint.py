@@ -27,6 +27,7 @@ from errors import UserError
 from files import naming, open_file, unused_name, write_atomically
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from machine import is_out_of_memory
+from speech_statistics import SpeechStatistics
 from training.trainer import Trainer
 from version import __version__
 
@@ -147,10 +148,12 @@ class PlainParts:
     sampler: SamplerState | None  # None between epochs
     corpus: Text  # fingerprint of the clips
     longest_text: CountFrom1  # of the training clips, in symbols
+    speech_statistics: SpeechStatistics  # of the training clips; missing in those of 0.3.0
     logs: dict[str, Count]  # bytes of each log file, by its path from the output folder
     metrics_checksum: Count  # CRC-32 of metrics.jsonl
 
 
+MADE_ANEW = {"speech_statistics"}  # parts that a run can resume without
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 
 
@@ -315,7 +318,7 @@ def save(
     **more: Any,
 ) -> Path:
     """Write a checkpoint of this moment, and mark it if it is the best so far. `more` are the other
-    parts of PlainParts: corpus, longest_text, logs, metrics_checksum."""
+    parts of PlainParts: corpus, longest_text, speech_statistics, logs, metrics_checksum."""
     state = {
         "version": __version__,
         "iteration": loop.iteration,
@@ -508,7 +511,7 @@ def _load(content: bytes) -> object:
 
 def complete(found: Checkpoint) -> Checkpoint:
     """The checkpoint; UserError if it lacks a part which a run needs to resume."""
-    missing = sorted(PARTS - found.state.keys())
+    missing = sorted(PARTS - MADE_ANEW - found.state.keys())
     if not missing:
         return found
     problem = ", ".join(f"{part}: missing" for part in missing)

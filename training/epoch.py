@@ -2,6 +2,7 @@
 them, and its sums."""
 
 import contextlib
+import functools
 import math
 import shlex
 import time
@@ -21,6 +22,7 @@ from data_utils import Batch
 from errors import UserError
 from hparams import HParams
 from progress import duration
+from speech_statistics import SpeechStatistics, last_symbol, measure
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import Processes, SaidElsewhere
@@ -81,6 +83,13 @@ class Run:
     def processes(self) -> Processes:
         return self.trainer.processes
 
+    @functools.cached_property
+    def statistics(self) -> SpeechStatistics:
+        """Of the training clips, for synthesis."""
+        clips, symbols = self.clips.training, self.hparams.table.symbols
+        last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
+        return measure(clips.num_frames, clips.num_symbols, last, self.hparams)
+
     @property
     def resume_command(self) -> str:
         """What to type to resume the run."""
@@ -99,7 +108,8 @@ class Run:
             self.sampler,
             self.state,
             corpus=self.clips.fingerprint,
-            longest_text=int(self.clips.training.num_symbols.max()),
+            longest_text=self.statistics.longest_text,
+            speech_statistics=asdict(self.statistics),
             **self.logger.state(),
         )
 

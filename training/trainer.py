@@ -90,7 +90,8 @@ class Trainer:
             fused=True,
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
-        self.loss = Tacotron2Loss()
+        self.loss = Tacotron2Loss(hparams.gate_positive_weight)
+        self.validation_loss = Tacotron2Loss()  # comparable between settings
         self.guided_attention_weight = hparams.guided_attention_weight  # of the next step
         self.failure: BaseException | None = None  # why this process has no next batch
 

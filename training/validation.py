@@ -15,7 +15,7 @@ from errors import UserError
 from hparams import HParams
 from model import Outputs
 from progress import progress_bar
-from speech import FORMED
+from speech_end import FORMED
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import looking
@@ -95,7 +95,7 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
     moved = batch.to(trainer.device)
     with trainer.autocast():
         outputs = model(moved, masks)
-    losses = trainer.loss(outputs, moved)
+    losses = trainer.validation_loss(outputs, moved)
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()

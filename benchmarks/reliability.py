@@ -1,0 +1,188 @@
+"""How reliably a voice speaks: it says all of a text, once, and stops.
+
+    python benchmarks/reliability.py demo/voice texts.txt
+    python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
+    python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
+
+Speaks every text three times with the same seed, in turns: ended by the gate alone, without a mark
+added (as before 0.4.0); ended by the gate or by attention at rest; and with what went wrong spoken
+again. The table counts texts by what is wrong with them. Of --sounds of them, drawn at random, the
+sound is made too; their times are compared, and with --transcribe pocketsphinx transcribes them,
+which must be numbers.
+"""
+
+import project_root
+
+import argparse
+import random
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from analysis.arguments import load_any, make_parser, output_file, whole_number
+from analysis.timing import publish
+from corpus.spoken_numbers import ENGLISH, sentence_of
+from errors import UserError
+from files import numbered_lines
+from progress import progress_bar
+from speech import RETRIES, Speaker, utterance_of
+from tables import markdown_table
+
+WAYS = {  # settings, and retries
+    "gate alone": ("attention_rest_time=0", 0),
+    "end found": ("", 0),
+    "with retries": ("", RETRIES),
+}
+KINDS = "no stop,stuck,missing,skipped,repeated,fast,slow,blurred".split(",")
+LABELS = {
+    "no stop": "ran to the limit of steps",
+    "stuck": "attention stopped inside",
+    "missing": "words missing at the end",
+    "skipped": "words left out",
+    "repeated": "words repeated",
+    "fast": "faster than the corpus",
+    "slow": "slower than the corpus",
+    "blurred": "alignment blurred",
+}
+HALF = 0.5  # of the words
+
+
+@dataclass
+class Counts:
+    """Of the texts spoken in one way."""
+
+    faults: Counter[str] = field(default_factory=Counter)  # texts with at least one of the kind
+    faulty: int = 0  # texts with any
+    ends: Counter[str] = field(default_factory=Counter)  # parts
+    loud_ends: int = 0  # parts whose sound had not died away, and was faded out
+    parts: int = 0
+    spoken_again: int = 0  # parts
+    tries: int = 0
+    computing: float = 0.0  # seconds, of the texts whose sound was made
+    sound: float = 0.0  # seconds
+    longest: float = 0.0  # seconds of sound, of one text
+    half_wrong: int = 0  # texts with more than half of their words wrong, of those transcribed
+    errors: int = 0  # words
+
+
+def texts_of(args: argparse.Namespace) -> list[str]:
+    if args.numbers:
+        first, last = args.numbers
+        texts = [sentence_of(str(n), args.language) for n in range(first, last + 1)]
+    else:
+        lines = numbered_lines(args.texts, "no such file; name one with a text on each line")
+        texts = [line.strip() for _, line in lines]
+    return [text.rstrip(".") for text in texts] if args.no_mark else texts
+
+
+def number_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) < 10**6):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected FIRST-LAST, such as 1-10000")
+    return int(first), int(last)
+
+
+def speak(
+    speaker: Speaker, text: str, retries: int, counts: Counts, *, with_sound: bool
+) -> np.ndarray:
+    """The sound [N] of a text, empty unless asked for; what was wrong is added to `counts`."""
+    h, began = speaker.hparams, time.perf_counter()
+    mel = np.concatenate([*speaker.mels(utterance_of(text, h), retries=retries)], axis=1)
+    samples = np.concatenate([*speaker.sound([mel])]) if with_sound else np.empty(0)
+    counts.computing += (time.perf_counter() - began) * with_sound
+    seconds = mel.shape[1] * h.hop_length / h.sampling_rate
+    counts.sound, counts.longest = counts.sound + seconds, max(counts.longest, seconds)
+    kinds = {fault.kind for attempt in speaker.attempts for fault in attempt.faults}
+    counts.faults.update(kinds)
+    counts.faulty += bool(kinds)
+    for attempt in speaker.attempts:
+        counts.parts += 1
+        counts.ends[attempt.end.name] += 1
+        counts.loud_ends += not attempt.died_away
+        counts.spoken_again += attempt.tries > 1
+        counts.tries += attempt.tries
+    return samples
+
+
+def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
+    ways = {
+        name: (load_any(args.voice, ",".join(filter(None, (args.hparams, settings)))), retries)
+        for name, (settings, retries) in WAYS.items()
+    }
+    gate_alone = ways["gate alone"][0]
+    if gate_alone.statistics is not None:  # no mark was added either
+        gate_alone.statistics = replace(gate_alone.statistics, final_mark="")
+    found = {name: Counts() for name in ways}
+    chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
+    if args.transcribe:
+        from analysis.transcription import NumberRecogniser, word_error_rate
+
+        recogniser = NumberRecogniser()
+    for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
+        is_chosen = number in chosen
+        for name, (speaker, retries) in ways.items():
+            speaker.shows_progress = False
+            samples = speak(speaker, text, retries, found[name], with_sound=is_chosen)
+            if is_chosen and args.transcribe:
+                heard = recogniser.transcribe(text, samples, speaker.hparams.sampling_rate)
+                rate = word_error_rate([heard])
+                found[name].half_wrong += rate > HALF
+                found[name].errors += round(rate * len(text.split()))
+    return found
+
+
+def table(found: dict[str, Counts], texts: int, sounds: int, *, transcribed: bool) -> str:
+    rows: list[list[str]] = [
+        [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in found.values())] for kind in KINDS
+    ]
+    rows.append(["**any of these**", *(f"{counts.faulty:,}" for counts in found.values())])
+    rows.append(["parts ended by the gate", *(f"{c.ends['GATE']:,}" for c in found.values())])
+    rows.append(["parts ended by attention", *(f"{c.ends['REST']:,}" for c in found.values())])
+    rows.append(["ends faded out", *(f"{c.loud_ends:,}" for c in found.values())])
+    rows.append(["parts spoken again", *(f"{c.spoken_again:,}" for c in found.values())])
+    rows.append(["longest, seconds", *(f"{c.longest:.2f}" for c in found.values())])
+    rows.append(["minutes of sound", *(f"{c.sound / 60:.1f}" for c in found.values())])
+    title = f"seconds of computing, {sounds:,} texts"
+    rows.append([title, *(f"{c.computing:.1f}" for c in found.values())])
+    if transcribed:
+        title = f"more than half of the words wrong, of {sounds:,}"
+        rows.append([title, *(f"{counts.half_wrong:,}" for counts in found.values())])
+    return markdown_table([f"of {texts:,} texts", *found], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("voice", type=Path, help="a voice's folder, or a checkpoint")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("texts", type=Path, nargs="?", help="a file with a text on each line")
+    shown = "these numbers, for the demo's voice"
+    source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=shown)
+    add("--language", default=ENGLISH, help="of the numbers (%(default)s)")
+    add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
+    shown = "texts whose sound is made (%(default)s)"
+    add("--sounds", type=whole_number(1), default=500, metavar="N", help=shown)
+    add("--transcribe", action="store_true", help="these, by pocketsphinx, which knows numbers")
+    add("--hparams", default="", metavar="name=value,...", help="such as attention_window=6")
+    add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
+    args = parser.parse_args(arguments)
+    args.device = torch.device("cpu")
+    texts = texts_of(args)
+    if not texts:
+        raise UserError(f"{args.texts}: no text in it; write one per line")
+    found = measure(args, texts)
+    before, after = found["end found"].computing, found["with retries"].computing
+    title = f"{args.voice}{' ' + args.hparams if args.hparams else ''}"
+    sounds = min(args.sounds, len(texts))
+    shown = table(found, len(texts), sounds, transcribed=args.transcribe)
+    ratio = f"retries take {after / before:.3f} times the time"
+    result = {name: asdict(counts) for name, counts in found.items()}
+    publish(args, {"voice": title, "ways": result}, f"{title}\n\n{shown}\n\n{ratio}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""speech.py: what went wrong is spoken again, the best is kept; how texts and speech end."""
+
+import numpy as np
+import pytest
+from test_speaking import diagonal
+
+from audio import mel_filters
+from hparams import create_hparams
+from speech import DecoderSteps, Speaker
+from speech_statistics import LJSPEECH
+from text import ENGLISH, sequence_to_text, text_to_sequence
+
+H = create_hparams("n_frames_per_step=2,n_mel_channels=4")
+TEXT = text_to_sequence("One two three.", ["basic_cleaners"])
+LETTERS = len(TEXT)
+
+
+def through(steps: int = 60, skip: range = range(0), stops: bool = True):
+    """Alignment and gates of a reading; the symbols of `skip` get no attention."""
+    alignment = diagonal(steps, LETTERS)
+    for step in np.flatnonzero(np.isin(alignment.argmax(axis=1), skip)):
+        alignment[step] = np.eye(LETTERS)[skip[0] - 1]
+    gates = np.full(steps, 0.1)
+    gates[-1] = 0.9 if stops else 0.1
+    return alignment, gates
+
+
+GOOD, SKIPS, REPEATS = through(), through(skip=range(4, 7)), through()
+REPEATS = np.concatenate([REPEATS[0][:40], REPEATS[0]]), np.concatenate([REPEATS[1][:40], GOOD[1]])
+BLURRED = np.full((60, LETTERS), 1 / LETTERS), GOOD[1]
+ENDLESS = through(stops=False)
+
+
+class Scripted(Speaker):
+    """Makes these readings of any text, by seed."""
+
+    def __init__(self, *readings, settings=H):
+        super().__init__(settings, mel_filters(settings).numpy(), LJSPEECH, None, 1)
+        self.readings, self.seeds, self.steps_made = readings, list[int](), 0
+
+    def decode(self, words, seed, max_steps):
+        self.seeds.append(seed)
+        alignment, gates = self.readings[seed % len(self.readings)]
+        for step in range(max_steps):
+            self.steps_made += 1
+            place = min(step, len(alignment) - 1)
+            frames = np.full((1, 2, 4), -8.0 if gates[place] > 0.5 else seed % 7, np.float32)
+            yield DecoderSteps(frames, gates[place : place + 1], alignment[place : place + 1])
+
+    def refine(self, mel):
+        return mel
+
+
+def mel_of(seed: int) -> np.float32:
+    return np.float32(seed % 7)
+
+
+def test_a_good_reading_is_kept_at_once():
+    speaker = Scripted(GOOD, SKIPS)
+    assert speaker.speak_text(TEXT).warnings == speaker.notes == []
+    assert speaker.seeds == [0]
+
+
+def test_the_next_seed_is_tried_after_a_fault():
+    speaker = Scripted(SKIPS, REPEATS, GOOD)
+    speech = speaker.speak_text(TEXT)
+    assert speaker.seeds == [0, 1, 2]
+    assert speech.warnings == []
+    assert speech.mel[0, 0] == mel_of(2)
+    assert speech.notes == ["spoken 3 times (skipped, repeated, slow), kept the one with seed 2"]
+    assert [attempt.tries for attempt in speaker.attempts] == [3]
+
+
+def test_the_best_of_bad_readings_is_kept():
+    speaker = Scripted(REPEATS, SKIPS, REPEATS)
+    speech = speaker.speak_text(TEXT, retries=2)
+    assert speech.mel[0, 0] == mel_of(1)
+    (warning,) = speech.warnings
+    assert "words may be left out: 'two'" in warning
+
+
+def test_no_retries_keep_the_first_reading():
+    speaker = Scripted(SKIPS, GOOD)
+    assert speaker.speak_text(TEXT, retries=0).mel[0, 0] == mel_of(0)
+    assert speaker.seeds == [0]
+
+
+def test_an_untrained_model_is_not_asked_again():
+    speaker = Scripted(BLURRED, GOOD)
+    assert "alignment is blurred" in speaker.speak_text(TEXT).warnings[0]
+    assert speaker.seeds == [0]
+
+
+def test_the_last_seed_is_followed_by_the_first():
+    speaker = Scripted(SKIPS)
+    speaker.speak_text(TEXT, seed=2**64 - 1, retries=1)
+    assert speaker.seeds == [2**64 - 1, 0]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_frames_come_early_only_without_retries(retries):
+    """Nothing that was sent is taken back."""
+    speaker = Scripted(SKIPS, GOOD)
+    next(speaker.mels(TEXT, retries=retries))
+    assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_pieces_join_to_the_same_bytes(retries):
+    whole = Scripted(GOOD).speak_text(TEXT, retries=retries).mel
+    pieces = np.concatenate([*Scripted(GOOD).mels(TEXT, retries=retries)], axis=1)
+    assert pieces.tobytes() == whole.tobytes()
+    assert whole.shape == (4, 120)
+
+
+def test_the_limit_of_steps_follows_from_the_text():
+    """14 symbols take LJSpeech's slowest 2.0 s at most, and 0.8 s at rest are seen."""
+    speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))
+    step = 2 * 256 / 22050
+    longest = LJSPEECH.longest_time(LETTERS) + 0.8
+    assert speaker.max_steps(LETTERS) == pytest.approx(longest / step, abs=1)
+    assert speaker.max_steps(2 * LETTERS) < 2 * speaker.max_steps(LETTERS)
+    speaker.hparams = create_hparams("max_decoder_steps=5,n_frames_per_step=2,n_mel_channels=4")
+    assert speaker.max_steps(LETTERS) == 5
+    speaker.statistics = None
+    assert speaker.max_steps(LETTERS) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [("one", "one."), ("one.", "one."), ("one?", "one?"), ("(one)", "(one)."), ("one,", "one,")],
+)
+def test_a_text_without_a_mark_gets_one(text, ended):
+    found = Scripted(GOOD).with_final_mark(text_to_sequence(text, ["basic_cleaners"]))
+    assert sequence_to_text(found, ENGLISH) == ended
+
+
+def test_no_mark_is_added_where_the_corpus_has_none():
+    speaker = Scripted(GOOD)
+    for speaker.statistics in (None, LJSPEECH.__class__(9, 0.1, 0.1, 1.0, 1.0, "")):
+        assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]

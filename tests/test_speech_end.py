@@ -1,0 +1,116 @@
+"""speech_end.py: which step is the last, by the gate and by attention at rest."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hparams import create_hparams
+from speech_end import DYING, STUCK, End, EndFinder
+from text import ENGLISH, text_to_sequence
+
+STEP = 0.05  # seconds
+H = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000")
+WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # the last word from symbol 4, "." is 7
+LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)  # nepers: 69 dB less
+REST = 8  # steps
+
+
+def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
+    weights = np.full(len(WORDS), (1 - sharpness) / (len(WORDS) - 1), np.float32)
+    weights[symbol] = sharpness
+    return weights
+
+
+def run(steps, max_steps=100, settings=H) -> tuple[EndFinder, int]:
+    """The finder at its end, and how many steps it was told of."""
+    finder, certain = EndFinder(WORDS, settings, ENGLISH, max_steps), 0
+    for number, (frame, gate, weights) in enumerate(steps, 1):
+        ended = finder.add(frame, gate, weights)
+        assert certain <= finder.num_certain  # what was sent stays speech
+        certain = finder.num_certain
+        if ended:
+            return finder, number
+    raise AssertionError("no end")
+
+
+def through(gates=(), frames=(), after=()) -> list:
+    """A step on each symbol, then these at rest on the last one, then others."""
+    reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
+    rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
+    return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
+
+
+def test_the_gate_ends_speech_at_once():
+    finder, told = run(through([0.1, 0.6, 0.1], [LOUD, QUIET, QUIET]))
+    assert (finder.reason, finder.num_steps, told) == (End.GATE, 9, 9)
+    assert finder.is_quiet
+
+
+def test_a_loud_end_may_die_away():
+    finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
+    assert (finder.reason, finder.num_steps) == (End.GATE, 10)
+
+
+def test_the_gate_is_believed_where_sound_stays():
+    finder, told = run(through([0.6] + [0.1] * 6))
+    assert (finder.reason, finder.num_steps) == (End.GATE, 8)
+    assert told == 8 + DYING / STEP
+
+
+def test_a_gate_inside_the_text_is_ignored():
+    """Or words would be cut off; blurred attention says nothing, so the gate is believed there."""
+    steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
+    assert run(steps)[0].num_steps == 10
+    assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
+
+
+def test_rest_ends_where_the_gate_peaked():
+    gates = [0.1, 0.2, 0.45, 0.3, 0.2, 0.1, 0.1, 0.1]
+    finder, told = run(through(gates, [LOUD] + [QUIET] * 7))
+    assert (finder.reason, finder.num_steps) == (End.REST, 7 + 3)
+    assert told <= 7 + REST
+    assert finder.is_quiet
+
+
+def test_rest_ends_in_a_quiet_step():
+    gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
+    finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
+    assert (finder.reason, finder.num_steps) == (End.REST, 10)
+
+
+def test_attention_that_leaves_the_end_ends_speech():
+    finder, told = run(through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(0))]))
+    assert (finder.reason, finder.num_steps, told) == (End.REST, 9, 11)
+
+
+def test_without_rest_time_the_gate_alone_ends():
+    h = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=0,mel_fmax=8000")
+    finder, told = run(through([0.1] * 30), max_steps=20, settings=h)
+    assert (finder.reason, told) == (End.LIMIT, 20)
+
+
+def test_attention_without_progress_ends_speech():
+    finder, told = run([(LOUD, 0.1, at(2))] * 99)
+    assert finder.reason is End.STUCK
+    assert not finder.reason.is_found
+    assert told == pytest.approx(STUCK / STEP + 1, abs=1)
+
+
+def test_a_text_without_words_ends_by_its_limit():
+    finder = EndFinder([1], H, ENGLISH, 3)
+    assert [finder.add(LOUD, 0.0, np.zeros(1, np.float32)) for _ in range(3)][2]
+    assert finder.reason is End.LIMIT
+
+
+FRAMES = st.sampled_from([LOUD, QUIET])
+STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.floats(0.125, 1))
+
+
+@given(st.lists(STEPS, min_size=60, max_size=60))
+def test_any_steps_end_within_the_limit(steps):
+    """And what a stream has sent is never taken back, which `run` checks."""
+    told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
+    finder, number = run(told, max_steps=60)
+    assert finder.reason is not None
+    assert 1 <= finder.num_steps <= number <= 60
