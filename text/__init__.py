@@ -132,7 +132,7 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """ " at column 7"; empty for none."""
+    """As in "é at column 7", with a blank before it; empty for no column."""
     if len(columns) < 2:
         return f" at column {columns[0]}" if columns else ""
     *first, last = columns if len(columns) < 6 else [*columns[:4], f"{len(columns) - 4:,} more"]

@@ -9,7 +9,6 @@ leaves its digits, which the last rules spell. `RULES` says why each stands wher
 
 import re
 import unicodedata
-from collections.abc import Callable
 
 from text.english_words import (
     ABBREVIATIONS,
@@ -34,7 +33,7 @@ from text.english_words import (
     UNITS,
     WORDS_IN_CAPITALS,
 )
-from text.numbers import CORRECTED_NUMBER_RULES, Rule, spell_number, spell_number_or_year
+from text.numbers import CORRECTED_NUMBER_RULES, Rule, rule, spell_number, spell_number_or_year
 from text.quantities import (
     AMOUNT_RULES,
     ARITHMETIC_RULES,
@@ -72,17 +71,6 @@ _ALIKE = {
     **dict.fromkeys(_BLANKS, " "),
     **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
     **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
-    **{
-        "＄": "$",
-        "￡": "£",
-        "￥": "¥",
-        "％": "%",
-        "＃": "#",
-        "＆": "&",
-        "＠": "@",
-        "＋": "+",
-        "＝": "=",
-    },
 }
 
 
@@ -105,7 +93,9 @@ def _plain_character(character: str) -> str:
     same = unicodedata.normalize("NFKC", character).replace("\u2044", "/")  # ½ is 1⁄2
     if character.isdecimal():
         return str(unicodedata.decimal(character))
-    return same if same.isascii() and same.replace("/", "").isalnum() else character
+    full_width = "\uff01" <= character <= "\uff5e" or same in SIGNS
+    plain = same.isascii() and same.replace("/", "").isalnum()
+    return same if plain or full_width else character
 
 
 def _roman_characters(match: Match) -> str:
@@ -147,11 +137,10 @@ def _without_shouting(text: str) -> str:
             word = pieces[i] = word.lower()
         if name in TITLES or name in STREETS or name in OPENERS or name.lower() in MONTHS:
             pieces[i] = name.lower() if name in OPENERS else name
-        elif word in INITIALISMS or not re.search("[AEIOUY]", word):
-            pass
-        elif not (before in numbered and roman_value(word)) and not (
-            after_number and word in UNITS
-        ):
+            continue
+        initials = word in INITIALISMS or not re.search("[AEIOUY]", word)
+        numeral, unit = before in numbered and roman_value(word), after_number and word in UNITS
+        if not (initials or numeral or unit):
             pieces[i] = name
     return "".join(pieces)
 
@@ -209,7 +198,7 @@ _ADDRESS = (
 
 
 def _read_abbreviation(match: Match) -> str:
-    words = ABBREVIATIONS[re.sub(r"\s+", " ", match[1].lower())]
+    words = ABBREVIATIONS[match[1].lower()]
     return words if words in ("for example", "that is", "versus") else words + full_stop(match)
 
 
@@ -219,11 +208,14 @@ def _read_title(match: Match) -> str:
     return TITLES[match[1].capitalize()] + ("." if at_the_end else " " if beside_a_name else "")
 
 
+_NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
+
+
 def _read_street(match: Match) -> str:
     """Main St., Elm Dr.; but "Ask Dr. Brown" and "St. is short" are left to the next rules."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
-    name_follows = not ends and re.compile(r"\s+[A-Z]").match(match.string, match.end())
+    name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
     if before in OPENERS or before in TITLES or (short in TITLES and name_follows):
         return match[0]
     return f"{before} {STREETS[short]}{ends}"
@@ -283,28 +275,24 @@ def _read_sign(match: Match) -> str:
     return left + SIGNS[match[0].strip()] + (" " if after.isalnum() else "")
 
 
-def _rule(pattern: str, replacement: str | Callable[[Match], str]) -> Rule:
-    return re.compile(pattern), replacement
-
-
 RULES: list[Rule] = [
     # Addresses first: their dots, slashes, hyphens and digits mean nothing else.
-    _rule(_ADDRESS, _read_address),
+    rule(_ADDRESS, _read_address),
     # "&c." before the sign; shortened phrases with a slash before fractions and divisions.
-    _rule(r"&c\.", "etc."),
-    _rule(r"(?i)\bw/o\b", "without"),
-    _rule(r"(?i)\bw/(?=\s?\w)", "with "),
-    _rule(r"(?i)\bc/o\b", "care of"),
+    rule(r"&c\.", "etc."),
+    rule(r"(?i)\bw/o\b", "without"),
+    rule(r"(?i)\bw/(?=\s?\w)", "with "),
+    rule(r"(?i)\bc/o\b", "care of"),
     # Days before dates, which begin after them.
-    _rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
-    _rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
-    _rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),  # not "in the sun.", "he sat."
+    rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
+    rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
+    rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),  # not "in the sun.", "he sat."
     # Dates, then telephone numbers, before ranges, which have hyphens too.
     *DATE_RULES,
-    _rule(rf"\b({_MONTH})\.", _read_month),
+    rule(rf"\b({_MONTH})\.", _read_month),
     *PHONE_RULES,
     # "No. 5", before Roman numerals ("Vol. IV"). "No." alone is a word.
-    _rule(
+    rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
@@ -316,49 +304,49 @@ RULES: list[Rule] = [
     *AMOUNT_RULES,
     # Roman numerals before capitals, which would make letters of them. One letter is a numeral only
     # after a crown or before "of", where it may be "I" or an initial otherwise.
-    _rule(r"\bWW(I{1,2})\b", r"World War \1"),
-    _rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
-    _rule(
+    rule(r"\bWW(I{1,2})\b", r"World War \1"),
+    rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
+    rule(
         rf"\b((?:{'|'.join(CROWNS)}) (?:{_KINGS})|(?:{_KINGS})(?= I (?:of [A-Z]|and [A-Z][a-z]+ I)"
         r"| I'))\s(I)(?![.\w])",
         _read_regnal_number,
     ),
-    _rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
-    _rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
-    _rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
+    rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
+    rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
+    rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
     # Abbreviations. Streets before titles, which share "St." and "Dr.".
-    _rule(
+    rule(
         rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
         _read_street,
     ),
-    _rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
-    _rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    _rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    _rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text of small letters
-    _rule(
-        rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS)).replace(' ', 's+')})\.",
+    rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
+    rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
+    rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text of small letters
+    rule(
+        rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,
     ),
-    _rule(r"(?i)(?<![\w.])(etc|vs)(?![\w.])", _read_abbreviation),
-    _rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
-    _rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
-    _rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
+    rule(r"(?i)(?<![\w.])(etc|vs)(?![\w.])", _read_abbreviation),
+    rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
+    rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
+    rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
     # After "e.g." and "i.e.": whatever else is letters with dots.
-    _rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
-    _rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
+    rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
+    rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
     # Signs of arithmetic and negative numbers, while digits show what they stand beside.
     *ARITHMETIC_RULES,
-    _rule(r"#\s?(?=\d)", "number "),
-    _rule(r"\b([A-G])#", r"\1 sharp"),
-    _rule(r"#(?=[A-Za-z])", "hashtag "),
-    _rule(r"\bv\.?(?=\d)", "version "),
+    rule(r"#\s?(?=\d)", "number "),
+    rule(r"\b([A-G])#", r"\1 sharp"),
+    rule(r"#(?=[A-Za-z])", "hashtag "),
+    rule(r"\bv\.?(?=\d)", "version "),
     # Then numbers that are more than digits, and the blanks between digits and letters ("MP3").
     *PLURAL_RULES,
-    _rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
+    rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
     # After numbers, which have taken the currencies that go with an amount.
-    _rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
+    rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Last, as units and Roman numerals are capitals too.
-    _rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
-    _rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
+    rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
+    rule(r"(?<![A-Za-z])([A-Z]{2,})('?s)?(?![A-Za-z])", _read_capitals),
 ]

@@ -7,7 +7,6 @@ MONTHS = dict(
         "sept:september sep:september oct:october nov:november dec:december"
     ).split()
 )
-MONTH_NAMES = list(dict.fromkeys(MONTHS.values()))
 DAYS = dict(
     pair.split(":")
     for pair in (

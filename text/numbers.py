@@ -14,6 +14,10 @@ Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
 
 
+def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
+    return re.compile(pattern), replacement
+
+
 @lru_cache(maxsize=1)
 def _inflect_engine() -> Any:
     """Imported here, as it takes about a second and only numbers need it."""

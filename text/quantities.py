@@ -2,12 +2,12 @@
 amounts of money and of units, fractions, arithmetic, decades."""
 
 import re
-from collections.abc import Callable
 
 from text.english_words import BIBLE, MONTHS, OPENERS, PER, UNITS
 from text.numbers import (
     Rule,
     plural_of,
+    rule,
     spell_digits,
     spell_fraction,
     spell_number,
@@ -18,10 +18,6 @@ Match = re.Match[str]
 
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
 CURRENCY = r"(?:US\$|[$£€¥₹])"
-
-
-def _rule(pattern: str, replacement: str | Callable[[Match], str]) -> Rule:
-    return re.compile(pattern), replacement
 
 
 _SENTENCE_ENDS = re.compile(
@@ -96,22 +92,23 @@ def _read_day_first(match: Match) -> str:
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
 DATE_RULES: list[Rule] = [
-    _rule(
+    rule(
         r"(?<![\w/.-])(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(T(?=\d))?(?![\d-])",
         _read_iso_date,
     ),
-    _rule(r"(?<![\w/.,-])(\d{1,2})([/.])(\d{1,2})\2(\d{4})(?![\w/])", _read_numeric_date),
-    _rule(r"(?<![\w/.,-])(\d{1,2})(/)(\d{1,2})/(\d{2})(?![\w/])", _read_numeric_date),
-    _rule(
-        rf"(?<![\w.,:/-])([Tt]he\s+)?(?:({_DAY}){_TH}\s?[-–]\s?)?({_DAY}){_TH}(?:\s+(?:of\s+)?|-)({MONTH})"
+    rule(r"(?<![\w/.,-])(\d{1,2})([/.])(\d{1,2})\2(\d{4})(?![\w/])", _read_numeric_date),
+    rule(r"(?<![\w/.,-])(\d{1,2})(/)(\d{1,2})/(\d{2})(?![\w/])", _read_numeric_date),
+    rule(
+        rf"(?<![\w.,:/-])([Tt]he\s+)?(?:({_DAY}){_TH}\s?[-–]\s?)?"
+        rf"({_DAY}){_TH}(?:\s+(?:of\s+)?|-)({MONTH})"
         rf"(?!\s+(?:be|have|not|{_DAY}\b)){_YEAR}",
         _read_day_first,
     ),
-    _rule(
+    rule(
         rf"\b({MONTH})\s+({_DAY}){_TH}(?:\s?[-–]\s?({_DAY}){_TH})?(?!\w){_NOT_A_DAY}{_YEAR}",
         _read_month_first,
     ),
-    _rule(rf"\b({MONTH})(?=,?\s+[12]\d{{3}}\b)", lambda match: _month(match[1])),
+    rule(rf"\b({MONTH})(?=,?\s+[12]\d{{3}}\b)", lambda match: _month(match[1])),
 ]
 
 # ---------------------------------------------------------------------------- telephone numbers
@@ -124,17 +121,17 @@ def _read_groups(match: Match) -> str:
 
 
 PHONE_RULES: list[Rule] = [
-    _rule(r"(?<![\w+])\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}(?!\d)", _read_groups),
-    _rule(
+    rule(r"(?<![\w+])\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}(?!\d)", _read_groups),
+    rule(
         r"(?<![\w.,-])(?:1[-.\s])?(?:\(\d{3}\)\s?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
         _read_groups,
     ),
-    _rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
-    _rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
-    _rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # of a book, of a card
-    _rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
-    _rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
-    _rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
+    rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
+    rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # of a book, of a card
+    rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
+    rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
+    rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
 ]
 
 # ---------------------------------------------------------------------------- ranges
@@ -157,7 +154,7 @@ def _read_range(match: Match) -> str:
 
 
 RANGE_RULES: list[Rule] = [
-    _rule(
+    rule(
         rf"(?<![\w.,/:#^-])({CURRENCY}?{NUMBER}(?::\d\d)?(?:\s?[ap]\.?m\b\.?|\s?%|°[CF]?)?)"
         rf"(\s?[-–]\s?)({CURRENCY}?{NUMBER})(?![/\d]|[-–]\d|\s*=)",
         _read_range,
@@ -197,10 +194,10 @@ _TIME = (
 )
 TIME_RULES: list[Rule] = [
     # John 3:16 is no time of day, and 5:3 no chapter elsewhere.
-    _rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
-    _rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
-    _rule(_TIME, _read_time),
-    _rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
+    rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
+    rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
+    rule(_TIME, _read_time),
+    rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
 ]
 
 # ---------------------------------------------------------------------------- amounts
@@ -211,7 +208,7 @@ _CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
 _BILLS = {"US$": "u s dollar", "$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
 _PER = {unit: one for unit, (one, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
-_FRACTION = r"\d{1,3}/\d{1,3}(?![\d/])"
+_FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
 # "a 5 kg bag": the noun that an amount describes, and no word that goes on without one.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
@@ -257,41 +254,43 @@ def _read_fraction(match: Match) -> str:
 
 AMOUNT_RULES: list[Rule] = [
     # What has a currency comes first: "$5 m" is five million dollars, no five metres.
-    _rule(rf"\b({'|'.join(_CODES)})\s?(?=\d)", lambda match: _CODES[match[1]]),
-    _rule(
+    rule(rf"\b({'|'.join(_CODES)})\s?(?=\d)", lambda match: _CODES[match[1]]),
+    rule(
         rf"(?<![\w.,])({NUMBER})\s?({'|'.join(_CODES)})\b",
         lambda match: _CODES[match[2]] + match[1],
     ),
-    _rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
-    _rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
-    _rule(r"(?<![\w.,])(\d{1,2})p\b", lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence"),
-    _rule(
+    rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
+    rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
+    rule(r"(?<![\w.,])(\d{1,2})p\b", lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence"),
+    rule(
         rf"({CURRENCY}\s?{NUMBER})\s?((?i:{'|'.join(_MAGNITUDES)}))\b",
         lambda match: f"{match[1]} {_MAGNITUDES[match[2].lower()]}",
     ),
-    _rule(
-        rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill
-    ),
-    _rule(
+    rule(rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill),
+    rule(
         rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b",
         lambda m: f"{m[1]} per {PER[m[2]]}",
     ),
-    _rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
-    _rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),  # 20s are twenties
+    rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
+    rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
     # Units before fractions, which may be part of their number.
-    _rule(
-        rf"(?P<article>\b[Aa]n?\s)?(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
-        rf"|(?P<only>{_FRACTION}))(?P<join>[\s-]?)(?!(?<=\d)s\b)(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
-        rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?(?![\w²³/-]|'\w)"
-        r"(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
+    rule(
+        r"(?P<article>\b[Aa]n?\s)?"
+        rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
+        rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
+        rf"|(?P<only>{_FRACTION}))"
+        r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # 20s are twenties
+        rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
+        rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
+        r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",  # with its dot inside a sentence
         _read_unit,
     ),
-    _rule(
+    rule(
         r"(?<![\w.,])(\d{1,2})'\s?(\d{1,2})\"",
         lambda match: f"{match[1]} feet {match[2]} inch{'es' * (match[2] != '1')}",
     ),
-    _rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
-    _rule(r"(?<![\w/.,])(?:(\d{1,3})[\s-])?(\d{1,3})/(\d{1,3})(?![\w/]|[.,]\d)", _read_fraction),
+    rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
+    rule(r"(?<![\w/.,])(?:(\d{1,3})[\s-])?(\d{1,3})/(\d{1,3})(?![\w/]|[.,]\d)", _read_fraction),
 ]
 
 # ---------------------------------------------------------------------------- arithmetic
@@ -313,20 +312,20 @@ def _read_superscripts(match: Match) -> str:
 
 
 ARITHMETIC_RULES: list[Rule] = [
-    _rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
-    _rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
-    _rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
-    _rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
-    _rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
-    _rule(r"\+/-", "±"),
-    _rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
-    _rule(r"(?<=\d)/(?=\d)", " slash "),
-    _rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
-    _rule(rf"({CURRENCY})-(?=\d)", r"-\1"),
-    _rule(rf"(?<![\w.)%\]-])[-−](?={CURRENCY}?\.?\d)", "minus "),
-    _rule(rf"(?<![<\w])<\s?(?={CURRENCY}?[\d.])|(?<=\w)\s<\s(?=\w)", " less than "),
-    _rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?[\d.])|(?<=\w)\s>\s(?=\w)", " greater than "),
-    _rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
+    rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
+    rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
+    rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
+    rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
+    rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
+    rule(r"\+/-", "±"),
+    rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
+    rule(r"(?<=\d)/(?=\d)", " slash "),
+    rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
+    rule(rf"({CURRENCY})-(?=\d)", r"-\1"),
+    rule(rf"(?<![\w.)%\]-])[-−](?={CURRENCY}?\.?\d)", "minus "),
+    rule(rf"(?<![<\w])<\s?(?={CURRENCY}?[\d.])|(?<=\w)\s<\s(?=\w)", " less than "),
+    rule(rf"(?<![->=\w])>\s?(?={CURRENCY}?[\d.])|(?<=\w)\s>\s(?=\w)", " greater than "),
+    rule(rf"(?<!\w)~\s?(?={CURRENCY}?[\d.])", "about "),
 ]
 
 # ---------------------------------------------------------------------------- decades and the like
@@ -340,7 +339,7 @@ def _read_plural(match: Match) -> str:
 
 
 PLURAL_RULES: list[Rule] = [
-    _rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
-    _rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
-    _rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # the class of '98
+    rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
+    rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
+    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # the class of '98
 ]
