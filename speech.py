@@ -263,9 +263,10 @@ def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not (table.is_english or drop_unknown):
+        named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
         raise UserError(
-            f"{shown}: the voice does not know {in_words(unknown, table)}; write what it knows, "
-            "or leave them out (--drop-unknown)"
+            f"{shown}: the voice does not know {named}; write what it knows, or leave them out "
+            "(--drop-unknown)"
         )
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
 

@@ -39,6 +39,11 @@ def split_tags(text: str) -> list[str | Pause]:
     return pieces
 
 
+def without_pauses(text: str) -> str:
+    """The text with blanks in place of its pauses, so that all else keeps its column."""
+    return _PAUSE.sub(lambda match: " " * len(match[0]), text)
+
+
 def _seconds(written: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*s?", written)
     if number and float(number[1]) <= LONGEST_PAUSE:
