@@ -13,7 +13,7 @@ endif
 # The name of the demo's folder is that of scripts/demo.py.
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
-NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE)) --hparams max_decoder_steps=$(if $(FULL),300,150)
+NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
 export TEXT  # through the environment, so that the shell does not expand it
 
 .PHONY: demo test test-frameworks say page

@@ -123,7 +123,9 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
     if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):
-        unknown = in_words(unknown_symbols(cleaned, table), table)
+        unknown = in_words(
+            unknown_symbols(cleaned, table), table, text, hparams.text_cleaners, hparams.language
+        )
         raise UserError(
             f"text {text[:40]!r} has what symbols={hparams.symbols} lacks: {unknown}; {HOW_TO_KNOW}"
         )

@@ -1,6 +1,6 @@
 """Every hyper-parameter of the recipe: one line each, saying what it does.
 
-    create_hparams("batch_size=32,text_cleaners=[english_cleaners],win_time=50,hop_time=12.5")
+    create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # lines of name=value first
 
 Names and defaults are those of NVIDIA's recipe where it has them. Values are converted by the
@@ -69,7 +69,7 @@ class HParams:
     training_files: str = "filelists/ljspeech/train.txt"  # lines of path|text|seconds or path|text
     validation_files: str = "filelists/ljspeech/val.txt"  # never trained on
     load_mel_from_disk: bool = False  # filelists name .npy log-mels made by --cache-mels, not audio
-    text_cleaners: tuple[str, ...] = ("english_cleaners",)  # how text becomes symbols, in order
+    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
     language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
     symbols: str = "english"  # NVIDIA's 148; corpus: what prepare found, as for phones; or a .json
     symbol_table: tuple[str, ...] = ()  # read from there and kept with the run; none: English
@@ -161,6 +161,7 @@ TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 
+NVIDIA_CLEANERS = ("english_cleaners",)
 # NVIDIA's names that mean nothing here, and what replaces them.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16",
@@ -215,8 +216,10 @@ def override_lines(overrides: str) -> list[str]:
 
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     """The settings saved with a run; UserError if one is of a wrong type or out of range. Defaults
-    stand in for missing ones (NVIDIA's checkpoints have none); unknown names are left out."""
-    known = {name: value for name, value in values.items() if name in TYPES}
+    stand in for missing ones, and NVIDIA's text_cleaners, whose checkpoints have no settings;
+    unknown names are left out."""
+    known: dict[str, Any] = {"text_cleaners": NVIDIA_CLEANERS}
+    known |= {name: value for name, value in values.items() if name in TYPES}
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
     return HParams(**known | tuples)
 
@@ -434,7 +437,7 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         allowed = f"mel_fmin < mel_fmax <= {h.sampling_rate / 2:g}, half of sampling_rate"
         yield f"mel_fmin={h.mel_fmin}, mel_fmax={h.mel_fmax}: expected {allowed}"
     if not h.text_cleaners:
-        yield "text_cleaners=[]: name at least one, such as [english_cleaners]"
+        yield "text_cleaners=[]: name at least one, such as [english_cleaners_corrected]"
     if "phones" in h.text_cleaners and h.symbols == "english":
         yield "symbols=english: lacks most phones; leave it out with text_cleaners=[phones]"
     if "phones" in h.text_cleaners and not h.language:

@@ -44,7 +44,7 @@ def load_speaker(
     load_weights(model, saved, path)
     epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
     statistics = statistics_of(saved, hparams)
-    longest_text = saved.get("longest_text")
+    longest_text = saved.get("longest_text", statistics and statistics.longest_text)
     return ModelSpeaker(model.to(device).eval(), hparams, statistics, longest_text, epochs)
 
 

@@ -1,6 +1,7 @@
 """From a text to speech, the same for a checkpoint (speaking.py) and for a voice without torch
 (voice.py): its parts, their end, what is spoken again because it went wrong, sound and files."""
 
+import itertools
 import math
 import textwrap
 from abc import ABC, abstractmethod
@@ -18,8 +19,16 @@ from hparams import HParams
 from progress import progress_bar
 from speech_end import End, EndFinder
 from speech_statistics import MARKS, SpeechStatistics, last_symbol
-from text import can_be_spoken, clean, in_words, sequence_to_text, unknown_symbols
-from text.splitting import Ending, TextPart, split_sequence
+from text import (
+    SymbolTable,
+    can_be_spoken,
+    clean,
+    in_words,
+    sequence_to_text,
+    unknown_symbols,
+)
+from text.splitting import Ending, split_sequence
+from text.tags import Pause, split_tags
 from waveform import SILENCE, GriffinLim, windowed, write_mel, write_wav
 
 LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
@@ -39,6 +48,17 @@ class Speech:
     alignments: list[np.ndarray]  # [steps, symbols] of each part
     warnings: list[str]  # what is wrong with it, empty if it looks well
     notes: list[str]  # how it was spoken: in how many parts, what was spoken again
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A text that is ready to be spoken."""
+
+    pieces: list[tuple[list[int], float | None]]  # ids of symbols, and seconds of silence after
+    # them; None: what `Speaker.mels` gives their ending
+
+    def __len__(self) -> int:
+        return sum(len(symbols) for symbols, _ in self.pieces)
 
 
 class DecoderSteps(NamedTuple):
@@ -85,16 +105,18 @@ class Speaker(ABC):
 
     def mels(
         self,
-        sequence: Sequence[int],
+        text: Utterance | Sequence[int],
         seed: int = 0,
         max_symbols: int | None = None,
         pause: float = PAUSE,
         retries: int = RETRIES,
+        speed: float = 1.0,
     ) -> Iterator[np.ndarray]:
-        """Log-mels [n_mels, frames] that follow one another, of a text in parts of at most
-        `max_symbols` symbols (by default the longest training text's, if known), each as if it
-        were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause` seconds after
-        a sentence, less after other endings (PAUSES).
+        """Log-mels [n_mels, frames] that follow one another, of a text, or of ids of symbols, in
+        parts of at most `max_symbols` symbols (by default the longest training text's, if known),
+        each as if it were alone. Silence joins them, so that Griffin-Lim smooths the joins: `pause`
+        seconds after a sentence, less after other endings (PAUSES), or what the text asks for.
+        Speech is `speed` times as fast, the silence as long.
 
         A part whose alignment shows a fault is spoken again with the next seed, at most `retries`
         times, and the best is kept. So the first frames of a part come when its decoder has ended;
@@ -102,23 +124,24 @@ class Speaker(ABC):
         """
         h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
         limit = max_symbols or self.longest_text or math.inf
-        parts, silence = split_sequence(sequence, limit, h.table), 0
-        if len(parts) > 1:
+        if not isinstance(text, Utterance):
+            text = Utterance([([*text], None)])
+        parts = _parts_of(text, limit, h.table, pause)
+        if any(len(symbols) > limit for symbols, _ in text.pieces):
             self.notes.append(f"in {len(parts)} parts, to keep to {limit} symbols each")
-        shown: Iterable[TextPart] = parts
+        shown: Iterable[tuple[list[int], float]] = parts
         if self.shows_progress:
             shown = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-        for number, part in enumerate(shown, 1):
-            if silence:
+        for number, (words, seconds) in enumerate(shown, 1):
+            if words:
+                words = self.with_final_mark(words)
+                start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
+                where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
+                kept = yield from self._speak_part(words, seed, retries, speed, where)
+                self.warnings += [where + fault.message for fault in kept.faults]
+                self.attempts.append(kept)
+            if silence := round(seconds * h.sampling_rate / h.hop_length):
                 yield np.full((h.n_mel_channels, silence), SILENCE, np.float32)
-            words = self.with_final_mark(sequence[part.start : part.end])
-            start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
-            where = f"part {number} of {len(parts)} ({start!r}): " if len(parts) > 1 else ""
-            kept = yield from self._speak_part(words, seed, retries, where)
-            self.warnings += [where + fault.message for fault in kept.faults]
-            self.attempts.append(kept)
-            frames = round(pause * h.sampling_rate / h.hop_length)
-            silence = round(frames * PAUSES[part.ending])
 
     def with_final_mark(self, words: Sequence[int]) -> list[int]:
         """The ids of a part, ended as the training's texts are: where nearly all of these end with
@@ -139,14 +162,14 @@ class Speaker(ABC):
         return min(math.ceil(steps), h.max_decoder_steps)
 
     def _speak_part(
-        self, words: list[int], seed: int, retries: int, where: str
+        self, words: list[int], seed: int, retries: int, speed: float, where: str
     ) -> Generator[np.ndarray, None, "Attempt"]:
         """Log-mels of a part, and the attempt that they are of."""
         h = self.hparams
         context = h.postnet_n_convolutions * (h.postnet_kernel_size // 2)
         if retries == 0:
             attempt = Attempt(self, words, seed)
-            yield from windowed(attempt.frames(), self.refine, context)
+            yield from stretched(windowed(attempt.frames(), self.refine, context), speed)
             return attempt
         attempts, made = [], []
         for number in range(retries + 1):
@@ -161,12 +184,12 @@ class Speaker(ABC):
             tried = f"spoken {len(attempts)} times ({', '.join(kinds)}), {kept}"
             self.notes.append(f"{where}{tried}")
         attempts[best].tries = len(attempts)
-        yield from windowed(made[best], self.refine, context)
+        yield from stretched(windowed(made[best], self.refine, context), speed)
         return attempts[best]
 
-    def speak_text(self, sequence: Sequence[int], **options: Any) -> Speech:
+    def speak_text(self, text: Utterance | Sequence[int], **options: Any) -> Speech:
         """All that `mels` makes, with the same options."""
-        mel = np.concatenate([*self.mels(sequence, **options)], axis=1)
+        mel = np.concatenate([*self.mels(text, **options)], axis=1)
         alignments = [attempt.alignment for attempt in self.attempts]
         return Speech(mel, alignments, self.warnings, self.notes)
 
@@ -198,25 +221,93 @@ class Speaker(ABC):
         return len(samples) / rate
 
 
+def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> Utterance:
+    """A text with pauses (text/tags.py), ready to be spoken; UserError as `sequence_to_speak`, and
+    for other tags."""
+    pieces: list[tuple[list[int], float | None]] = []
+    for piece in split_tags(text):
+        if isinstance(piece, Pause):
+            symbols, before = pieces.pop() if pieces else ([], None)
+            pieces.append((symbols, (before or 0) + piece.seconds))
+        else:
+            symbols = _symbols_of(piece, hparams, drop_unknown)
+            if can_be_spoken(symbols, hparams.table):
+                pieces.append((symbols, None))
+    if not any(symbols for symbols, _ in pieces):
+        raise _nothing_in(text)
+    return Utterance(pieces)
+
+
 def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
-    """The ids of a text's symbols; UserError if they leave nothing to speak, or for symbols that
-    the voice does not know, which are left out in English and with `drop_unknown`."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    """The ids of a text's symbols, tags unknown; UserError if they leave nothing to speak, or for
+    symbols that the voice does not know, which are left out in English and with `drop_unknown`."""
+    sequence = _symbols_of(text, hparams, drop_unknown)
+    if not can_be_spoken(sequence, hparams.table):
+        raise _nothing_in(text)
+    return sequence
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _nothing_in(text: str) -> UserError:
+    return UserError(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
+
+
+def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
+    shown = _shortened(text)
     if len(text) > LONGEST_TEXT:
         most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        raise UserError(f"{shown!r}: {most}; give its paragraphs as lines of --text-file")
+        raise UserError(f"{shown}: {most}; give its paragraphs as lines of --text-file")
     table = hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not (table.is_english or drop_unknown):
+        named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
         raise UserError(
-            f"{shown!r}: the voice does not know {in_words(unknown, table)}; write what it knows, "
-            "or leave them out (--drop-unknown)"
+            f"{shown}: the voice does not know {named}; write what it knows, or leave them out "
+            "(--drop-unknown)"
         )
-    sequence = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
-    if not can_be_spoken(sequence, table):
-        raise UserError(f"{shown!r} leaves nothing to synthesize after cleaning")
-    return sequence
+    return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
+
+
+def _parts_of(
+    text: Utterance, limit: float, table: SymbolTable, pause: float
+) -> list[tuple[list[int], float]]:
+    """The parts of a text, of at most `limit` symbols, and the seconds of silence after each."""
+    parts: list[tuple[list[int], float]] = []
+    for symbols, asked in text.pieces:
+        for part in split_sequence(symbols, limit, table) if symbols else ():
+            parts.append((symbols[part.start : part.end], pause * PAUSES[part.ending]))
+        if asked is not None:
+            parts = [*parts[:-1], (parts[-1][0], asked)] if symbols else [*parts, ([], asked)]
+    if text.pieces[-1][1] is None:
+        parts[-1] = (parts[-1][0], 0.0)  # nothing follows it
+    return parts
+
+
+def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
+    """Log-mels [n_mels, frames] in pieces, `speed` times as fast: each new frame lies between two
+    old ones, by linear interpolation. The pieces' sizes change nothing."""
+    if speed == 1:
+        yield from mels
+        return
+    held, start, total, made = np.empty((0, 0), np.float32), 0, 0, 0  # `start`: of what is held
+    for piece in itertools.chain(mels, [None]):
+        if piece is not None:
+            held = np.concatenate([held, piece], axis=1) if held.size else piece
+            total += piece.shape[1]
+        # A frame needs the two around it; the last ones repeat the last.
+        count = math.floor((total - 2) / speed) + 1 if piece is not None else round(total / speed)
+        if count > made:
+            places = np.minimum(np.arange(made, count) * speed, total - 1)
+            before = places.astype(np.int64)
+            share = (places - before).astype(np.float32)
+            after = np.minimum(before + 1, total - 1)
+            yield (1 - share) * held[:, before - start] + share * held[:, after - start]
+            made, kept = count, max(int(count * speed), start)
+            held, start = held[:, min(kept, total) - start :], min(kept, total)
 
 
 class Attempt:

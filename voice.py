@@ -28,7 +28,7 @@ from hparams import (
     hparams_from_dict,
     limits,
 )
-from speech import DecoderSteps, Speaker, Vocoder, sequence_to_speak
+from speech import DecoderSteps, Speaker, Utterance, Vocoder, utterance_of
 from speech_statistics import SpeechStatistics
 from waveform import SILENCE
 
@@ -202,17 +202,17 @@ class Voice(Speaker):
             raise UserError(f"not the file that {SETTINGS} describes; copy the voice again")
         return content
 
-    def speak(self, text: str | list[int], **options: Any) -> np.ndarray:
+    def speak(self, text: str | Utterance | list[int], **options: Any) -> np.ndarray:
         """Samples of a text, float32 [N] in [-1, 1], those of `stream` with the same options."""
         return np.concatenate([*self.stream(text, **options)])
 
-    def stream(self, text: str | list[int], **options: Any) -> Iterator[np.ndarray]:
-        """The same samples as soon as they are there, in pieces of up to a second or two, of a text
-        or of the ids of its symbols (speech.sequence_to_speak). `options` are those of `mels`; a
+    def stream(self, text: str | Utterance | list[int], **options: Any) -> Iterator[np.ndarray]:
+        """The same samples as soon as they are there, in pieces of up to a second or two, of a
+        text, an utterance (speech.utterance_of) or ids of symbols. `options` are those of `mels`; a
         text with a seed is the same bytes each time. UserError if there is nothing to speak, or if
         a graph or its sound is broken."""
-        sequence = sequence_to_speak(text, self.hparams) if isinstance(text, str) else text
-        for sound in self.sound(self.mels(sequence, **options)):
+        spoken = utterance_of(text, self.hparams) if isinstance(text, str) else text
+        for sound in self.sound(self.mels(spoken, **options)):
             if not np.isfinite(sound).all():
                 raise UserError(f"{self.folder}: the sound holds nan or infinity; export it again")
             yield np.clip(sound, -1, 1)

@@ -65,17 +65,21 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     add("--pause", type=seconds, default=PAUSE, metavar="SECONDS", help=pause)
     again = "times that a part is spoken again if it went wrong (%(default)s)"
     add("--retries", type=whole_number(0, 100), default=RETRIES, metavar="N", help=again)
+    pace = checked(float, "a number from 0.7 to 1.5", lambda value: 0.7 <= value <= 1.5)
+    shown = "times as fast, 0.7 to 1.5 (%(default)s)"
+    add("--speed", type=pace, default=1.0, metavar="FACTOR", help=shown)
     unknown = "leave out symbols that the voice does not know"
     add("--drop-unknown", action="store_true", help=unknown)
     numbers = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
     add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers)
     add("--vocoder", type=Path, metavar="FILE", help="in place of Griffin-Lim; docs/voices.md")
-    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    add("--hparams", default="", help="for example gate_threshold=0.4")
 
 
 def spoken_as(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_text_options` that decide how a text is spoken, for `Speaker.mels`."""
-    return {name: getattr(args, name) for name in ("seed", "max_symbols", "pause", "retries")}
+    names = ("seed", "max_symbols", "pause", "retries", "speed")
+    return {name: getattr(args, name) for name in names}
 
 
 def read_texts(args: argparse.Namespace, hparams: "HParams") -> list[tuple[str, list[int]]]:

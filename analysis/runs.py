@@ -238,7 +238,8 @@ def describe(runs: Runs) -> dict[str, str]:
 def deviations(runs: Runs) -> list[str]:
     """In what the runs are not the paper's experiments; empty if in nothing that can be known."""
     # Where the paper names no value, this recipe's defaults stand for it, which are NVIDIA's.
-    paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in published.SETTINGS.items())))
+    given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
+    paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
     paper |= {CLIPS[0]: published.TRAINING_CLIPS, CLIPS[1]: published.VALIDATION_CLIPS}
     facts = runs.facts.copy()

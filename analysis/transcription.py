@@ -8,7 +8,6 @@ It knows English alone; the identification rate needs no recogniser, so any lang
 
 import tempfile
 from dataclasses import asdict, dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from scipy.fft import dct
 from scipy.signal import resample_poly
 
 from analysis.arguments import load_any
-from audio import frame_count, griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
+from audio import griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import ENGLISH, GRAMMAR, is_english
 from errors import UserError
@@ -32,7 +31,6 @@ from waveform import write_wav
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model
 SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level
-LONGEST_SPEECH = 1.3  # times the longest recording; what has not stopped by then never does
 INTELLIGIBILITY_FILE = "intelligibility.json"  # in a run's folder
 CEPSTRA = slice(1, 13)  # without the 0th, the loudness
 REFERENCE_FILE = "reference.json"  # in the folder of the recordings
@@ -163,15 +161,13 @@ def evaluate(
     unless `words_only`, find the nearest recording. The folder `speech`, if any, keeps the sounds,
     the alignments, and an index.csv with the columns wav,text. UserError if recordings or
     checkpoint cannot be read."""
-    hparams = load_any(checkpoint).hparams
+    speaker = load_any(checkpoint)
+    hparams = speaker.hparams
     clips, recogniser, reference = read_recordings(recordings), None, None
     if is_english(language):
         recogniser, reference = NumberRecogniser(), measure_reference(recordings, hparams)
     sounds = [read_audio(path, hparams) for path, _ in clips]
-    frames = max(frame_count(len(samples), hparams) for samples in sounds)
     recorded = [] if words_only else [mel_cepstra(samples, hparams) for samples in sounds]
-    most_steps = ceil(LONGEST_SPEECH * frames / hparams.n_frames_per_step)
-    speaker = load_any(checkpoint, f"max_decoder_steps={most_steps}")
     transcripts, right, index = [], 0, "wav,text\n"
     with tempfile.TemporaryDirectory() as temporary:
         folder = speech or Path(temporary)

@@ -2,12 +2,13 @@
 
     python benchmarks/reliability.py demo/voice texts.txt
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
-    python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe 500
+    python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
 
 Speaks every text three times with the same seed, in turns: ended by the gate alone, without a mark
 added (as before 0.4.0); ended by the gate or by attention at rest; and with what went wrong spoken
-again. The table counts texts by what is wrong with them, and compares the times to the sound.
---transcribe N has pocketsphinx transcribe N of the texts, drawn at random, which must be numbers.
+again. The table counts texts by what is wrong with them. Of --sounds of them, drawn at random, the
+sound is made too; their times are compared, and with --transcribe pocketsphinx transcribes them,
+which must be numbers.
 """
 
 import project_root
@@ -16,7 +17,7 @@ import argparse
 import random
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from corpus.spoken_numbers import ENGLISH, sentence_of
 from errors import UserError
 from files import numbered_lines
 from progress import progress_bar
-from speech import RETRIES, Speaker, sequence_to_speak
+from speech import RETRIES, Speaker, utterance_of
 from tables import markdown_table
 
 WAYS = {  # settings, and retries
@@ -61,7 +62,7 @@ class Counts:
     parts: int = 0
     spoken_again: int = 0  # parts
     tries: int = 0
-    seconds: float = 0.0  # of computing
+    computing: float = 0.0  # seconds, of the texts whose sound was made
     sound: float = 0.0  # seconds
     longest: float = 0.0  # seconds of sound, of one text
     half_wrong: int = 0  # texts with more than half of their words wrong, of those transcribed
@@ -85,28 +86,15 @@ def number_range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-@dataclass
-class Sound:
-    """Of a mel, and the seconds that making it took: one mel need not be vocoded twice."""
-
-    mel: np.ndarray
-    samples: np.ndarray
-    took: float
-
-
 def speak(
-    speaker: Speaker, sequence: list[int], retries: int, counts: Counts, last: Sound | None
-) -> Sound:
-    """The sound of a text; what was wrong with it is added to `counts`."""
-    began = time.perf_counter()
-    mel = np.concatenate([*speaker.mels(sequence, retries=retries)], axis=1)
-    counts.seconds += time.perf_counter() - began
-    if last is None or not np.array_equal(mel, last.mel):
-        began = time.perf_counter()
-        samples = np.concatenate([*speaker.sound([mel])])
-        last = Sound(mel, samples, time.perf_counter() - began)
-    counts.seconds += last.took
-    seconds = len(last.samples) / speaker.hparams.sampling_rate
+    speaker: Speaker, text: str, retries: int, counts: Counts, *, with_sound: bool
+) -> np.ndarray:
+    """The sound [N] of a text, empty unless asked for; what was wrong is added to `counts`."""
+    h, began = speaker.hparams, time.perf_counter()
+    mel = np.concatenate([*speaker.mels(utterance_of(text, h), retries=retries)], axis=1)
+    samples = np.concatenate([*speaker.sound([mel])]) if with_sound else np.empty(0)
+    counts.computing += (time.perf_counter() - began) * with_sound
+    seconds = mel.shape[1] * h.hop_length / h.sampling_rate
     counts.sound, counts.longest = counts.sound + seconds, max(counts.longest, seconds)
     kinds = {fault.kind for attempt in speaker.attempts for fault in attempt.faults}
     counts.faults.update(kinds)
@@ -117,7 +105,7 @@ def speak(
         counts.loud_ends += not attempt.died_away
         counts.spoken_again += attempt.tries > 1
         counts.tries += attempt.tries
-    return last
+    return samples
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
@@ -129,26 +117,25 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     if gate_alone.statistics is not None:  # no mark was added either
         gate_alone.statistics = replace(gate_alone.statistics, final_mark="")
     found = {name: Counts() for name in ways}
-    chosen = set(random.Random(0).sample(range(len(texts)), min(args.transcribe, len(texts))))
-    if chosen:
+    chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
+    if args.transcribe:
         from analysis.transcription import NumberRecogniser, word_error_rate
 
         recogniser = NumberRecogniser()
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
-        sound = None
+        is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
             speaker.shows_progress = False
-            sequence = sequence_to_speak(text, speaker.hparams)
-            sound = speak(speaker, sequence, retries, found[name], sound)
-            if number in chosen:
-                heard = recogniser.transcribe(text, sound.samples, speaker.hparams.sampling_rate)
+            samples = speak(speaker, text, retries, found[name], with_sound=is_chosen)
+            if is_chosen and args.transcribe:
+                heard = recogniser.transcribe(text, samples, speaker.hparams.sampling_rate)
                 rate = word_error_rate([heard])
                 found[name].half_wrong += rate > HALF
                 found[name].errors += round(rate * len(text.split()))
     return found
 
 
-def table(found: dict[str, Counts], texts: int, transcribed: int) -> str:
+def table(found: dict[str, Counts], texts: int, sounds: int, *, transcribed: bool) -> str:
     rows: list[list[str]] = [
         [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in found.values())] for kind in KINDS
     ]
@@ -159,9 +146,10 @@ def table(found: dict[str, Counts], texts: int, transcribed: int) -> str:
     rows.append(["parts spoken again", *(f"{c.spoken_again:,}" for c in found.values())])
     rows.append(["longest, seconds", *(f"{c.longest:.2f}" for c in found.values())])
     rows.append(["minutes of sound", *(f"{c.sound / 60:.1f}" for c in found.values())])
-    rows.append(["seconds of computing", *(f"{c.seconds:.1f}" for c in found.values())])
+    title = f"seconds of computing, {sounds:,} texts"
+    rows.append([title, *(f"{c.computing:.1f}" for c in found.values())])
     if transcribed:
-        title = f"more than half of the words wrong, of {transcribed:,} transcribed"
+        title = f"more than half of the words wrong, of {sounds:,}"
         rows.append([title, *(f"{counts.half_wrong:,}" for counts in found.values())])
     return markdown_table([f"of {texts:,} texts", *found], rows)
 
@@ -176,7 +164,9 @@ def main(arguments: list[str] | None = None) -> None:
     source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=shown)
     add("--language", default=ENGLISH, help="of the numbers (%(default)s)")
     add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
-    add("--transcribe", type=whole_number(0), default=0, metavar="N", help="numbers only")
+    shown = "texts whose sound is made (%(default)s)"
+    add("--sounds", type=whole_number(1), default=500, metavar="N", help=shown)
+    add("--transcribe", action="store_true", help="these, by pocketsphinx, which knows numbers")
     add("--hparams", default="", metavar="name=value,...", help="such as attention_window=6")
     add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
     args = parser.parse_args(arguments)
@@ -185,11 +175,12 @@ def main(arguments: list[str] | None = None) -> None:
     if not texts:
         raise UserError(f"{args.texts}: no text in it; write one per line")
     found = measure(args, texts)
-    before, after = found["end found"].seconds, found["with retries"].seconds
+    before, after = found["end found"].computing, found["with retries"].computing
     title = f"{args.voice}{' ' + args.hparams if args.hparams else ''}"
-    shown = table(found, len(texts), min(args.transcribe, len(texts)))
+    sounds = min(args.sounds, len(texts))
+    shown = table(found, len(texts), sounds, transcribed=args.transcribe)
     ratio = f"retries take {after / before:.3f} times the time"
-    result = {name: asdict(counts) for name, counts in found.items()}
+    result = {name: vars(counts) for name, counts in found.items()}  # asdict breaks Counters
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{shown}\n\n{ratio}")
 
 

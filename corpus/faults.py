@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hparams import HParams
-from text import symbols, text_to_sequence
+from text import at_columns, clean, columns_of, symbols, text_to_sequence, unknown_symbols
+from text.tags import without_pauses
 
 if TYPE_CHECKING:  # the page with a voice starts without torch
     from clip_table import Clip
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
+CONTEXT = 40  # characters on either side that decide how one is read
 # Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
 # accents written after their letter. Any of them may vanish.
 _UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
+UNSPOKEN = {"english_cleaners_corrected": '"/'}  # it reads "and/or" as two words
 
 
 def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
@@ -27,7 +30,8 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
-    dropped = [dropped_symbols(clip.text, hparams) for clip in clips]
+    english = hparams.table.is_english  # others refuse what they lack, or drop it if told so
+    dropped = [dropped_symbols(clip.text, hparams) if english else {} for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
 
@@ -59,10 +63,10 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
             ],
         ),
         (
-            "characters or phones that the text cleaners drop",
+            "characters or phones that the text cleaners drop, by their columns in the text,",
             "Write them as words, or choose other text_cleaners by --hparams",
             [
-                f"{lines[i]}: {' '.join(map(repr, dropped[i]))}"
+                f"{lines[i]}: {_with_columns(dropped[i])}"
                 for i in _worst([len(found) for found in dropped], 0)
             ],
         ),
@@ -117,30 +121,48 @@ def _duplicates(clips: "Sequence[Clip]") -> list[str]:
 
 
 def left_out(text: str, hparams: HParams) -> list[str]:
-    """A warning for who has a text spoken, if there are `dropped_symbols`."""
-    dropped = ", ".join(map(repr, dropped_symbols(text, hparams)))
-    return [f"left out, because the model has no symbol for it: {dropped}"] if dropped else []
+    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
+    dropped = dropped_symbols(without_pauses(text), hparams)
+    reason = "left out, because the model has no symbol for it: "
+    return [reason + _with_columns(dropped)] if dropped else []
 
 
-def dropped_symbols(text: str, hparams: HParams) -> list[str]:
-    """What of `text` reaches the model in no form, in the order of the text, each once: characters
+def _with_columns(dropped: dict[str, list[int]]) -> str:
+    return ", ".join(f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items())
+
+
+def dropped_symbols(text: str, hparams: HParams) -> dict[str, list[int]]:
+    """What of `text` reaches the model in no form, in the order of the text, and its columns there,
+    counted in characters from 1: what a table that is not English lacks; in English, characters
     without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
     phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
     LJSpeech has hundreds, and nobody speaks them."""
-    if not hparams.table.is_english:  # by others it is refused, or left out as the user says
-        return []
+    cleaners, table, language = hparams.text_cleaners, hparams.table, hparams.language
+    if not table.is_english:
+        unknown = unknown_symbols(clean(text, cleaners, table, language), table)
+        return {x: columns_of(x, text, cleaners, table, language) for x in unknown}
 
     def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
-        return [i for i in text_to_sequence(text, hparams.text_cleaners) if symbols[i] != " "]
+        return [i for i in text_to_sequence(text, cleaners) if symbols[i] != " "]
 
-    found = []
+    def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not
+        start = max(0, column - 1 - CONTEXT)
+        before, after = text[start : column - 1], text[column : column + CONTEXT]
+        return letters(before + text[column - 1] + after) == letters(f"{before} {after}")
+
+    whole, found = letters(text), {}
     for character in dict.fromkeys(text):
-        if character in symbols or character == '"':
+        if character in symbols or character in UNSPOKEN.get(cleaners[-1], '"'):
             continue
         if unicodedata.category(character) in _UNSPOKEN_CATEGORIES or letters(character):
             continue
-        if letters(text) == letters(text.replace(character, " ")):
-            found.append(character)
-    for span in re.findall(r"\{(.+?)\}", text):
-        found += [phone for phone in span.split() if f"@{phone}" not in symbols]
-    return list(dict.fromkeys(found))
+        columns = [i for i, x in enumerate(text, 1) if x == character]
+        if whole != letters(text.replace(character, " ")):
+            columns = [column for column in columns if is_silent(column)]
+        if columns:
+            found[character] = columns
+    for span in re.finditer(r"\{(.+?)\}", text):
+        for phone in re.finditer(r"\S+", span[1]):
+            if f"@{phone[0]}" not in symbols:
+                found.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)
+    return found

@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
     precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
     shown = f"to compare, one on each line; default: {COMPARED} of the run's validation list"
     parser.add_argument("--text-file", type=Path, help=shown)
-    parser.add_argument("--hparams", default="", help="for example max_decoder_steps=2000")
+    parser.add_argument("--hparams", default="", help="for example gate_threshold=0.4")
     args = parser.parse_args(arguments)
     refuse_no_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):

@@ -43,7 +43,7 @@ from corpus.faults import left_out
 from corpus.spoken_numbers import ENGLISH, sentence_of
 from errors import UserError
 from pictures import draw_mels
-from speech import Speaker, sequence_to_speak
+from speech import Speaker, utterance_of
 from voice import SETTINGS as VOICE
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
@@ -108,11 +108,11 @@ class Reader:
         if speaker is None:
             raise UserError("No such checkpoint on this page: choose one of the list.")
         text = sentence_of(text, self.numbers) if self.numbers else text
-        sequence = sequence_to_speak(text, speaker.hparams)
-        if len(sequence) > MOST_SYMBOLS:
-            long = f"The text is too long: {len(sequence):,} symbols after cleaning"
+        utterance = utterance_of(text, speaker.hparams)
+        if len(utterance) > MOST_SYMBOLS:
+            long = f"The text is too long: {len(utterance):,} symbols after cleaning"
             raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
-        speech = speaker.speak_text(sequence, max_symbols=self.max_symbols)
+        speech = speaker.speak_text(utterance, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
         (self.folder / str(self.results)).mkdir()
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "other names of this machine, by which browsers may open the page"
     add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=shown)
     add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
-    add("--hparams", default="", help="for example max_decoder_steps=2000")
+    add("--hparams", default="", help="for example gate_threshold=0.4")
     shown = "synthesize longer texts in parts; default: the longest training text"
     add("--max-symbols", type=at_least_one, metavar="N", help=shown)
     shown = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"

@@ -11,6 +11,7 @@ from alignment_faults import find_faults
 from hparams import create_hparams
 from model import Tacotron2, free_running
 from speech_end import FORMED, End
+from speech_statistics import LJSPEECH
 from text import ENGLISH, symbols, text_to_sequence
 from text.words import word_spans
 
@@ -122,3 +123,17 @@ def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
     assert model.speaking_decoder is captured_steps.free_running
     model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
     assert model.speaking_decoder is free_running
+
+
+def test_nvidias_checkpoints_speak_at_ljspeechs_pace(tmp_path):
+    """They hold weights alone: no settings, no longest text, no pace."""
+    torch.manual_seed(0)
+    torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
+    speaker = speaking.load_speaker(tmp_path / "nvidia.pt", "", torch.device("cpu"))
+    assert speaker.statistics is LJSPEECH
+    assert speaker.longest_text == 188
+    assert speaker.hparams.text_cleaners == ("english_cleaners",)
+    speech = speaker.speak_text(symbols_of("Hello there."))
+    seconds = speech.mel.shape[1] * 256 / 22050
+    assert seconds < LJSPEECH.longest_time(12) + 1  # not 11.6 s, the limit of 1,000 steps
+    assert any("blurred" in warning for warning in speech.warnings)

@@ -95,7 +95,7 @@ def test_abbreviations_end_no_sentence(text, cleaner_names):
     assert [part.ending for part in sentences] == [Ending.SENTENCE] * 2
     assert {symbols[i] for i in ends} == {"."}
     first = sequence_to_text(sequence[: sentences[0].end])
-    assert first.endswith(("him.", "left.", "spoke.", "etc.", "he came."))
+    assert first.endswith(("him.", "left.", "spoke.", "etc.", "et cetera.", "he came."))
 
 
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])

@@ -156,7 +156,7 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (["--text-file", "texts.txt"], ["texts.txt:2: '[]' leaves nothing", "texts.txt:4"]),
         (["--text-file", "empty.txt"], ["50 of 50 lines refused", "... and 30 more"]),
-        (["--text", "$" * 9999], [f"'{57 * '$'}...' leaves nothing"]),
+        (["--text", "*" * 9999], [f"'{57 * '*'}...' leaves nothing"]),
         (
             ["--text", "long " * 200_000],
             ["'long long", "999,999 characters, expected at most 20"],
@@ -175,8 +175,8 @@ def test_bad_input_is_refused_in_one_message(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged.pt").write_bytes(b"PK\x03\x04 not a checkpoint")
-    (tmp_path / "texts.txt").write_text("fine\n[]\nfine\n%%\n", encoding="utf-8")
-    (tmp_path / "empty.txt").write_text("$\n" * 50, encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("fine\n[]\nfine\n**\n", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("*\n" * 50, encoding="utf-8")
     with pytest.raises((UserError, OSError)) as stop:
         synthesize.main(["--checkpoint", str(checkpoint_path), "-o", "out", *arguments])
     assert len(str(stop.value)) < 2000

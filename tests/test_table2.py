@@ -212,7 +212,7 @@ def test_small_makes_a_corpus_and_starts_the_study(run):
     [prepared] = calls(run, "scripts/prepare_ljspeech.py")
     assert prepared[-2:] == ["--val-fraction", "0.05"]
     settings = prepared[prepared.index("--hparams") + 1]
-    assert settings.startswith("win_time=None,hop_time=None,@scripts/speaking_model.txt,")
+    assert settings.startswith("win_time=None,hop_time=None,text_cleaners=[english_cleaners],@scr")
     assert settings.endswith(",batch_size=8")
     [started] = calls(run, "scripts/study.py")
     assert started[1:] == ["small", str(run.here / "out"), "--side-by-side", "3"]

@@ -114,13 +114,12 @@ def test_the_reference_is_measured_once_for_each_mel(recordings):
 
 def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, monkeypatch, capsys):
     """The stand-in for a model makes a tone of each text but the last, which stays silent."""
-    loaded = []
 
     def sound(text):
         return np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
 
     speaker = StandIn(sound, create_hparams("n_frames_per_step=4"))
-    monkeypatch.setattr(transcription, "load_any", lambda *x: loaded.append(x) or speaker)
+    monkeypatch.setattr(transcription, "load_any", lambda _: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
     checkpoint, speech = tmp_path / "checkpoint_60.pt", tmp_path / "speech"
     out = tmp_path / "intelligibility.json"
@@ -131,8 +130,6 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
     assert (found.recordings_after_griffin_lim, found.texts, found.epochs) == (1, 3, 2)
     assert found.checkpoint == "checkpoint_60.pt"
     assert [transcript.heard for transcript in found.transcripts] == ["seven", "seven", ""]
-    longest = 1 + (4000 + 2 * 137) // HPARAMS.hop_length  # frames
-    assert loaded[1:] == [(checkpoint, f"max_decoder_steps={np.ceil(1.3 * longest / 4):.0f}")]
     lines = (speech / "index.csv").read_text().splitlines()
     assert lines == ["wav,text", *(f"000{i}.wav,{text}" for i, text in enumerate(TEXTS, 1))]
     printed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]

@@ -16,8 +16,11 @@ from text.symbols import ENGLISH, SymbolTable, symbols
 __all__ = [
     "ENGLISH",
     "SymbolTable",
+    "at_columns",
     "can_be_spoken",
     "clean",
+    "columns_of",
+    "in_words",
     "nearest",
     "one_character_each",
     "sequence_to_text",
@@ -89,14 +92,51 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     return ""
 
 
-def in_words(unknown: Iterable[str], table: SymbolTable) -> str:
-    """Unknown symbols, with their code points and the nearest that is known."""
+def in_words(
+    unknown: Iterable[str],
+    table: SymbolTable,
+    text: str,
+    cleaner_names: Sequence[str],
+    language: str = "",
+) -> str:
+    """Unknown symbols of a text, with their places, their code points and the nearest that is
+    known."""
     shown = []
     for symbol in list(unknown)[:10]:
         near = nearest(symbol, table)
         points = " ".join(f"U+{ord(x):04X}" for x in symbol)
-        shown.append(f"{symbol!r} ({points}, {f'nearest: {near!r}' if near else 'nothing near'})")
+        about = f"({points}, {f'nearest: {near!r}' if near else 'nothing near'})"
+        columns = columns_of(symbol, text, cleaner_names, table, language)
+        shown.append(f"{symbol!r}{at_columns(columns)} {about}")
     return ", ".join(shown)
+
+
+def columns_of(
+    symbol: str,
+    text: str,
+    cleaner_names: Sequence[str],
+    table: SymbolTable,
+    language: str = "",
+) -> list[int]:
+    """The places in a text, counted in characters from 1, of what becomes `symbol`: of characters,
+    or of the words' first, where it takes a word to make it, as for phones."""
+
+    def makes_it(part: str) -> bool:
+        return symbol in clean(part, cleaner_names, table, language)
+
+    if PHONES not in cleaner_names:
+        makers = {x for x in set(text) if makes_it(x)}
+        if makers:
+            return [i for i, x in enumerate(text, 1) if x in makers]
+    return [word.start() + 1 for word in re.finditer(r"\S+", text) if makes_it(word[0])]
+
+
+def at_columns(columns: Sequence[int]) -> str:
+    """As in "é at column 7", with a blank before it; empty for no column."""
+    if len(columns) < 2:
+        return f" at column {columns[0]}" if columns else ""
+    *first, last = columns if len(columns) < 6 else [*columns[:4], f"{len(columns) - 4:,} more"]
+    return f" at columns {', '.join(map(str, first))} and {last}"
 
 
 def _plain(symbol: str) -> str:

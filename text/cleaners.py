@@ -1,7 +1,8 @@
 """Cleaners: what happens to a text before its characters become symbols.
 
-`english_cleaners` is NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it:
-"£10" becomes "psten", "Mrs." "misess". `english_cleaners_corrected` fixes these.
+`english_cleaners_corrected` reads English as a person does (text/english.py). `english_cleaners` is
+NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it: "£10" becomes "psten",
+"Mrs." "misess".
 `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` (any alphabet as it is, for
 symbols=corpus) leave numbers as digits, which have no English symbols, so write numbers out for
 them. `phones` writes a text of any language in the International Phonetic Alphabet.
@@ -13,7 +14,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from errors import UserError
-from text.numbers import CORRECTED_NUMBER_RULES, NUMBER_RULES, Rule
+from text.english import read_english
+from text.numbers import NUMBER_RULES, Rule
 
 ABBREVIATIONS = {
     "mrs": "misess",
@@ -42,7 +44,6 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-_SIGN_RULES: list[Rule] = [(re.compile(r"&"), " and "), (re.compile(r"\s*%"), " percent")]
 # What has no symbol separates two words ("and/or") or else is removed ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
@@ -63,9 +64,24 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-def _to_ascii_but_currency(text: str) -> str:
-    """unidecode would turn £ into PS and € into EUR before a number rule could see them."""
-    return re.sub(r"[^£€]+", lambda match: to_ascii(match[0]), text)
+# Alphabets that unidecode writes letter by letter. Of others it would make a language that the text
+# may not be in ("Han" of 漢): they stay, and are named where they are dropped.
+_ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
+
+
+@functools.lru_cache(2**12)
+def _character_to_ascii(character: str) -> str:
+    written = to_ascii(character)
+    if unicodedata.category(character)[0] in "PZ":
+        return written
+    is_letter = unicodedata.name(character, "").startswith(_ALPHABETS)
+    return written if is_letter and any(map(str.isalnum, written)) else character
+
+
+def _read_as_english(text: str) -> str:
+    """Numbers, abbreviations and so on in words, letters in ASCII."""
+    text = read_english(text)
+    return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
 
 # How each cleaner makes a text ASCII, and its rules, each applied to the result of the one before.
@@ -74,16 +90,7 @@ CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
         to_ascii,
         [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES],
     ),
-    "english_cleaners_corrected": (
-        _to_ascii_but_currency,
-        [
-            *_SIGN_RULES,
-            *CORRECTED_NUMBER_RULES,
-            *_abbreviation_rules(ABBREVIATIONS | {"mrs": "missus"}),
-            *_SILENT_RULES,
-            *_WHITESPACE_RULES,
-        ],
-    ),
+    "english_cleaners_corrected": (_read_as_english, [*_SILENT_RULES, *_WHITESPACE_RULES]),
     "transliteration_cleaners": (to_ascii, _WHITESPACE_RULES),
     "basic_cleaners": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
     "phones": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),

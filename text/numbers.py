@@ -1,6 +1,7 @@
-"""Numbers to English words, as rules that `cleaners` applies in order to lower-case ASCII text.
+"""Numbers to English words, as rules that are applied in order.
 
-`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, `CORRECTED_NUMBER_RULES` as a person would.
+`NUMBER_RULES` reads numbers as NVIDIA/tacotron2 does, in a text of small ASCII letters;
+`CORRECTED_NUMBER_RULES` as a person would, after the other rules of text/english.py.
 """
 
 import re
@@ -11,6 +12,10 @@ from typing import Any
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
+
+
+def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
+    return re.compile(pattern), replacement
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +36,7 @@ def spell_number(number: str, andword: str = "") -> str:
     return _inflect_engine().number_to_words(digits + suffix, andword=andword)
 
 
-def _spell_number_or_year(digits: str) -> str:
+def spell_number_or_year(digits: str) -> str:
     """1001 to 2999 are read as years, in pairs, except 2000 to 2009."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
@@ -60,21 +65,52 @@ NUMBER_RULES: list[Rule] = [
     (re.compile(r"\$([0-9.,]*[0-9])"), _dollars_in_digits),
     (re.compile(r"([0-9]+)\.([0-9]+)"), r"\1 point \2"),
     (re.compile(r"[0-9]+(?:st|nd|rd|th)"), lambda match: spell_number(match[0], andword="and")),
-    (re.compile(r"[0-9]+"), lambda match: _spell_number_or_year(match[0])),
+    (re.compile(r"[0-9]+"), lambda match: spell_number_or_year(match[0])),
 ]
+
+
+def spell_digits(digits: str) -> str:
+    """0187 -> zero one eight seven."""
+    return " ".join(map(spell_number, digits))
+
+
+def spell_fraction(fraction: str) -> str:
+    """2/3 -> two thirds; the denominator is 2 or more."""
+    above, below = fraction.split("/")
+    name = {2: "half", 4: "quarter"}.get(int(below)) or spell_number(f"{int(below)}th")
+    if int(above) == 1:
+        return name if name.startswith("one ") else f"one {name}"
+    return f"{spell_number(above)} {'halves' if name == 'half' else name + 's'}"
+
+
+def plural_of(number: str) -> str:
+    """nineteen ninety -> nineteen nineties."""
+    if number.endswith("y"):
+        return f"{number[:-1]}ies"
+    return f"{number}es" if number.endswith("x") else f"{number}s"
 
 
 _CURRENCIES = {
     "$": (("dollar", "dollars"), ("cent", "cents")),
+    "US$": (("u s dollar", "u s dollars"), ("cent", "cents")),
     "£": (("pound", "pounds"), ("penny", "pence")),
     "€": (("euro", "euros"), ("cent", "cents")),
+    "¥": (("yen", "yen"), ("sen", "sen")),
+    "₹": (("rupee", "rupees"), ("paisa", "paise")),
 }
 
 
 def _spell_decimal(whole: str, fraction: str) -> str:
-    """3, .14 -> three point one four."""
-    words = ["point" if character == "." else spell_number(character) for character in fraction]
-    return " ".join([spell_number(whole), *words] if whole else words)
+    """3, .14 -> three point one four; of a version, 3, .11.4 -> three point eleven point four."""
+    parts = fraction.split(".")[1:]
+    spell = spell_digits if len(parts) == 1 else _spell_whole
+    words = [f"point {spell(part)}" for part in parts]
+    return " ".join([_spell_whole(whole), *words] if whole else words)
+
+
+def _spell_whole(digits: str) -> str:
+    """Digit by digit after a zero, 007, which is no amount."""
+    return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
 
 
 def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
@@ -93,24 +129,27 @@ def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> st
 
 def _read_number(match: re.Match[str]) -> str:
     currency, whole, fraction, ordinal, magnitude = (group or "" for group in match.groups())
-    digits = whole.replace(",", "")
+    digits, ordinal = whole.replace(",", ""), ordinal.lower()
     if currency:
         return _spell_money(currency, digits, fraction, magnitude) + ordinal
     if fraction:
         return _spell_decimal(digits, fraction) + ordinal + magnitude
     if ordinal:
         return spell_number(digits + ordinal)
+    if digits[0] == "0":
+        return _spell_whole(digits) + magnitude
     # Nobody writes a year with a comma.
-    return (spell_number(digits) if "," in whole else _spell_number_or_year(digits)) + magnitude
+    return (spell_number(digits) if "," in whole else spell_number_or_year(digits)) + magnitude
 
 
 CORRECTED_NUMBER_RULES: list[Rule] = [
     (
         re.compile(
-            r"(?:([£$€])\s?)?"
+            r"(?:(US\$|[£$€¥₹])\s?)?"
             r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"  # or a bare .5
             r"((?:\.[0-9]+)*)"
-            r"(?:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?"
+            r"(?:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?",
+            re.IGNORECASE,
         ),
         _read_number,
     ),

@@ -20,8 +20,9 @@ EXTRA=${EXTRA:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 AUDIO=${AUDIO:-win_time=50,hop_time=12.5} # ms
+CLEANERS="text_cleaners=[english_cleaners]" # NVIDIA's
 LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelists/val_mel.txt"
-SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,batch_size=16,precision=fp32,loss=padded"
+SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,$CLEANERS,batch_size=16,precision=fp32,loss=padded"
 SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True,random_epochs=0"
 SETTINGS+=",local_randomization_factor=0.1,bucket_size=1024,num_bins=58,guided_attention_weight=0"
 
@@ -38,7 +39,7 @@ prepare() { # once for all ten
   fi
   [ -e "$OUT/corpus.txt" ] && return
   python scripts/prepare_ljspeech.py "$CORPUS" --out "$OUT/filelists" --cache-mels "$OUT/mels" \
-    --hparams "$AUDIO${EXTRA:+,$EXTRA}" --val-fraction "${VAL_FRACTION:-0.2}"
+    --hparams "$AUDIO,$CLEANERS${EXTRA:+,$EXTRA}" --val-fraction "${VAL_FRACTION:-0.2}"
   echo "$CORPUS" >"$OUT/.corpus.tmp"
   mv "$OUT/.corpus.tmp" "$OUT/corpus.txt" # written last: what was interrupted is done again
 }

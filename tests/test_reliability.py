@@ -1,0 +1,73 @@
+"""benchmarks/reliability.py: it counts what goes wrong, in each way of speaking."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+from test_retries import ENDLESS, GOOD, SKIPS, Scripted
+
+from analysis import transcription
+
+reliability = importlib.import_module("benchmarks.reliability")
+TEXTS = ["One two three."] * 4
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Speakers that skip a word with seed 0, and are right with seed 1."""
+
+    def load(path, settings):
+        speaker = Scripted(SKIPS, GOOD)
+        speaker.sound = lambda mels: (np.zeros(256 * mel.shape[1] - 1) for mel in mels)
+        return speaker
+
+    monkeypatch.setattr(reliability, "load_any", load)
+    return load
+
+
+def run(tmp_path, *arguments) -> dict:
+    texts, out = tmp_path / "texts.txt", tmp_path / "out.json"
+    texts.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    reliability.main(["voice", str(texts), "--json", str(out), *arguments])
+    return json.loads(out.read_text())["ways"]
+
+
+def test_faults_before_and_after_retries_are_counted(scripted, tmp_path, capsys):
+    ways = run(tmp_path)
+    assert [ways[name]["faulty"] for name in reliability.WAYS] == [4, 4, 0]
+    assert ways["end found"]["faults"] == {"skipped": 4}
+    assert [ways[name]["tries"] for name in reliability.WAYS] == [4, 4, 8]
+    assert ways["with retries"]["ends"] == {"GATE": 4}
+    printed = capsys.readouterr().out
+    assert "| words left out" in printed
+    assert "retries take" in printed
+
+
+def test_only_the_sample_is_vocoded_and_transcribed(scripted, tmp_path, monkeypatch):
+    class Deaf:
+        heard = 0
+
+        def transcribe(self, text, samples, rate):
+            Deaf.heard += len(samples) > 0
+            return transcription.Transcript(text.lower(), "")
+
+    monkeypatch.setattr(transcription, "NumberRecogniser", Deaf)
+    ways = run(tmp_path, "--transcribe", "--sounds", "3")
+    assert Deaf.heard == 3 * len(ways)
+    assert [way["half_wrong"] for way in ways.values()] == [3, 3, 3]
+
+
+def test_speech_without_end_is_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(reliability, "load_any", lambda *_: Scripted(ENDLESS))
+    ways = run(tmp_path, "--sounds", "1")
+    assert ways["with retries"]["faults"] == {}  # attention at rest ends it
+    assert ways["with retries"]["ends"] == {"REST": 4}
+
+
+def test_numbers_are_texts_with_and_without_marks(capsys):
+    parse = reliability.number_range
+    assert parse("1-10000") == (1, 10000)
+    for wrong in ("0-5", "5-1", "a-b", "7", "1-1000000"):
+        with pytest.raises(Exception, match="expected FIRST-LAST"):
+            parse(wrong)

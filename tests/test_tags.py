@@ -1,0 +1,84 @@
+"""Pauses and pace: [pause 0.5] in a text, other tags, and --speed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_retries import GOOD, TEXT, H, Scripted
+
+from errors import UserError
+from speech import Utterance, stretched, utterance_of
+from text.tags import Pause, split_tags
+from waveform import SILENCE
+
+SECOND = 22050 / 256  # frames
+
+
+def test_pauses_split_a_text():
+    assert split_tags("Wait. [pause 0.5] Now [PAUSE 2s][pause .25]") == [
+        "Wait.",
+        Pause(0.5),
+        "Now",
+        Pause(2),
+        Pause(0.25),
+    ]
+    assert split_tags("He said [sic] 1 < 2 > 0, a<b.") == ["He said [sic] 1 < 2 > 0, a<b."]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[pause]", r"\[pause\]: expected seconds from 0 to 60, as in \[pause 0.5\]"),
+        ("a [pause half] b", r"\[pause half\]: expected seconds"),
+        ("[pause 61]", "expected seconds from 0 to 60"),
+        ("[pause -1]", "expected seconds"),
+        ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag; leave it out"),
+        ("<b>Loud</b>", "<b>': an unknown tag"),
+    ],
+)
+def test_other_tags_are_refused_by_name(text, message):
+    with pytest.raises(UserError, match=message):
+        split_tags(text)
+
+
+def test_the_advised_tag_is_accepted():
+    assert split_tags("Wait [pause 0.5] now")[1] == Pause(0.5)
+
+
+def test_a_pause_is_as_long_as_asked():
+    text = utterance_of("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
+    assert len(text) == 2 * len(TEXT)
+    mel = Scripted(GOOD).speak_text(text, speed=1.25).mel
+    silent = (mel == np.float32(SILENCE)).all(axis=0)
+    edges = np.flatnonzero(np.diff(silent, prepend=False, append=False))
+    lengths = (edges[1::2] - edges[::2]).tolist()
+    assert lengths == [round(0.2 * SECOND), round(SECOND), round(0.4 * SECOND)]
+    assert len(silent) - silent.sum() == 2 * 120 / 1.25
+
+
+def test_pieces_without_words_are_silent():
+    text = utterance_of("One two three. [pause 1] ... [pause 1]", H)
+    assert text == Utterance([(TEXT, 2.0)])
+    with pytest.raises(UserError, match="leaves nothing to synthesize"):
+        utterance_of("[pause 1] ...", H)
+
+
+def test_a_ramp_keeps_its_ends_and_slope():
+    ramp = np.arange(100, dtype=np.float32)[None]
+    fast = np.concatenate([*stretched([ramp], 1.5)], axis=1)[0]
+    assert len(fast) == 67
+    np.testing.assert_allclose(fast, np.minimum(1.5 * np.arange(67), 99), atol=1e-4)
+    assert next(iter(stretched([ramp], 1))) is ramp
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    st.floats(0.7, 1.5),
+    st.integers(0, 2**32 - 1),
+)
+def test_pieces_change_no_stretched_frame(sizes, speed, seed):
+    mel = np.random.default_rng(seed).standard_normal((3, sum(sizes))).astype(np.float32)
+    pieces = np.split(mel, np.cumsum(sizes)[:-1], axis=1)
+    whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))
+    assert whole.tobytes() == joined.tobytes()
+    assert whole.shape[1] == max(round(sum(sizes) / speed), 1) or sum(sizes) < 2

@@ -1,0 +1,52 @@
+"""Tags in a text to be spoken: `[pause 0.5]` is half a second of silence.
+
+split_tags("Wait. [pause 0.5] Now.")  # ["Wait.", Pause(0.5), "Now."]
+"""
+
+import re
+from dataclasses import dataclass
+
+from errors import UserError
+
+LONGEST_PAUSE = 60  # seconds
+_PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # as in SSML, HTML and XML
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+
+
+def split_tags(text: str) -> list[str | Pause]:
+    """The pieces of a text and the pauses between them, in order, no piece blank.
+
+    Raises:
+        UserError: for a pause without its seconds, and for tags of markup languages, which a voice
+            would read aloud.
+    """
+    if markup := _MARKUP.search(text):
+        raise UserError(
+            f"{markup[0][:60]!r}: an unknown tag; leave it out, or write [pause 0.5] for half a "
+            "second of silence"
+        )
+    pieces: list[str | Pause] = []
+    for number, piece in enumerate(_PAUSE.split(text)):
+        if number % 2:
+            pieces.append(Pause(_seconds(piece.strip())))
+        elif piece.strip():
+            pieces.append(piece.strip())
+    return pieces
+
+
+def without_pauses(text: str) -> str:
+    """The text with blanks in place of its pauses, so that all else keeps its column."""
+    return _PAUSE.sub(lambda match: " " * len(match[0]), text)
+
+
+def _seconds(written: str) -> float:
+    number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*s?", written)
+    if number and float(number[1]) <= LONGEST_PAUSE:
+        return float(number[1])
+    expected = f"expected seconds from 0 to {LONGEST_PAUSE}, as in [pause 0.5]"
+    raise UserError(f"[pause{written and f' {written[:40]}'}]: {expected}")
