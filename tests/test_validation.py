@@ -147,9 +147,11 @@ def test_free_speech_disturbs_no_training(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
-def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, capsys):
-    """Numbers and line are those of the text spoken by what was saved; without an end too."""
-    out = tmp_path / "out"
+def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monkeypatch, capsys):
+    """Pictures, numbers and line are of the text spoken by what was saved; without an end too."""
+    out, takes, speak_freely = tmp_path / "out", [], validation.speak_freely
+    keep = lambda *given: takes.append(speak_freely(*given)) or takes[-1]  # noqa: E731
+    monkeypatch.setattr(validation, "speak_freely", keep)
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     printed = capsys.readouterr().out
     speaker = load_speaker(out / "best.pt", device=torch.device("cpu"))
@@ -157,6 +159,13 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, capsy
     clip = clips[plan_epoch(clips.num_frames, 3, "random", seed=0)[0][0]]
     mel = speaker.speak_text(clip.symbols, seed=0, retries=0).mel
     [attempt] = speaker.attempts
+    [take] = takes
+    assert np.array_equal(take.mel, mel)
+    assert np.array_equal(take.alignment, attempt.alignment)
+    assert take.symbols == [speaker.hparams.table.symbols[i] for i in attempt.words]
+    gates = [step.gate for step in speaker.decode(attempt.words, 0, len(take.gate))]
+    assert np.array_equal(take.gate, np.concatenate(gates))
+    assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")
     assert record["spoken_stopped"] == attempt.end.is_found == (not settings)
     assert record["spoken_seconds_ratio"] == mel.shape[1] / clip.num_frames
@@ -207,6 +216,8 @@ def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch
     assert len(records) == validations
     has_spoken = ["spoken_stopped" in record for record in records]
     assert has_spoken == [what not in ("example_of", "speak_freely")] * validations
+    drawn = {"alignment", "spoken/alignment"} & curves(out).keys()
+    assert drawn == {"draw_mels": set(), "speak_freely": {"alignment"}}.get(what, drawn)
 
 
 def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
