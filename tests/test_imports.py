@@ -16,7 +16,7 @@ LAYERS = [
     "batching_costs batching_extra files printing text",
     "clip_table hparams",
     "waveform",
-    "audio layers speech",
+    "audio layers speech spoken",
     "alignment model voice",
     "captured_steps data_utils fast_decoder",
     "corpus training",
