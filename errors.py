@@ -26,13 +26,15 @@ def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> User
     return UserError(about_lines(path, problems, num_lines, "refused"))
 
 
-def about_lines(path: str | Path, problems: list[str], num_lines: int, done: str) -> str:
-    """One message about lines that were refused, or what was done with them. `problems` are
-    "PATH:LINE: what is wrong; fix". Of more than MOST_SHOWN, all with the same fix are one fault:
+def about_lines(
+    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MOST_SHOWN
+) -> str:
+    """One message about lines that were refused, or what was `done` with them. `problems` are
+    "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
     its first line is shown, with the numbers of the others."""
     faults: dict[str, list[str]] = {}
     for problem in problems:
-        same = _fault(problem) if len(problems) > MOST_SHOWN else problem
+        same = _fault(problem) if len(problems) > one_by_one else problem
         faults.setdefault(same, []).append(problem)
     shown = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
     for first, *others in [*faults.values()][:MOST_SHOWN]:

@@ -30,7 +30,8 @@ LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
-STANDARD_INPUT = "standard input"  # as messages name it
+STANDARD_INPUT = "standard input"  # as messages name these paths
+STANDARD_INPUTS = {"-", "/dev/stdin"}
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -119,13 +120,14 @@ def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = 
 def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> bytes:
     """All of a file, or of what can be read only once and is waited for: a named pipe, a terminal,
     or standard input, "-". Errors as `read_bytes`."""
-    standard = str(path) == "-"
-    try:
-        kind = stat.S_IFMT(os.fstat(0).st_mode if standard else os.stat(path).st_mode)
-    except (OSError, ValueError):
-        kind = 0
-    if not standard and kind not in (stat.S_IFIFO, stat.S_IFCHR):
-        return read_bytes(path, at_most, if_missing)
+    standard = str(path) in STANDARD_INPUTS
+    if not standard:
+        try:
+            kind = stat.S_IFMT(os.stat(path).st_mode)
+        except (OSError, ValueError):
+            kind = 0
+        if kind not in (stat.S_IFIFO, stat.S_IFCHR):
+            return read_bytes(path, at_most, if_missing)
     with naming(STANDARD_INPUT if standard else path):
         with open(0 if standard else path, "rb", closefd=not standard) as file:
             content = file.read(at_most + 1)

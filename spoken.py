@@ -157,14 +157,15 @@ class GrowingWav:
         self.part = path.with_name(f"{path.stem}.part{path.suffix}")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if os.path.lexists(self.part) and not os.path.lexists(log):
-            raise UserError(
-                f"{self.part}: would be replaced, but {log.name} is missing; move it away"
-            )
+            raise UserError(f"{self.part}: no file of {log.name}, which is missing; move it away")
         self.log, self.file = Log(log), open_to_append(self.part)
         header = wav_header(sampling_rate)
         self.done, self.end = 0, len(header)  # in bytes, of the texts that are complete
         self.size, self.checksum = 0, 0  # of the one that is written
-        if os.pread(self.file.fileno(), len(header), 0) == header:
+        begin = os.pread(self.file.fileno(), len(header), 0)
+        if (
+            begin[8:-4] == header[8:-4]
+        ):  # without the lengths, which the end may have been stopped at
             while self._is_there():
                 self.end += self.log.spoken[self.done].files[self.texts[self.done][0]][0]
                 self.done += 1
@@ -198,11 +199,9 @@ class GrowingWav:
         """More of the next text."""
         if self.end + self.size + len(samples) > LARGEST_WAV:
             self._finish()
-            name = int(self.texts[self.done][0])
-            full = (
-                f"a WAV holds 4 GiB, which it has before line {name}; speak the lines from there on"
-            )
-            raise UserError(f"{self.path}: {full} into another file")
+            line = int(self.texts[self.done][0])
+            full = f"4 GiB, the most that a WAV holds, with the lines before {line}"
+            raise UserError(f"{self.path}: {full}; speak the others into another file")
         self._append(samples)
         self.size += len(samples)
         self.checksum = zlib.crc32(samples, self.checksum)
@@ -218,14 +217,14 @@ class GrowingWav:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._finish()
-        elif not self.file.closed:
-            os.ftruncate(self.file.fileno(), self.end)
-            if not self.done:
-                self.part.unlink(missing_ok=True)
-            self.file.close()
-        self.log.__exit__()
+        with self.log:
+            if kind is None:
+                self._finish()
+            elif not self.file.closed:  # by _finish
+                os.ftruncate(self.file.fileno(), self.end)
+                if not self.done:
+                    self.part.unlink(missing_ok=True)
+                self.file.close()
 
     def _finish(self) -> None:
         """The whole texts, under the name of the WAV."""

@@ -84,7 +84,9 @@ def main(arguments: list[str] | None = None) -> None:
         done = there = len(texts) - len(to_speak)
         if there:
             print(f"{there:,} of {len(texts):,} texts were spoken before", flush=True)
-        bar = progress_bar("Speaking", len(texts), " texts", initial=there, disable=one)
+        bar = progress_bar(
+            "Speaking", len(texts), " texts", initial=there, disable=one or not to_speak
+        )
         try:
             with bar:
                 for text, key, paths in to_speak:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from errors import MOST_SHOWN, UserError, about_lines, lines_refused
-from files import STANDARD_INPUT, numbered_lines, read_stream
+from files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
@@ -91,7 +91,7 @@ def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text]
         source, lines = "--text", [(1, args.text.replace("\n", " "))]
     else:
         content = read_stream(args.text_file, LARGEST_BOOK)
-        source = STANDARD_INPUT if str(args.text_file) == "-" else str(args.text_file)
+        source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
         lines = numbered_lines(source, content=content)
     if not lines:
         raise UserError(f"{source}: no text in it; write one per line")
@@ -116,7 +116,8 @@ def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text]
             refused = UserError(f"{refused}\n  unknown in these lines: {found}")
         raise refused
     if silent:
-        print(f"warning: {about_lines(source, silent, len(lines), 'skipped')}", file=sys.stderr)
+        skipped = about_lines(source, silent, len(lines), "skipped", one_by_one=3)
+        print(f"warning: {skipped}", file=sys.stderr, flush=True)
     return texts, len(silent)
 
 
