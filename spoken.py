@@ -163,9 +163,7 @@ class GrowingWav:
         self.done, self.end = 0, len(header)  # in bytes, of the texts that are complete
         self.size, self.checksum = 0, 0  # of the one that is written
         begin = os.pread(self.file.fileno(), len(header), 0)
-        if (
-            begin[8:-4] == header[8:-4]
-        ):  # without the lengths, which the end may have been stopped at
+        if begin[8:-4] == header[8:-4]:  # but for lengths: the end may have been stopped
             while self._is_there():
                 self.end += self.log.spoken[self.done].files[self.texts[self.done][0]][0]
                 self.done += 1

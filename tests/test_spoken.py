@@ -357,6 +357,25 @@ def test_a_part_of_others_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["a.part.wav"]
 
 
+def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
+    def speak_rest():
+        with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
+            if not wav.done:
+                wav.write(b"12")
+                wav.end_text(["odd"])
+        return wav.done, wav.warnings, wav.seconds
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            speak_rest()
+    again = GrowingWav(tmp_path / "a.wav", 8000, keyed("0001"))
+    assert again.done == 1
+    again.__exit__(KeyboardInterrupt)
+    assert speak_rest() == (1, 1, 1 / 8000)
+    assert os.listdir(tmp_path) == ["a.wav"]
+
+
 def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
     def stop():
         with GrowingWav(tmp_path / "a.wav", 8000, keyed("0001")) as wav:
