@@ -45,7 +45,7 @@ def _ctrl_c(number: int, frame: FrameType | None) -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, KeyboardInterrupt):
-        _say("interrupted")
+        _say(str(error) or "interrupted")  # a program may have said what is done
         sys.exit(128 + signal.SIGINT)
     if isinstance(error, BrokenPipeError) and _has_no_reader(1):
         sys.exit(128 + signal.SIGPIPE)

@@ -1,7 +1,10 @@
 """The one exception for what the user must fix."""
 
 import errno
+import re
 from pathlib import Path
+
+MOST_SHOWN = 20  # bad lines of a file, one by one
 
 
 class UserError(ValueError):
@@ -19,10 +22,32 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """One message about all the bad lines of a file, to be raised."""
-    shown = problems[:20]
-    if len(problems) > len(shown):
-        shown.append(f"... and {len(problems) - len(shown)} more")
-    return UserError(
-        f"{path}: {len(problems)} of {num_lines} lines refused:\n  " + "\n  ".join(shown)
-    )
+    """One message about the bad lines of a file, to be raised; `problems` as in `about_lines`."""
+    return UserError(about_lines(path, problems, num_lines, "refused"))
+
+
+def about_lines(
+    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MOST_SHOWN
+) -> str:
+    """One message about lines that were refused, or what was `done` with them. `problems` are
+    "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
+    its first line is shown, with the numbers of the others."""
+    faults: dict[str, list[str]] = {}
+    for problem in problems:
+        same = _fault(problem) if len(problems) > one_by_one else problem
+        faults.setdefault(same, []).append(problem)
+    shown = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
+    for first, *others in [*faults.values()][:MOST_SHOWN]:
+        shown.append(first)
+        if others:
+            numbers = [x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MOST_SHOWN]]
+            more = ", ..." if len(others) > MOST_SHOWN else ""
+            shown.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
+    if len(faults) > MOST_SHOWN:
+        shown.append(f"... and {len(faults) - MOST_SHOWN:,} other faults")
+    return "\n  ".join(shown)
+
+
+def _fault(problem: str) -> str:
+    """What problems have in common that one fix mends: the fix, without numbers and quotations."""
+    return re.sub(r"""(['"]).*\1|\d+""", "", problem).rpartition("; ")[2]

@@ -30,6 +30,8 @@ LARGEST_JSON = 2**26
 MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
+STANDARD_INPUT = "standard input"  # as messages name these paths
+STANDARD_INPUTS = {"-", "/dev/stdin"}
 READING_THREADS = 8  # opening and reading wait for the disk, not for the processor
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
@@ -115,6 +117,25 @@ def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = 
         raise UserError(f"{path}: not readable ({error.strerror})") from None
 
 
+def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> bytes:
+    """All of a file, or of what can be read only once and is waited for: a named pipe, a terminal,
+    or standard input, "-". Errors as `read_bytes`."""
+    standard = str(path) in STANDARD_INPUTS
+    if not standard:
+        try:
+            kind = stat.S_IFMT(os.stat(path).st_mode)
+        except (OSError, ValueError):
+            kind = 0
+        if kind not in (stat.S_IFIFO, stat.S_IFCHR):
+            return read_bytes(path, at_most, if_missing)
+    with naming(STANDARD_INPUT if standard else path):
+        with open(0 if standard else path, "rb", closefd=not standard) as file:
+            content = file.read(at_most + 1)
+        if len(content) > at_most:
+            raise UserError(f"more than {at_most:,} bytes; check what it is, or give it in parts")
+    return content
+
+
 def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
     """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
     content = read_bytes(path, LARGEST_JSON, if_missing)
@@ -172,9 +193,12 @@ def numbered_lines(
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         source, target = shlex.quote(str(path)), shlex.quote(f"{path}.utf8")
+        if os.path.isfile(path):
+            fix = f"convert it: iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
+        else:
+            fix = f"pipe it through iconv -f {encoding} -t UTF-8{note}"
         raise UserError(
-            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); convert it: "
-            f"iconv -f {encoding} -t UTF-8 {source} > {target}{note}"
+            f"{path}: not readable as UTF-8 text ({error.reason} in line {line}); {fix}"
         ) from None
     # Not splitlines, which breaks lines at odd characters inside a text too.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -265,9 +289,9 @@ def unused_name(path: Path) -> Path:
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
     """Delete the temporary files that a killed process left in `directory`."""
-    for path in directory.glob(".*.tmp"):
+    for path in directory.glob(pattern):
         if path.is_file():
             path.unlink()
 
@@ -282,14 +306,20 @@ def lock(directory: Path) -> BinaryIO:
         UserError: if `.lock` is no regular file.
     """
     file = _open_to_append(directory / ".lock")
+    busy = "another process is training in this folder; wait for it, or choose another -o"
+    lock_file(file, f"{directory}: {busy}")
+    return file
+
+
+def lock_file(file: BinaryIO, busy: str) -> None:
+    """The same with a file of one's own, which no one in this process may open and close again;
+    BlockingIOError with the message `busy`."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        busy = "another process is training in this folder; wait for it, or choose another -o"
-        raise BlockingIOError(f"{directory}: {busy}") from None
+        raise BlockingIOError(busy) from None
     except OSError:
         pass  # a file system without locks
-    return file
 
 
 def open_to_append(path: Path) -> BinaryIO:

@@ -1,7 +1,7 @@
 """How far a long job is: a bar on a terminal, a plain line now and then elsewhere."""
 
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -16,13 +16,21 @@ class ProgressLines(tqdm):
         if self.n and msg is None:
             print(self, flush=True)
 
+    @classmethod
+    def write(
+        cls, s: str, file: TextIO | None = None, end: str = "\n", nolock: bool = False
+    ) -> None:
+        """What a bar prints above itself."""
+        print(s, file=file, end=end, flush=True)
+
 
 shown = True  # whether this process shows any
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
     """A bar to `update`; `line` is what is written without a terminal, `options` are tqdm's."""
-    options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": not shown}
+    hidden = not shown or options.get("disable", False)
+    options |= {"desc": title, "total": total, "unit": unit, "leave": False, "disable": hidden}
     if sys.stderr.isatty():
         return tqdm(**options)
     seconds = SECONDS_BETWEEN_LINES

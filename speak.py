@@ -1,12 +1,13 @@
 """Speak with a voice, without PyTorch. scripts/export_voice.py makes one of a checkpoint.
 
     python speak.py voice --text "It was a quiet evening." -o out.wav
-    python speak.py voice --text-file texts.txt -o out.wav --time
-    python speak.py voice --text-file texts.txt --stream wav | ffplay -
+    python speak.py voice --text-file book.txt -o book.wav --time
+    python speak.py voice --text-file book.txt --stream wav | ffplay -
 
---stream writes the sound on standard output as soon as it is there, 16-bit samples: `wav` with a
-header that leaves the length open, `raw` without one. The lines of a file follow one another, with
-a pause. It needs requirements-onnx.txt alone (docs/voices.md).
+The lines of a file follow one another, with a pause. While they are spoken, book.part.wav grows; if
+that is stopped, the same command goes on behind its last whole line. --stream writes the sound on
+standard output as soon as it is there, 16-bit samples: `wav` with a header that leaves the length
+open, `raw` without one. It needs requirements-onnx.txt alone (docs/voices.md).
 """
 
 import environment
@@ -20,33 +21,58 @@ from pathlib import Path
 import numpy as np
 
 from analysis.arguments import (
+    Text,
     add_text_options,
     at_least_one,
+    checked,
+    in_utf8,
     make_parser,
     output_file,
     read_texts,
     spoken_as,
 )
 from corpus.faults import left_out
-from files import write_bytes
-from voice import Voice, load_vocoder
-from waveform import encode
-
-OPEN_END = b"\xff" * 4  # the length of a WAV that goes on until it ends
+from progress import progress_bar
+from spoken import GrowingWav, key_of, settings_key, summary, wav_header
+from voice import SETTINGS, Voice, load_vocoder
 
 
-def speak_all(
-    voice: Voice, texts: list[tuple[str, list[int]]], args: argparse.Namespace
-) -> Iterator[np.ndarray]:
-    """16-bit samples of all texts in pieces, as they are made; warnings on standard error."""
-    h = voice.hparams
-    for number, (text, sequence) in enumerate(texts, 1):
-        for samples in voice.stream(sequence, **spoken_as(args)):
-            yield np.rint(32767 * samples).astype("<i2")
-        for warning in left_out(text, h) + voice.warnings:
-            print(f"warning: {text[:60]!r}: {warning}", file=sys.stderr)
-        if number < len(texts):
-            yield np.zeros(round(args.pause * h.sampling_rate), "<i2")
+class Stream:
+    """Standard output, which takes what a GrowingWav takes."""
+
+    done = 0
+
+    def __init__(self, kind: str, sampling_rate: int):
+        if kind == "wav":
+            self.write(wav_header(sampling_rate))
+
+    def write(self, samples: bytes) -> None:
+        sys.stdout.buffer.write(samples)
+        sys.stdout.buffer.flush()
+
+    def end_text(self, warnings: list[str]) -> None:
+        self.done += 1
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def wav_file(text: str) -> Path:
+    """The type of a WAV to write."""
+    in_utf8("a name in UTF-8; choose another")(text)
+    expected = (
+        "a name that ends in .wav; other formats can be made of it: ffmpeg -i out.wav out.mp3"
+    )
+    checked(Path, expected, lambda path: path.suffix.lower() == ".wav")(text)
+    return output_file(text)
+
+
+def speak_text(voice: Voice, text: Text, args: argparse.Namespace) -> Iterator[bytes]:
+    """16-bit samples in pieces, as they are made."""
+    for samples in voice.stream(text.utterance, **spoken_as(args)):
+        yield np.rint(32767 * samples).astype("<i2").tobytes()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("voice", type=Path, help="a folder that export_voice.py wrote")
     add_text_options(parser)
     target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("-o", "--out", type=output_file, metavar="FILE.wav")
+    target.add_argument("-o", "--out", type=wav_file, metavar="FILE.wav")
     target.add_argument("--stream", choices=["wav", "raw"], help="write to standard output")
     shown = "of the graphs; default: %(default)s"
     parser.add_argument("--threads", type=at_least_one, default=1, help=shown)
@@ -62,29 +88,51 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     began = time.perf_counter()
     voice = Voice(args.voice, args.hparams, args.threads)
-    voice.shows_progress = args.stream is None
+    h = voice.hparams
     if args.vocoder:
-        voice.vocoder = load_vocoder(args.vocoder, voice.hparams, args.threads)
-    texts = read_texts(args, voice.hparams)
-    rate, loaded = voice.hparams.sampling_rate, time.perf_counter()
-    first, pieces, count = 0.0, [], 0
-    for samples in speak_all(voice, texts, args):
-        if not count:
-            first = time.perf_counter() - loaded
-        if args.stream:
-            if args.stream == "wav" and not count:
-                header = bytes(encode(samples[:0], rate))
-                sys.stdout.buffer.write(header[:4] + OPEN_END + header[8:-4] + OPEN_END)
-            sys.stdout.buffer.write(samples.tobytes())
-            sys.stdout.buffer.flush()
-        else:
-            pieces.append(samples)
-        count += len(samples)
-    seconds, took = count / rate, time.perf_counter() - loaded
-    if args.out:
-        write_bytes(args.out, encode(np.concatenate(pieces), rate))
-        print(f"wrote {args.out}, {seconds:.2f} s")
-    if args.time:
+        voice.vocoder = load_vocoder(args.vocoder, h, args.threads)
+    texts, skipped = read_texts(args, h)
+    rate, loaded, count, first = h.sampling_rate, time.perf_counter(), 0, 0.0
+    voice.shows_progress = not args.stream and len(texts) == 1
+    hidden = bool(args.stream) or len(texts) == 1
+    settings = settings_key(args, h, [args.voice / SETTINGS, args.vocoder])
+    output: Stream | GrowingWav
+    if args.stream:
+        output = Stream(args.stream, rate)
+    else:
+        output = GrowingWav(args.out, rate, {x.name: key_of(settings, *x) for x in texts})
+    there = output.done
+    if there:
+        print(f"{there:,} of {len(texts):,} texts were spoken before", flush=True)
+    bar = progress_bar("Speaking", len(texts), " texts", initial=there, disable=hidden)
+    try:
+        with output, bar:
+            for text in texts[there:]:
+                if output.done:
+                    output.write(bytes(2 * round(args.pause * rate)))
+                for samples in speak_text(voice, text, args):
+                    first = first or time.perf_counter() - loaded
+                    output.write(samples)
+                    count += len(samples) // 2
+                warnings = left_out(text.text, h) + voice.warnings
+                where = f"line {int(text.name)}, " if args.text is None else ""
+                for note in voice.notes:
+                    bar.write(f"{where}{text.text[:60]!r}: {note}", sys.stderr)
+                for warning in warnings:
+                    bar.write(f"warning: {where}{text.text[:60]!r}: {warning}", sys.stderr)
+                output.end_text(warnings)
+                bar.update()
+    except KeyboardInterrupt:
+        if isinstance(output, GrowingWav) and output.done:
+            kept = f"{output.done:,} of {len(texts):,} texts are in {output.part}"
+            raise KeyboardInterrupt(f"interrupted: {kept}; the same command goes on") from None
+        raise
+    if isinstance(output, GrowingWav):
+        of_texts = f" of {len(texts):,} texts" if len(texts) > 1 else ""
+        counts = summary(there, skipped, output.warnings)
+        print(f"wrote {args.out}, {output.seconds:.2f} s{of_texts}{counts}")
+    if args.time and count:
+        seconds, took = count / rate, time.perf_counter() - loaded
         print(
             f"loaded in {loaded - began:.2f} s, first sound after {first:.2f} s, "
             f"{seconds:.2f} s of sound in {took:.2f} s: real-time factor {took / seconds:.3f}",

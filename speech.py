@@ -221,9 +221,25 @@ class Speaker(ABC):
         return len(samples) / rate
 
 
+class NothingToSpeak(UserError):
+    """A text of which cleaning leaves no letter, phone or digit, such as "* * *"."""
+
+    def __init__(self, text: str):
+        super().__init__(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
+
+
+class UnknownSymbols(UserError):
+    """A text with `symbols` that the voice does not know."""
+
+    def __init__(self, message: str, symbols: list[str]):
+        super().__init__(message)
+        self.symbols = symbols
+
+
 def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> Utterance:
     """A text with pauses (text/tags.py), ready to be spoken; UserError as `sequence_to_speak`, and
     for other tags."""
+    _refuse_too_long(text)
     pieces: list[tuple[list[int], float | None]] = []
     for piece in split_tags(text):
         if isinstance(piece, Pause):
@@ -234,7 +250,7 @@ def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> 
             if can_be_spoken(symbols, hparams.table):
                 pieces.append((symbols, None))
     if not any(symbols for symbols, _ in pieces):
-        raise _nothing_in(text)
+        raise NothingToSpeak(text)
     return Utterance(pieces)
 
 
@@ -243,7 +259,7 @@ def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False
     symbols that the voice does not know, which are left out in English and with `drop_unknown`."""
     sequence = _symbols_of(text, hparams, drop_unknown)
     if not can_be_spoken(sequence, hparams.table):
-        raise _nothing_in(text)
+        raise NothingToSpeak(text)
     return sequence
 
 
@@ -251,24 +267,22 @@ def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def _nothing_in(text: str) -> UserError:
-    return UserError(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
+def _refuse_too_long(text: str) -> None:
+    if len(text) > LONGEST_TEXT:
+        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
+        fix = "give its paragraphs as lines of --text-file"
+        raise UserError(f"{_shortened(text)}: {most}; {fix}")
 
 
 def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
-    shown = _shortened(text)
-    if len(text) > LONGEST_TEXT:
-        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        raise UserError(f"{shown}: {most}; give its paragraphs as lines of --text-file")
-    table = hparams.table
+    _refuse_too_long(text)  # before cleaning, which takes long then
+    shown, table = _shortened(text), hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not (table.is_english or drop_unknown):
         named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
-        raise UserError(
-            f"{shown}: the voice does not know {named}; write what it knows, or leave them out "
-            "(--drop-unknown)"
-        )
+        fix = "write what it knows, or leave them out (--drop-unknown)"
+        raise UnknownSymbols(f"{shown}: the voice does not know {named}; {fix}", unknown)
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
 
 

@@ -4,21 +4,23 @@ import argparse
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from errors import UserError, lines_refused
-from files import numbered_lines
+from errors import MOST_SHOWN, UserError, about_lines, lines_refused
+from files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
     import torch
 
     from hparams import HParams
-    from speech import Speaker
+    from speech import Speaker, Utterance
 
 Value = TypeVar("Value")
+LARGEST_BOOK = 2**26  # bytes of a file of texts, or what a pipe gives; some hundred books
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -54,8 +56,10 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", help="one text")
-    source.add_argument("--text-file", type=Path, help="one text per line, UTF-8")
+    text = "text in UTF-8, which your terminal should send; or give it by --text-file"
+    source.add_argument("--text", type=in_utf8(text), help="one text")
+    file = "one text per line, UTF-8; - for standard input"
+    source.add_argument("--text-file", metavar="FILE", help=file)
     seed = checked(int, "a whole number from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
     add("--seed", type=seed, default=0, help="of the prenet's dropout")
     limit = "split longer texts into parts; default: the longest training text"
@@ -82,30 +86,52 @@ def spoken_as(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names}
 
 
-def read_texts(args: argparse.Namespace, hparams: "HParams") -> list[tuple[str, list[int]]]:
-    """(text, symbols) of each text; UserError lists those that leave nothing to speak."""
+class Text(NamedTuple):
+    name: str  # the number of its line, with zeros before it so that the names of a file sort
+    text: str
+    utterance: "Utterance"
+
+
+def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text], int]:
+    """The texts to speak, and how many lines are skipped, with a warning, because they leave
+    nothing to speak. UserError if all do, or with all the lines that have another fault."""
     from corpus.spoken_numbers import sentence_of
-    from speech import sequence_to_speak
+    from speech import NothingToSpeak, UnknownSymbols, utterance_of
 
     if args.text is not None:
-        lines = [("--text", args.text.replace("\n", " "))]
+        source, lines = "--text", [(1, args.text.replace("\n", " "))]
     else:
-        numbered = numbered_lines(args.text_file, "no such file; check its path")
-        lines = [(f"{args.text_file}:{number}", line) for number, line in numbered]
+        content = read_stream(args.text_file, LARGEST_BOOK)
+        source = STANDARD_INPUT if args.text_file in STANDARD_INPUTS else str(args.text_file)
+        lines = numbered_lines(source, content=content)
     if not lines:
-        raise UserError(f"{args.text_file}: no text in it; write one per line")
-    texts, problems = [], []
-    for where, text in lines:
+        raise UserError(f"{source}: no text in it; write one per line")
+    texts, silent, problems, unknown = list[Text](), list[str](), list[str](), dict[str, None]()
+    digits = max(4, len(str(lines[-1][0])))
+    for number, text in lines:
         try:
             text = sentence_of(text, args.numbers) if args.numbers else text.strip()
-            sequence = sequence_to_speak(text, hparams, drop_unknown=args.drop_unknown)
-            texts.append((text, sequence))
+            utterance = utterance_of(text, hparams, drop_unknown=args.drop_unknown)
+            texts.append(Text(f"{number:0{digits}}", text, utterance))
         except UserError as error:
-            problems.append(f"{where}: {error}")
-    if problems:
-        one = len(problems) == 1
-        raise UserError(problems[0]) if one else lines_refused(args.text_file, problems, len(lines))
-    return texts
+            where = source if args.text is not None else f"{source}:{number}"
+            # The words of numbers have letters: "* * *" is no wrong number, it is none.
+            nothing = isinstance(error, NothingToSpeak) or not any(map(str.isalnum, text))
+            (silent if nothing else problems).append(f"{where}: {error}")
+            if isinstance(error, UnknownSymbols):
+                unknown |= dict.fromkeys(error.symbols)
+    if problems or not texts:
+        if len(lines) == 1:
+            raise UserError((problems or silent)[0])
+        refused = lines_refused(source, problems or silent, len(lines))
+        if unknown and len(problems) > MOST_SHOWN and not args.numbers:
+            found = ", ".join(map(repr, [*unknown][:MOST_SHOWN]))
+            refused = UserError(f"{refused}\n  unknown in these lines: {found}")
+        raise refused
+    if silent:
+        skipped = about_lines(source, silent, len(lines), "skipped", one_by_one=3)
+        print(f"warning: {skipped}", file=sys.stderr, flush=True)
+    return texts, len(silent)
 
 
 def load_any(path: Path, overrides: str = "") -> "Speaker":
@@ -132,6 +158,11 @@ def checked(
         raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected {expected}")
 
     return check
+
+
+def in_utf8(expected: str) -> Callable[[str], str]:
+    """The type of a text in UTF-8; Python keeps other bytes of a command as lone surrogates."""
+    return checked(lambda text: text.encode().decode(), expected, lambda _: True)
 
 
 def whole_number(least: int, most: float = math.inf) -> Callable[[str], int]:

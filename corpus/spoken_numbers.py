@@ -81,6 +81,7 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
     found = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(found) - WORDS)
     if not found or unknown:
-        note = f"; it does not know {', '.join(unknown)}" if unknown else ""
-        raise UserError(f"{text!r}: this model speaks only numbers, in digits or in words{note}")
+        note = f"it does not know {', '.join(unknown[:10])}; " if unknown else ""
+        only = "this model speaks only numbers, in digits or in words"
+        raise UserError(f"{text[:60]!r}: {note}{only}")
     return f"{' '.join(found).capitalize()}."

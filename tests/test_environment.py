@@ -93,6 +93,10 @@ ENDS = {
     "Ctrl-C between two imports": ("ctrl_c()", *INTERRUPTED),
     "Ctrl-C in an import of its own": ("def main(): import raising\nmain()", *INTERRUPTED),
     "Ctrl-C where it may clean up": (CLEANING_UP, "cleaned up\n", *INTERRUPTED[1:]),
+    "Ctrl-C with what is done": (
+        "raise KeyboardInterrupt('2 of 3 are done')",
+        *("", 130, "program.py: 2 of 3 are done\n"),
+    ),
     "another error": ("1 / 0", "", 1, "Traceback.*ZeroDivisionError: division by zero\n"),
     "a broken pipe of a process": (
         "raise BrokenPipeError(32, 'of a process')",

@@ -16,7 +16,7 @@ LAYERS = [
     "batching_costs batching_extra files printing text",
     "clip_table hparams",
     "speech_statistics waveform",
-    "audio layers speech_end",
+    "audio layers speech_end spoken",
     "alignment_faults",
     "alignment model speech",
     "torch_speaker voice",

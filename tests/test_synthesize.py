@@ -122,12 +122,13 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     # A threshold no probability passes: the limit ends every text.
     synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
     assert sorted(path.name for path in out.iterdir()) == [
-        f"{n}.{kind}" for n in ("0001", "0002") for kind in ("npy", "png", "wav")
+        *(f"{n}.{kind}" for n in ("0001", "0003") for kind in ("npy", "png", "wav")),
+        "spoken.jsonl",
     ]
-    mel = np.load(out / "0002.npy")
+    mel = np.load(out / "0003.npy")
     assert mel.dtype == np.float32
     assert mel.shape == (80, 12)
-    info = soundfile.info(str(out / "0002.wav"))
+    info = soundfile.info(str(out / "0003.wav"))
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
     assert info.frames == 12 * 256 - 1  # the most samples that make 12 frames, 1 + N // 256
     printed = capsys.readouterr().out
@@ -154,8 +155,8 @@ def test_speech_may_have_one_frame(checkpoint_path, tmp_path):
     [
         (["--text", "..."], ["'...' leaves nothing to synthesize"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
-        (["--text-file", "texts.txt"], ["texts.txt:2: '[]' leaves nothing", "texts.txt:4"]),
-        (["--text-file", "empty.txt"], ["50 of 50 lines refused", "... and 30 more"]),
+        (["--text-file", "signs.txt"], ["signs.txt:2: '[]' leaves nothing", "signs.txt:4"]),
+        (["--text-file", "empty.txt"], ["50 of 50 lines refused", "the same in 49 more: 2, 3,"]),
         (["--text", "*" * 9999], [f"'{57 * '*'}...' leaves nothing"]),
         (
             ["--text", "long " * 200_000],
@@ -175,7 +176,7 @@ def test_bad_input_is_refused_in_one_message(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged.pt").write_bytes(b"PK\x03\x04 not a checkpoint")
-    (tmp_path / "texts.txt").write_text("fine\n[]\nfine\n**\n", encoding="utf-8")
+    (tmp_path / "signs.txt").write_text("\n[]\n\n**\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("*\n" * 50, encoding="utf-8")
     with pytest.raises((UserError, OSError)) as stop:
         synthesize.main(["--checkpoint", str(checkpoint_path), "-o", "out", *arguments])
