@@ -8,8 +8,7 @@ text, named by its line: out/0012.wav; with --save-mel the log-mel too, float32 
 HiFi-GAN and WaveGlow read it. The same command goes on where it was stopped: what is in the folder
 already, of the same text with the same settings, is not made again (out/spoken.jsonl). A text
 longer than the longest training text is split into parts, which end after sentences where possible,
-and joined with pauses. --max-symbols sets another limit; NVIDIA's checkpoints need it, as they have
-none.
+and joined with pauses. --max-symbols sets another limit.
 """
 
 import environment

@@ -27,7 +27,7 @@ DOCUMENTS = {
 }
 README = DOCUMENTS["README.md"]
 GROUPS = (  # documents whose commands run one after another in one copy
-    ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md"),
+    ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md", "docs/speaking.md"),
     ("docs/paper.md", "docs/batching.md", "docs/learning.md"),
     ("docs/languages.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
@@ -55,6 +55,7 @@ SMALLER = {
     "benchmarks/epoch.py": (
         f"--batches 2 --clips 10 --capacities= --hparams {TINY},hop_time=400,num_bins=5"
     ),
+    "benchmarks/reliability.py": "--numbers 1-2 --sounds 1",
     "benchmarks/synthesis.py": f"--texts 1 --symbols 3 --steps 2 --repeats 1 --hparams {TINY}",
 }
 

@@ -5,9 +5,11 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -110,6 +112,22 @@ def test_speak_imports_no_torch_and_streams_the_same(voices, tmp_path):
     np.testing.assert_array_equal(streamed[0], written[0])
     assert written[1] == streamed[1] == 22050
     assert b"first sound after" in run.stderr
+
+
+def test_the_docs_name_all_files_that_speaking_loads(voices, tmp_path):
+    """Whoever takes a voice elsewhere copies them by hand."""
+    script = "import sys, speak; speak.main(sys.argv[1:])\n"
+    script += "print(*(getattr(x, '__file__', None) for x in sys.modules.values()))"
+    arguments = [voices.int8[0], "--text", "7", "-o", tmp_path / "a.wav"]
+    command = [sys.executable, "-c", script, *arguments]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    loaded = {Path(word) for word in printed.split() if word.startswith(f"{ROOT}/")}
+    loaded = {path.relative_to(ROOT).as_posix() for path in loaded if ".venv" not in str(path)}
+    document = (ROOT / "docs" / "voices.md").read_text(encoding="utf-8")
+    [paragraph] = [x for x in document.split("\n\n") if x.startswith("`speak.py` needs")]
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", paragraph))
+    loaded = {f"{x.split('/')[0]}/" if x.startswith("text/") else x for x in loaded}
+    assert loaded - {"analysis/__init__.py", "corpus/__init__.py"} == named
 
 
 def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
