@@ -363,11 +363,13 @@ class Attempt:
             if finder.reason is not None:
                 break
         assert finder.reason is not None  # at the latest after max_steps
-        mel = np.concatenate(held[: finder.num_steps - sent]).T
+        left = held[: finder.num_steps - sent]  # none if all that is certain was sent
         self.alignment, self.end = np.array(weights[: finder.num_steps]), finder.reason
         self.died_away = finder.is_quiet
         # What the gate ends may be loud there, as the clips are that it learnt from.
-        yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
+        if left:
+            mel = np.concatenate(left).T
+            yield mel if self.died_away or self.end is End.GATE else self._faded(mel)
         facts = h, h.table, speaker.statistics
         self.faults = find_faults(self.alignment, self.words, self.end, *facts)
 

@@ -50,8 +50,9 @@ class SpeechStatistics:
         return self.offset + num_symbols * self.seconds_per_symbol
 
     def shortest_time(self, num_symbols: int) -> float:
-        """Seconds that a text takes at least: in less, words are missing."""
-        return self.fastest / MARGIN * self.seconds(num_symbols)
+        """Seconds that a text takes at least: in less, words are missing. The offset, silence for
+        the most part, may be missing too, which a text of one syllable shows."""
+        return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
         """Seconds that a text takes at most: in more, the end was missed."""

@@ -49,7 +49,7 @@ def test_an_end_not_found_is_a_fault(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_pace_is_judged_by_the_corpus(steps, kind):
-    """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.8 to 2.8 s are usual."""
+    """20 symbols of LJSpeech take 1.4 s, which is 122 steps; 0.7 to 2.8 s are usual."""
     faults = faults_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [fault.kind for fault in faults] == ([kind] if kind else [])
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_speaking import diagonal
 
 from audio import mel_filters
@@ -111,6 +113,24 @@ def test_pieces_join_to_the_same_bytes(retries):
     pieces = np.concatenate([*Scripted(GOOD).mels(TEXT, retries=retries)], axis=1)
     assert pieces.tobytes() == whole.tobytes()
     assert whole.shape == (4, 120)
+
+
+LENGTHS = st.integers(LETTERS, 90)
+GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
+
+
+@given(LENGTHS, GATES, st.booleans())
+def test_any_reading_gives_whole_steps(steps, gates, loud):
+    """Also one whose last step was sent before its end was known."""
+    alignment = diagonal(steps, LETTERS)
+    speaker = Scripted((alignment, np.array(gates)[:steps]))
+    if loud:  # the sound never dies away
+        speaker.decode = lambda *given: (
+            step._replace(frames=np.zeros((1, 2, 4), np.float32))
+            for step in Scripted.decode(speaker, *given)
+        )
+    mel = speaker.speak_text(TEXT, retries=0).mel
+    assert mel.shape == (4, 2 * len(speaker.attempts[0].alignment))
 
 
 def test_the_limit_of_steps_follows_from_the_text():
