@@ -25,6 +25,7 @@ SETTINGS = {
     "batch_capacity": None,
     "loss": "padded",
     "guided_attention_weight": 0.0,
+    "gate_positive_weight": 1.0,
     "text_cleaners": ("english_cleaners",),  # NVIDIA's
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")

@@ -48,7 +48,7 @@ from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer
 
 PAPER = "batch_size=16,random_epochs=0,win_time=50,hop_time=12.5,guided_attention_weight=0"
-PAPER += ",text_cleaners=[english_cleaners]"
+PAPER += ",gate_positive_weight=1,text_cleaners=[english_cleaners]"
 DRAWS = 2  # updates of a stratum: the fewest that tell how much they differ
 BATCHINGS = {  # settings by the papers' names
     batching_name(strategy, dynamic, mixed): (

@@ -217,7 +217,9 @@ def test_what_changed_when_resumed_is_named(tmp_path):
 
 
 AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0,random_epochs=0"
-AS_PAPER += ",load_mel_from_disk=True,num_workers=7,text_cleaners=[english_cleaners]"
+AS_PAPER += (
+    ",gate_positive_weight=1,load_mel_from_disk=True,num_workers=7,text_cleaners=[english_cleaners]"
+)
 
 
 def test_whatever_is_not_the_papers_is_a_deviation(tmp_path):

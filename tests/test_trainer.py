@@ -111,7 +111,7 @@ def test_each_loss_has_its_own_weight():
 
 def test_unpadded_loss_gives_its_own_gradient():
     """Against autograd on the loss written out."""
-    settings = {"loss": "unpadded", "guided_attention_weight": 0}
+    settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     torch.manual_seed(0)
     trainer.compute_gradients(batch)
@@ -122,7 +122,10 @@ def test_unpadded_loss_gives_its_own_gradient():
             error = (mel[b, :, :length] - batch.mel[b, :, :length]) ** 2
             loss = loss + error.sum() / (frames * MELS)
         gate = F.binary_cross_entropy_with_logits(
-            outputs.gate[b, :length], batch.gate[b, :length], reduction="sum"
+            outputs.gate[b, :length],
+            batch.gate[b, :length],
+            reduction="sum",
+            pos_weight=torch.tensor(3.0),
         )
         loss = loss + gate / frames
     parameters = list(trainer.model.parameters())

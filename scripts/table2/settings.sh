@@ -25,6 +25,7 @@ LISTS="training_files=$OUT/filelists/train_mel.txt,validation_files=$OUT/filelis
 SETTINGS="$LISTS,load_mel_from_disk=True,$AUDIO,$CLEANERS,batch_size=16,precision=fp32,loss=padded"
 SETTINGS+=",epochs=$EPOCHS,epochs_per_validation=2,prepare_trainset_per_epoch=True,random_epochs=0"
 SETTINGS+=",local_randomization_factor=0.1,bucket_size=1024,num_bins=58,guided_attention_weight=0"
+SETTINGS+=",gate_positive_weight=1"
 
 train() { # name of the experiment, its batching
   for seed in $SEEDS; do
