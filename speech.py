@@ -149,7 +149,8 @@ class Speaker(ABC):
         table, words = self.hparams.table, list(words)
         mark = self.statistics.final_mark if self.statistics else ""
         ends = last_symbol(table.symbols[i] for i in words)
-        return words if not mark or ends in MARKS else [*words, table.ids[mark]]
+        # A voice from elsewhere may name a mark that it does not know.
+        return words if ends in MARKS or mark not in table.ids else [*words, table.ids[mark]]
 
     def max_steps(self, num_symbols: int) -> int:
         """Steps that a part takes at most: the time of the corpus's slowest speech, and that in

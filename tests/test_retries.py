@@ -1,5 +1,7 @@
 """speech.py: what went wrong is spoken again, the best is kept; how texts and speech end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -157,5 +159,6 @@ def test_a_text_without_a_mark_gets_one(text, ended):
 
 def test_no_mark_is_added_where_the_corpus_has_none():
     speaker = Scripted(GOOD)
-    for speaker.statistics in (None, LJSPEECH.__class__(9, 0.1, 0.1, 1.0, 1.0, "")):
+    unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
+    for speaker.statistics in (None, *unknown):
         assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]
