@@ -37,7 +37,7 @@ def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[
     return params
 
 
-each_program = pytest.mark.parametrize("program", where_installed(PROGRAMS, PROGRAMS.__getitem__))
+NEEDED = sorted({package for packages in PROGRAMS.values() for package in packages})
 
 
 def run(folder: Path, processes: int, *jobs: str) -> list[list]:
@@ -82,7 +82,7 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 @each_number_of_processes
-@each_program
+@pytest.mark.parametrize("program", where_installed(PROGRAMS, lambda _: NEEDED))
 def test_programs_train_every_clip_and_resume(program, processes, tmp_path, losses_of_plain_loop):
     """With workers and without, at the end of an epoch and at random places inside, exactly; the
     losses are those of the plain loop."""
@@ -113,7 +113,7 @@ STOPS = {1: ([7, 18], [5, 20], [3, 7, 13, 20, 30]), 2: ([4, 9], [3, 5, 7, 12, 18
 
 
 @each_number_of_processes
-@each_program
+@pytest.mark.parametrize("program", where_installed(PROGRAMS, PROGRAMS.__getitem__))
 def test_stops_in_several_epochs_lose_no_clip(program, processes, tmp_path):
     """An epoch has 13 steps in one process, 7 in two; some stops are at its very end."""
     jobs = [f"{program} --folder whole"]
