@@ -327,12 +327,13 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
 
 class Attempt:
     """One way in which a part is spoken. After `frames` has ended, `alignment` [steps, symbols],
-    `end`, `faults` and `died_away` say how."""
+    `end`, `faults`, `died_away` and `gates` say how."""
 
     alignment: np.ndarray
     end: End
     faults: list[Fault]
     died_away: bool  # the sound, at the end, without fading it out
+    gates: list[float]  # probabilities of all steps made, also of those after the end
     tries = 1  # how often its part was spoken in all
 
     def __init__(self, speaker: Speaker, words: list[int], seed: int):
@@ -366,7 +367,7 @@ class Attempt:
         assert finder.reason is not None  # at the latest after max_steps
         left = held[: finder.num_steps - sent]  # none if all that is certain was sent
         self.alignment, self.end = np.array(weights[: finder.num_steps]), finder.reason
-        self.died_away = finder.is_quiet
+        self.died_away, self.gates = finder.is_quiet, finder.gates
         # What the gate ends may be loud there, as the clips are that it learnt from.
         if left:
             mel = np.concatenate(left).T

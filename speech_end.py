@@ -59,6 +59,7 @@ class EndFinder:
     Attributes:
         reason: why it ended; None before.
         num_steps: steps of speech; with REST fewer than were made.
+        gates: of all steps that were told.
         is_quiet: whether the sound has died away at the last of them.
     """
 
@@ -73,7 +74,7 @@ class EndFinder:
         self._last_word = (start + end - 1) // 2
         self._last_symbols = max(0, min(end - 1, len(words) - 2))
         self._levels: list[float] = []
-        self._gates: list[float] = []
+        self.gates: list[float] = []
         self._furthest = -1  # symbol attended so far
         self._progress = 0  # step at which attention came there
         self._rest_began: int | None = None
@@ -85,10 +86,10 @@ class EndFinder:
     def add(self, frame: np.ndarray, gate: float, weights: np.ndarray) -> bool:
         """Take the next step: its last log-mel frame [n_mels] (before the postnet), the gate's
         probability and the attention weights [symbols]. Returns whether speech has ended."""
-        step = len(self._gates)
+        step = len(self.gates)
         loud = np.minimum(frame, LOUDEST)  # what no sound has is refused later
         self._levels.append(DECIBELS * float(np.log(np.exp(loud).sum())))
-        self._gates.append(gate)
+        self.gates.append(gate)
         focus = int(weights.argmax())
         if focus > self._furthest:
             self._furthest, self._progress = focus, step
@@ -122,7 +123,7 @@ class EndFinder:
         if self.reason is not None:
             return self.num_steps
         bounds = [self._rest_began, None if self._fired is None else self._fired + 1]
-        return min((bound for bound in bounds if bound is not None), default=len(self._gates))
+        return min((bound for bound in bounds if bound is not None), default=len(self.gates))
 
     @property
     def is_quiet(self) -> bool:
@@ -139,6 +140,6 @@ class EndFinder:
 
     def _best_at_rest(self) -> int:
         assert self._rest_began is not None
-        levels, gates = (np.array(x[self._rest_began :]) for x in (self._levels, self._gates))
+        levels, gates = (np.array(x[self._rest_began :]) for x in (self._levels, self.gates))
         limit = max(levels.min() + NEARLY_QUIETEST, self._loud() + DIED_AWAY)
         return self._rest_began + int(np.where(levels <= limit, gates, -1).argmax())

@@ -1,6 +1,5 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from errors import UserError
 from hparams import HParams
 from model import Outputs
 from progress import progress_bar
-from speech import DecoderSteps
 from speech_end import FORMED
 from torch_speaker import ModelSpeaker
 from training.distributed import ALONE, Processes
@@ -153,27 +151,15 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
     return Example(recording, target, forced, spoken, h.gate_threshold, sounds, h.sampling_rate)
 
 
-class _SpeakerWithGates(ModelSpeaker):
-    """Keeps the gate's probabilities of all steps, also of those made after the end."""
-
-    shows_progress = False
-
-    def decode(self, words: Sequence[int], seed: int, max_steps: int) -> Iterator[DecoderSteps]:
-        self.gates: list[np.ndarray] = []
-        for steps in super().decode(words, seed, max_steps):
-            self.gates.append(steps.gate)
-            yield steps
-
-
 def speak_freely(run: Run, ids: list[int]) -> FreeTake:
     """The symbols of a text as synthesis speaks them, once. The model is in evaluation mode; no
     global random state changes. The text limits the steps, and those without progress end it."""
-    speaker = _SpeakerWithGates(run.trainer.model, run.hparams, run.statistics)
+    speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
+    speaker.shows_progress = False
     mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
     [attempt] = speaker.attempts
     symbols = [run.hparams.table.symbols[i] for i in attempt.words]
-    gate = np.concatenate(speaker.gates)
-    return FreeTake(symbols, attempt.alignment, mel, gate, attempt.end)
+    return FreeTake(symbols, attempt.alignment, mel, np.array(attempt.gates), attempt.end)
 
 
 def spoken_numbers(example: Example) -> dict[str, float]:
