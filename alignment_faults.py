@@ -15,13 +15,12 @@ import numpy as np
 
 from hparams import HParams
 from speech_end import FORMED, JUMP_BACK, STUCK, End
-from speech_statistics import SpeechStatistics
+from speech_statistics import MARKS, SpeechStatistics, last_symbol
 from text import SymbolTable, sequence_to_text
 from text.words import word_spans
 
 ATTENDED = 0.5  # share of the attention that a spoken word has at one step at least
 MOST_NAMED = 3
-FIX = "train longer, end the text with a mark, or try another --seed"
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
 
@@ -47,7 +46,7 @@ def find_faults(
     A word counts as reached from its middle on, for attention often skips silent letters at its end
     and the punctuation after it.
     """
-    faults = []
+    faults, fix = [], _fix(words, table)
     step_time = hparams.n_frames_per_step * hparams.hop_length / hparams.sampling_rate
     seconds = len(alignment) * step_time
     sharpness = float(alignment.max(axis=1).mean())
@@ -60,17 +59,17 @@ def find_faults(
         )
     if end is End.LIMIT:
         what = f"no stop within {seconds:.1f} s, the most that {len(words)} symbols take"
-        faults.append(Fault("no stop", 1, f"{what}: {FIX}; or lower gate_threshold"))
+        faults.append(Fault("no stop", 1, f"{what}: {fix}; or lower gate_threshold"))
     if end is End.STUCK:
         place = f"symbol {focus[-1] + 1} of {len(words)}"
         what = f"attention rested on {place} for {STUCK:g} s, and speech was ended there"
-        faults.append(Fault("stuck", 1, f"{what}: {FIX}"))
+        faults.append(Fault("stuck", 1, f"{what}: {fix}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
     if len(reached) < len(spans):
         what = f"attention reached word {len(reached)} of {len(spans)}"
         where = f"symbol {focus.max() + 1} of {len(words)}"
-        message = f"words are missing at the end: {what} ({where}): {FIX}"
+        message = f"words are missing at the end: {what} ({where}): {fix}"
         faults.append(Fault("missing", len(spans) - len(reached), message))
     if sharpness >= FORMED:  # blurred attention is on no word
         attended = [alignment[:, start:stop].sum(axis=1).max() for start, stop in reached]
@@ -81,29 +80,37 @@ def find_faults(
         ]
         if skipped:
             more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
-            message = f"words may be left out: {', '.join(skipped[:MOST_NAMED])}{more}: {FIX}"
+            message = f"words may be left out: {', '.join(skipped[:MOST_NAMED])}{more}: {fix}"
             faults.append(Fault("skipped", len(skipped), message))
     jumps = focus[:-1] - focus[1:]
     if len(jumps) and jumps.max() > JUMP_BACK:
         step = int(jumps.argmax())
         what = f"attention jumps back {jumps[step]} symbols at step {step + 1}"
         again = [start for start, _ in spans if focus[step + 1] <= start <= focus[step]]
-        message = f"{what}: words may be repeated: {FIX}"
+        message = f"{what}: words may be repeated: {fix}"
         faults.append(Fault("repeated", max(1, len(again)), message))
     if statistics is not None and sharpness >= FORMED and end.is_found:
-        faults += _pace_faults(seconds, len(words), statistics)
+        faults += _pace_faults(seconds, len(words), statistics, fix)
     return faults
 
 
-def _pace_faults(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Fault]:
+def _fix(words: Sequence[int], table: SymbolTable) -> str:
+    """What helps, first what helps most; a mark only where there is none."""
+    marked = last_symbol(table.symbols[i] for i in words) in MARKS
+    return f"train longer,{'' if marked else ' end the text with a mark,'} or try another --seed"
+
+
+def _pace_faults(
+    seconds: float, num_symbols: int, statistics: SpeechStatistics, fix: str
+) -> list[Fault]:
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     least, most = statistics.shortest_time(num_symbols), statistics.longest_time(num_symbols)
     if seconds < least:
         rule = f"the fastest of the corpus take {least:.1f} s"
-        return [Fault("fast", 1, f"too fast: {spoken}, {rule}; words may be missing: {FIX}")]
+        return [Fault("fast", 1, f"too fast: {spoken}, {rule}; words may be missing: {fix}")]
     if seconds > most:
         rule = f"the slowest of the corpus take {most:.1f} s"
-        return [Fault("slow", 1, f"too slow: {spoken}, {rule}: {FIX}")]
+        return [Fault("slow", 1, f"too slow: {spoken}, {rule}: {fix}")]
     return []
 
 

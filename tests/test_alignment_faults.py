@@ -64,6 +64,13 @@ def test_no_advice_names_the_limit_of_steps():
                 assert "train longer" in fault.message
 
 
+@pytest.mark.parametrize(("text", "advised"), [("go on", True), ("go on.", False)])
+def test_a_mark_is_advised_where_none_is(text, advised):
+    sequence = symbols_of(text)
+    (fault,) = faults_of(diagonal(60, len(sequence)), sequence, End.LIMIT)
+    assert ("end the text with a mark" in fault.message) == advised
+
+
 def test_tries_are_ranked_by_end_then_words():
     def of(*faults):
         return badness([Fault(kind, count, "") for kind, count in faults])
