@@ -43,20 +43,20 @@ page: $(DEMO_VOICE)/voice.json .venv/installed
 $(DEMO_VOICE)/voice.json:
 	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1
 
-.venv-frameworks/installed: requirements-frameworks.txt
+.venv-frameworks/installed: requirements/frameworks.txt
 	$(PYTHON3) -m venv .venv-frameworks
-	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements-frameworks.txt
-	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements-pesq.txt || \
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/frameworks.txt
+	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
 	  echo "PESQ needs a C compiler: the tests that measure it are skipped"
 	@touch .venv-frameworks/installed
 
 # The stamp is written last, so that an interrupted installation is repeated.
-.venv/installed: $(filter-out requirements-frameworks.txt requirements-pesq.txt,$(wildcard requirements*.txt))
+.venv/installed: $(filter-out requirements/frameworks.txt requirements/pesq.txt,requirements.txt $(wildcard requirements/*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
 	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON3) cannot make virtual environments: install python3-venv" \
 	         "(on Debian and Ubuntu: sudo apt install python3-venv)"; exit 1; }
 	$(PYTHON3) -m venv .venv
-	$(PYTHON) -m pip install --disable-pip-version-check -r requirements-dev.txt
+	$(PYTHON) -m pip install --disable-pip-version-check -r requirements/dev.txt
 	@touch .venv/installed

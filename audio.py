@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from errors import UserError
-from files import open_file, write_bytes
+from common.errors import UserError
+from common.files import open_file, write_bytes
 from hparams import HParams
-from waveform import ITERATIONS, LOG_FLOOR, GriffinLim, encode
+from synthesis.griffin_lim import ITERATIONS, LOG_FLOOR, GriffinLim, encode
 
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs

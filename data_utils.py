@@ -27,9 +27,8 @@ from audio import (
     read_checked,
     read_header,
 )
-from clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
-from errors import UserError, lines_refused
-from files import (
+from common.errors import UserError, lines_refused
+from common.files import (
     Identity,
     map_in_threads,
     numbered_lines,
@@ -38,8 +37,9 @@ from files import (
     read_json,
     write_bytes,
 )
+from common.progress import progress_bar
+from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
 from hparams import HParams
-from progress import progress_bar
 from text import can_be_spoken, clean, in_words, unknown_symbols
 
 MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with

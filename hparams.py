@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from errors import UserError
-from files import naming, numbered_lines, read_json
+from common.errors import UserError
+from common.files import naming, numbered_lines, read_json
 
 if TYPE_CHECKING:
     from text.symbols import SymbolTable

@@ -7,10 +7,10 @@
 The lines of a file follow one another, with a pause. While they are spoken, book.part.wav grows; if
 that is stopped, the same command goes on behind its last whole line. --stream writes the sound on
 standard output as soon as it is there, 16-bit samples: `wav` with a header that leaves the length
-open, `raw` without one. It needs requirements-onnx.txt alone (docs/voices.md).
+open, `raw` without one. It needs requirements/onnx.txt alone (docs/voices.md).
 """
 
-import environment
+import common.environment
 
 import argparse
 import sys
@@ -31,10 +31,10 @@ from analysis.arguments import (
     read_texts,
     spoken_as,
 )
+from common.progress import progress_bar
 from corpus.faults import left_out
-from progress import progress_bar
-from spoken import GrowingWav, key_of, settings_key, summary, wav_header
-from voice import SETTINGS, Voice, load_vocoder
+from synthesis.spoken import GrowingWav, key_of, settings_key, summary, wav_header
+from synthesis.voice import SETTINGS, Voice, load_vocoder
 
 
 class Stream:

@@ -11,7 +11,7 @@ longer than the longest training text is split into parts, which end after sente
 and joined with pauses. --max-symbols sets another limit.
 """
 
-import environment
+import common.environment
 
 import argparse
 import textwrap
@@ -27,13 +27,13 @@ from analysis.arguments import (
     read_texts,
     spoken_as,
 )
+from common.files import refuse_no_folder, remove_leftovers
+from common.printing import print_without_failing
+from common.progress import progress_bar
 from corpus.faults import left_out
-from files import refuse_no_folder, remove_leftovers
-from printing import print_without_failing
-from progress import progress_bar
-from speaking import load_speaker, load_vocoder
-from speech import Speaker
-from spoken import Log, key_of, settings_key, summary, sums_of
+from synthesis.speaker import Speaker
+from synthesis.speaking import load_speaker, load_vocoder
+from synthesis.spoken import Log, key_of, settings_key, summary, sums_of
 
 SOUNDS = set(".wav .mp3 .flac .ogg .opus .m4a".split())
 

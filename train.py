@@ -14,7 +14,7 @@ This file is the recipe from top to bottom. The folder training/ holds its parts
 before the first step (setup.py), validation (validation.py), signals (process.py).
 """
 
-import environment
+import common.environment
 
 import argparse
 import os
@@ -25,13 +25,14 @@ from pathlib import Path
 import torch
 
 from audio import mel_filters
+from common.errors import UserError
+from common.files import METRICS_FILE
+from common.machine import peak_memory
+from common.printing import print_nothing, print_without_failing
+from common.progress import duration, progress_bar
+from common.version import __version__
 from data_utils import make_loader
-from errors import UserError
-from files import METRICS_FILE
 from hparams import HParams, describe
-from machine import peak_memory
-from printing import print_nothing, print_without_failing
-from progress import duration, progress_bar
 from training import checkpoint, setup
 from training.distributed import Processes, SaidElsewhere, join, leave_at_exit
 from training.epoch import (
@@ -51,7 +52,6 @@ from training.process import StopRequest, messages
 from training.setup import Start
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate
-from version import __version__
 
 # ---------------------------------------------------------------------------- arguments
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from errors import MOST_SHOWN, UserError, about_lines, lines_refused
-from files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
-from version import __version__
+from common.errors import MOST_SHOWN, UserError, about_lines, lines_refused
+from common.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
+from common.version import __version__
 
 if TYPE_CHECKING:  # programs that need no torch start without it
     import torch
 
     from hparams import HParams
-    from speech import Speaker, Utterance
+    from synthesis.speaker import Speaker, Utterance
 
 Value = TypeVar("Value")
 LARGEST_BOOK = 2**26  # bytes of a file of texts, or what a pipe gives; some hundred books
@@ -52,7 +52,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """What is spoken, and how: for `read_texts`, and for what speaks."""
     from corpus.spoken_numbers import ENGLISH
-    from speech import PAUSE, RETRIES
+    from synthesis.speaker import PAUSE, RETRIES
 
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
@@ -96,7 +96,7 @@ def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text]
     """The texts to speak, and how many lines are skipped, with a warning, because they leave
     nothing to speak. UserError if all do, or with all the lines that have another fault."""
     from corpus.spoken_numbers import sentence_of
-    from speech import NothingToSpeak, UnknownSymbols, utterance_of
+    from synthesis.speaker import NothingToSpeak, UnknownSymbols, utterance_of
 
     if args.text is not None:
         source, lines = "--text", [(1, args.text.replace("\n", " "))]
@@ -136,12 +136,12 @@ def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text]
 
 def load_any(path: Path, overrides: str = "") -> "Speaker":
     """What speaks: of a checkpoint, or of a voice's folder or its voice.json."""
-    from voice import SETTINGS, Voice
+    from synthesis.voice import SETTINGS, Voice
 
     folder = path.parent if path.name == SETTINGS else path
     if (folder / SETTINGS).exists():
         return Voice(folder, overrides)
-    from speaking import load_speaker  # torch takes seconds, and voices do without
+    from synthesis.speaking import load_speaker  # torch takes seconds, and voices do without
 
     return load_speaker(path, overrides)
 

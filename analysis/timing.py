@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from files import write_json
-from machine import measured_on, seconds_of
-from progress import progress_bar
+from common.files import write_json
+from common.machine import measured_on, seconds_of
+from common.progress import progress_bar
 
 
 def time_in_turns(

@@ -28,11 +28,11 @@ import torch
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import publish
+from common.machine import seconds_of, synchronize
+from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader, read_filelist
 from hparams import HParams, create_hparams
-from machine import seconds_of, synchronize
-from tables import markdown_table
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 

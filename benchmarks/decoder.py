@@ -25,10 +25,10 @@ import torch
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
+from common.machine import peak_memory, reset_peak_memory
+from common.tables import markdown_table
 from data_utils import synthetic_batch
 from hparams import HParams, create_hparams
-from machine import peak_memory, reset_peak_memory
-from tables import markdown_table
 from training.trainer import DECODERS, MicroBatch, Trainer
 
 if not fast_path.IS_HERE:

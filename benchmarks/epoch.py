@@ -28,21 +28,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import machine
 from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
 from batching_extra import ShortLastUpdateSampler
+from common import machine
+from common.errors import UserError
+from common.printing import print_nothing
+from common.progress import progress_bar
+from common.tables import markdown_table
 from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_symbols
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
-from errors import UserError
 from hparams import HParams, batching_options, create_hparams
-from printing import print_nothing
-from progress import progress_bar
-from tables import markdown_table
 from training.distributed import Processes, join
 from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer

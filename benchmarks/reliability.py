@@ -25,12 +25,12 @@ import torch
 
 from analysis.arguments import load_any, make_parser, output_file, whole_number
 from analysis.timing import publish
+from common.errors import UserError
+from common.files import numbered_lines
+from common.progress import progress_bar
+from common.tables import markdown_table
 from corpus.spoken_numbers import ENGLISH, sentence_of
-from errors import UserError
-from files import numbered_lines
-from progress import progress_bar
-from speech import RETRIES, Speaker, utterance_of
-from tables import markdown_table
+from synthesis.speaker import RETRIES, Speaker, utterance_of
 
 WAYS = {  # settings, and retries
     "gate alone": ("attention_rest_time=0", 0),
@@ -119,7 +119,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     found = {name: Counts() for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     if args.transcribe:
-        from analysis.transcription import NumberRecogniser, word_error_rate
+        from paper.transcription import NumberRecogniser, word_error_rate
 
         recogniser = NumberRecogniser()
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):

@@ -9,8 +9,8 @@ symbols and takes --steps decoder steps: the gate cannot stop it. Timed is all f
 the mel in the machine's memory. Griffin-Lim is timed separately, on the CPU, for one text's mel,
 where librosa is installed.
 
-On a GPU the steps one by one and in CUDA graphs (captured_steps.py) run in turns, the capture
-included each time, and their mels are compared. On a CPU they run one by one only, and with
+On a GPU the steps one by one and in CUDA graphs (fast_decoder/captured_steps.py) run in turns, the
+capture included each time, and their mels are compared. On a CPU they run one by one only, and with
 --voices in turns with the same model as scripts/export_voice.py makes it, one text after another.
 """
 
@@ -30,15 +30,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import captured_steps
 import model
 from analysis import arguments as options
 from analysis.timing import median_and_range, publish, time_in_turns
 from audio import griffin_lim
+from common.tables import markdown_table
+from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2
-from tables import markdown_table
-from voice import Voice
+from synthesis.voice import Voice
 
 EXPORT = Path(__file__).resolve().parents[1] / "scripts" / "export_voice.py"
 WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     shown = "of the CPU (%(default)s)"
     threads = str(torch.get_num_threads())
     parser.add_argument("--threads", type=options.whole_numbers, default=threads, help=shown)
-    shown = "beside ONNX Runtime, on a CPU; needs requirements-onnx.txt"
+    shown = "beside ONNX Runtime, on a CPU; needs requirements/onnx.txt"
     parser.add_argument("--voices", action="store_true", help=shown)
     args = parser.parse_args(arguments)
     hparams = create_hparams(args.hparams)

@@ -60,9 +60,11 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         package = (error.name or "").partition(".")[0].replace("_", "-")
         from pathlib import Path  # not above, where Ctrl-C is not caught yet
 
-        for path in Path(__file__).parent.glob("requirements*.txt"):
-            if f"\n{package}==" in f"\n{path.read_text('utf-8')}":
-                _say(f"{error.name} is not installed: pip install -r {path.name}")
+        root = Path(__file__).resolve().parents[1]
+        for path in (root / "requirements.txt", *root.glob("requirements/*.txt")):
+            if path.is_file() and f"\n{package}==" in f"\n{path.read_text('utf-8')}":
+                name = path.relative_to(root)
+                _say(f"{error.name} is not installed: pip install -r {name}")
                 sys.exit(1)
     sys.__excepthook__(kind, error, trace)
 

@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from errors import UserError
+from common.errors import UserError
 
 Found = TypeVar("Found")
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-import progress
+from common import progress
 
 
 class UnfailingFile(io.FileIO):

@@ -22,8 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from errors import UserError
-from files import LARGEST_JSON, UNKNOWN, Identity, naming, open_file, parse_json, write_atomically
+from common.errors import UserError
+from common.files import (
+    LARGEST_JSON,
+    UNKNOWN,
+    Identity,
+    naming,
+    open_file,
+    parse_json,
+    write_atomically,
+)
 
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 4

@@ -13,7 +13,7 @@ from text import at_columns, clean, columns_of, symbols, text_to_sequence, unkno
 from text.tags import without_pauses
 
 if TYPE_CHECKING:  # the page with a voice starts without torch
-    from clip_table import Clip
+    from corpus.clip_table import Clip
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
-from clip_table import SUFFIX, clip_id, read_table_file
+from common.errors import UserError, lines_refused
+from common.files import write_json
+from corpus.clip_table import SUFFIX, clip_id, read_table_file
 from data_utils import MEL_SETTINGS_FILE, numbered_lines, split_filelist_line
-from errors import UserError, lines_refused
-from files import write_json
 from hparams import HParams, read_symbols
 from text import text_to_sequence
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 import audio
-from clip_table import Clip
+from common.errors import UserError
+from common.files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
+from common.progress import progress_bar
+from corpus.clip_table import Clip
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
 from data_utils import MEL_SETTINGS_FILE, mel_length, settings_problem
-from errors import UserError
-from files import READING_THREADS, Identity, map_in_threads, remove_leftovers, write_json
 from hparams import HParams
-from progress import progress_bar
-from waveform import write_mel
+from synthesis.griffin_lim import write_mel
 
 KEPT_SECONDS = 0.05  # of silence at either end
 

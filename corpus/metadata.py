@@ -4,9 +4,9 @@ import csv
 import hashlib
 from pathlib import Path
 
-from clip_table import Clip
-from errors import UserError
-from files import numbered_lines
+from common.errors import UserError
+from common.files import numbered_lines
+from corpus.clip_table import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION, SEED = 0.2, 0  # of the pinned split

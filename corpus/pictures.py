@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from clip_table import Clip
+from corpus.clip_table import Clip
 from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
 from corpus.recordings import seconds_of
 from hparams import HParams

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from clip_table import Clip, ClipTable
+from common.errors import UserError
+from common.files import Identity, naming, refuse_no_folder
+from common.tables import markdown_table
+from corpus.clip_table import Clip, ClipTable
 from corpus.faults import fault_warnings
 from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
@@ -19,8 +22,6 @@ from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
 from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
-from errors import UserError
-from files import Identity, naming, refuse_no_folder
 from hparams import (
     SYMBOLS_FILE,
     HParams,
@@ -29,8 +30,7 @@ from hparams import (
     override_lines,
     read_symbols,
 )
-from speech_statistics import SpeechStatistics, last_symbol, measure
-from tables import markdown_table
+from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:

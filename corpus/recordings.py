@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from audio import frame_count, read_checked
-from clip_table import Clip, Sound
+from common.errors import UserError
+from common.files import Identity, map_in_threads
+from common.progress import progress_bar
+from corpus.clip_table import Clip, Sound
 from data_utils import symbols_of
-from errors import UserError
-from files import Identity, map_in_threads
 from hparams import HParams
-from progress import progress_bar
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent

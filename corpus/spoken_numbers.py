@@ -9,7 +9,7 @@ import random
 import re
 import unicodedata
 
-from errors import UserError
+from common.errors import UserError
 from text.numbers import spell_number
 
 ENGLISH = "en-us"  # eSpeak's name of it
@@ -44,7 +44,7 @@ def in_words(number: int, language: str = ENGLISH) -> str:
     try:
         from num2words import CONVERTER_CLASSES, num2words
     except ImportError as error:
-        raise UserError(f"numbers: {error}; pip install -r requirements-phones.txt") from None
+        raise UserError(f"numbers: {error}; pip install -r requirements/phones.txt") from None
     base, _, region = language.partition("-")
     if base not in CONVERTER_CLASSES:
         names = ", ".join(sorted(CONVERTER_CLASSES))

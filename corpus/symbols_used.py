@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clip_table import Clip
+from common.progress import progress_bar
+from corpus.clip_table import Clip
 from data_utils import MOST_CHARACTERS
 from hparams import HParams, with_table
-from progress import progress_bar
 from text import clean
 from text.symbols import can_be_symbol, table_of
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import UserError
+from common.files import folder_made_whole, read_bytes, write_bytes
+from common.progress import progress_bar
 from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
-from errors import UserError
-from files import folder_made_whole, read_bytes, write_bytes
-from progress import progress_bar
-from waveform import encode
+from synthesis.griffin_lim import encode
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"

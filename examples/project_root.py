@@ -5,4 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import environment
+import common.environment
+
+ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ Doetsch, Golik, Ney, "A comparative study of batch construction strategies for r
 networks in MXNet", arXiv 1705.02414, trained a bidirectional LSTM on CHiME-4. Here a small one
 learns the phones of spoken numbers in noise by CTC, and a search finds the words. eSpeak NG speaks
 them, and says when each phone sounds, so chunks of utterances have their phones too. Training is a
-plain loop with accelerate. A table that was stopped resumes. Needs requirements-frameworks.txt.
+plain loop with accelerate. A table that was stopped resumes. Needs requirements/frameworks.txt.
 """
 
 import project_root

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 import model
-from cuda_capture import captured
+from fast_decoder.cuda_capture import captured
 from model import Decoder, DropoutMasks, SpokenSteps
 
 CHUNK = 8  # steps: more take longer to capture and waste more at the end, fewer wait more often

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_capture import captured
 from fast_decoder import operations
+from fast_decoder.cuda_capture import captured
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # steps a graph

@@ -25,11 +25,11 @@ from typing import NamedTuple
 import torch
 
 import fast_decoder
+from common.files import read_json, write_json
+from common.machine import fingerprint_of_code
 from fast_decoder import graphs
 from fast_decoder.parity import Problem, relative_errors
-from files import read_json, write_json
 from hparams import HParams
-from machine import fingerprint_of_code
 from model import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,7 +125,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
         **machine(device),
         "torch": torch.__version__,
         "triton": graphs._kernels().triton.__version__,
-        "fast_decoder": fingerprint_of_code("fast_decoder/*.py", "cuda_capture.py"),
+        "fast_decoder": fingerprint_of_code("fast_decoder/*.py"),
         "autocast": None if autocast is None else str(autocast).removeprefix("torch."),
         "TF32": torch.backends.cuda.matmul.allow_tf32,
         "early launches": graphs.launches_early(device),

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
 from batching import REGISTRY, batching_name, plan_epoch
 from batching_costs import batch_of_place, padding_stats
-from files import write_atomically
+from common.files import write_atomically
+from paper.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames
 

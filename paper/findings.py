@@ -19,9 +19,9 @@ import statsmodels.api as sm
 from scipy.stats import t
 from statsmodels.stats.multitest import multipletests
 
-from analysis import published
-from analysis.report import BEST, Measured, Pairs, published_falls
-from analysis.runs import Runs
+from paper import published
+from paper.report import BEST, Measured, Pairs, published_falls
+from paper.runs import Runs
 
 LEVEL = 0.05
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # over that of a mean, of normally distributed values

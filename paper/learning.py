@@ -17,12 +17,12 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from statsmodels.stats.multitest import multipletests
 
-from analysis.figures import write_figure
-from analysis.findings import LEVEL, LOSS, paired_change
-from analysis.transcription import Intelligibility, read_findings
-from errors import UserError
-from files import METRICS_FILE, json_lines, read_bytes, write_bytes
-from tables import markdown_table
+from common.errors import UserError
+from common.files import METRICS_FILE, json_lines, read_bytes, write_bytes
+from common.tables import markdown_table
+from paper.figures import write_figure
+from paper.findings import LEVEL, LOSS, paired_change
+from paper.transcription import Intelligibility, read_findings
 
 VALUES_FILE, REPORT_FILE, PICTURE_FILE = "values.csv", "report.md", "learning.svg"
 RATE = "word_error_rate"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 from batching import STRATEGIES, batching_name
+from paper.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 
 # Lengths do not tell how a model learns. The figures are those of docs/learning.md.
 LEARNING = (

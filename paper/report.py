@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.runs import LOSSES, OF_EPOCHS, Runs
+from paper import published
+from paper.runs import LOSSES, OF_EPOCHS, Runs
 
 BEST = "SSB-DBS-BR"  # the paper's batching
 PAPER = pd.DataFrame(published.TABLE_2, index=published.PublishedRow._fields).T

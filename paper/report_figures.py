@@ -7,11 +7,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from analysis import figures
-from analysis.figures import STYLES
-from analysis.report import Measured
-from analysis.runs import LOSSES, Runs
-from analysis.survey import PARAMETERS, Surveyor
+from paper import figures
+from paper.figures import STYLES
+from paper.report import Measured
+from paper.runs import LOSSES, Runs
+from paper.survey import PARAMETERS, Surveyor
 
 TITLES = ("mean over padding too, as in the paper", "mean over real frames")  # of LOSSES
 SHOWN_FROM = 0.3  # the losses before this share of the epochs may lie above the picture

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import published
-from analysis.survey import PARAMETERS
 from batching import batching_name
+from common.errors import UserError
+from common.files import METRICS_FILE, json_lines
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
-from errors import UserError
-from files import METRICS_FILE, json_lines
 from hparams import HParams, create_hparams, hparams_from_dict
+from paper import published
+from paper.survey import PARAMETERS
 
 LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.

@@ -14,9 +14,9 @@ import numpy as np
 
 from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
 from batching_costs import PaddingStats, padding_stats, pair_novelty
-from files import map_in_threads
+from common.files import map_in_threads
+from common.progress import progress_bar
 from hparams import HParams
-from progress import progress_bar
 
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}

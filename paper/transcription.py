@@ -20,14 +20,14 @@ from scipy.signal import resample_poly
 
 from analysis.arguments import load_any
 from audio import griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
+from common.errors import UserError
+from common.files import read_as, write_atomically, write_json
+from common.progress import progress_bar
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import ENGLISH, GRAMMAR, is_english
-from errors import UserError
-from files import read_as, write_atomically, write_json
 from hparams import HParams
-from progress import progress_bar
-from speech import sequence_to_speak
-from waveform import write_wav
+from synthesis.griffin_lim import write_wav
+from synthesis.speaker import sequence_to_speak
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model
 SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level

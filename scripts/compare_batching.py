@@ -23,16 +23,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import figures
 from analysis.arguments import at_least_one, make_parser, share
-from analysis.recommendation import advice, batching_overrides, ranked, recommend
-from analysis.survey import DEFAULTS, Survey, Surveyor, in_threads
 from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from batching_costs import ENOUGH_NOVELTY, PaddingStats
+from common.files import refuse_no_folder, write_bytes
+from common.tables import markdown_table
 from corpus.lengths import read_lengths
-from files import refuse_no_folder, write_bytes
 from hparams import create_hparams
-from tables import markdown_table
+from paper import figures
+from paper.recommendation import advice, batching_overrides, ranked, recommend
+from paper.survey import DEFAULTS, Survey, Surveyor, in_threads
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 PLANS_OF_SMALL_CORPORA = 50_000  # clips to plan in all, so that their means are steady too

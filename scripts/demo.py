@@ -24,16 +24,16 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from analysis.arguments import make_parser
-from analysis.figures import write_figure
-from analysis.learning import PICTURE_FILE, draw, values_of
-from analysis.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from common.errors import UserError
+from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
+from common.tables import markdown_table
 from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
-from errors import UserError
-from files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from hparams import HParams
-from tables import markdown_table
+from paper.figures import write_figure
+from paper.learning import PICTURE_FILE, draw, values_of
+from paper.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
+from synthesis.voice import SETTINGS as VOICE_SETTINGS
 from training.checkpoint import BEST
-from voice import SETTINGS as VOICE_SETTINGS
 
 SETTINGS = (
     "batching_strategy=semi_sorted,dynamic_batch_size=True,batch_randomization=True,"

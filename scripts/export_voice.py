@@ -1,4 +1,4 @@
-"""A trained checkpoint as a voice: a folder that speaks without PyTorch (speak.py, voice.py).
+"""A trained checkpoint as a voice: a folder that speaks without PyTorch (speak.py).
 
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
@@ -6,7 +6,7 @@
 The decoder's weights become 8-bit integers, a quarter of the size and several times as fast, unless
 --fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
 compared with torch before the folder is written, whole or not at all. It needs
-requirements-onnx.txt besides requirements.txt (docs/voices.md).
+requirements/onnx.txt besides requirements.txt (docs/voices.md).
 """
 
 import project_root
@@ -26,17 +26,17 @@ from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 from analysis.arguments import make_parser
+from common.errors import UserError
+from common.files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
+from common.progress import progress_bar
+from common.version import __version__
 from data_utils import split_filelist_line
-from errors import UserError
-from files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
 from hparams import HParams
 from model import DecoderState, DropoutMasks, Tacotron2
-from progress import progress_bar
-from speaking import load_speaker
-from speech import sequence_to_speak
-from torch_speaker import ModelSpeaker
-from version import __version__
-from voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
+from synthesis.speaker import sequence_to_speak
+from synthesis.speaking import load_speaker
+from synthesis.torch_speaker import ModelSpeaker
+from synthesis.voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
 
 OPSET = 17
 CHECKED_STEPS = 200

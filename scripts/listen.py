@@ -16,9 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from analysis.arguments import make_parser, output_file
-from analysis.transcription import evaluate
+from common.files import write_json
 from corpus.spoken_numbers import ENGLISH
-from files import write_json
+from paper.transcription import evaluate
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,7 +13,7 @@ others. Clips of 0.3 to 4 s, most of them long: random batches of 16 pad 31 %, a
     OUT/demo_corpus.json  what the corpus was made from
 
 The corpus depends only on --clips, --skip, --seed and --language (others than English need
-requirements-phones.txt) and appears whole or not at all. --skip N leaves out the first N numbers of
+requirements/phones.txt) and appears whole or not at all. --skip N leaves out the first N numbers of
 the seed, which are those of its corpus of N clips.
 """
 

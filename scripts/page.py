@@ -6,7 +6,7 @@
     python scripts/page.py --checkpoint voice                    a folder of export_voice.py
     make page                                                    the demo's voice
 
-It needs requirements-page.txt, and some 110 MB of memory for each full-size model. Only this
+It needs requirements/page.txt, and some 110 MB of memory for each full-size model. Only this
 machine can open the page, unless --host says otherwise. Then give the names, or addresses, that
 browsers open it by: --host 0.0.0.0 --allow-host studio.lan 192.168.1.5
 """
@@ -39,12 +39,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from analysis.arguments import at_least_one, checked, load_any, make_parser
+from common.errors import UserError
+from common.pictures import draw_mels
 from corpus.faults import left_out
 from corpus.spoken_numbers import ENGLISH, sentence_of
-from errors import UserError
-from pictures import draw_mels
-from speech import Speaker, utterance_of
-from voice import SETTINGS as VOICE
+from synthesis.speaker import Speaker, utterance_of
+from synthesis.voice import SETTINGS as VOICE
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import jinja2
 
-from analysis import published
 from analysis.arguments import make_parser
-from analysis.figures import write_figure
-from analysis.findings import findings
-from analysis.report import Measured, Table, paper_tables, tidy
-from analysis.report_figures import draw_all
-from analysis.runs import Runs, comparison_warnings, describe, deviations, read_runs
-from files import refuse_no_folder, write_bytes
-from tables import markdown_table
+from common.files import refuse_no_folder, write_bytes
+from common.tables import markdown_table
+from paper import published
+from paper.figures import write_figure
+from paper.findings import findings
+from paper.report import Measured, Table, paper_tables, tidy
+from paper.report_figures import draw_all
+from paper.runs import Runs, comparison_warnings, describe, deviations, read_runs
 
 
 def compose(runs: Runs, command: str) -> dict:

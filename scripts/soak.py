@@ -30,14 +30,14 @@ from pathlib import Path
 import torch
 
 from analysis.arguments import make_parser, whole_number
-from analysis.same_run import compare_runs, read_metrics
+from common.errors import UserError
+from common.files import METRICS_FILE, write_bytes
+from common.machine import measured_on
+from common.progress import duration, progress_bar
+from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
-from errors import UserError
-from files import METRICS_FILE, write_bytes
 from hparams import create_hparams
-from machine import measured_on
-from progress import duration, progress_bar
-from tables import markdown_table
+from paper.same_run import compare_runs, read_metrics
 
 SETTINGS = (
     "batches_per_update=2,epochs_per_validation=2,iters_per_checkpoint=3,keep_checkpoints=2,"

@@ -41,7 +41,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.arguments import at_least_one, make_parser
-from analysis.learning import (
+from batching import REGISTRY, LengthBatchSampler
+from common.errors import UserError
+from common.files import lock, open_to_append, read_json, write_atomically, write_json
+from common.progress import progress_bar
+from corpus.lengths import read_lengths
+from hparams import HParams, batching_options, create_hparams
+from paper.learning import (
     VALUES_FILE,
     is_complete,
     read_values,
@@ -50,15 +56,9 @@ from analysis.learning import (
     write_report,
     write_values,
 )
-from analysis.recommendation import batching_overrides, recommend
-from analysis.survey import PARAMETERS, Survey, Surveyor, in_threads
-from analysis.transcription import Intelligibility, read_findings
-from batching import REGISTRY, LengthBatchSampler
-from corpus.lengths import read_lengths
-from errors import UserError
-from files import lock, open_to_append, read_json, write_atomically, write_json
-from hparams import HParams, batching_options, create_hparams
-from progress import progress_bar
+from paper.recommendation import batching_overrides, recommend
+from paper.survey import PARAMETERS, Survey, Surveyor, in_threads
+from paper.transcription import Intelligibility, read_findings
 from training.checkpoint import list_checkpoints
 
 TRAINING_LIST = Path("filelists") / "train_mel.txt"

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from hparams import HParams
-from speech_end import FORMED, JUMP_BACK, STUCK, End
-from speech_statistics import MARKS, SpeechStatistics, last_symbol
+from synthesis.speech_end import FORMED, JUMP_BACK, STUCK, End
+from synthesis.speech_statistics import MARKS, SpeechStatistics, last_symbol
 from text import SymbolTable, sequence_to_text
 from text.words import word_spans
 

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.fft
 from numpy.lib.stride_tricks import sliding_window_view
 
-from errors import UserError
-from files import write_bytes
+from common.errors import UserError
+from common.files import write_bytes
 from hparams import HParams
 
 LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm

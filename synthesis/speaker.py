@@ -1,5 +1,5 @@
-"""From a text to speech, the same for a checkpoint (speaking.py) and for a voice without torch
-(voice.py): its parts, their end, what is spoken again because it went wrong, sound and files."""
+"""From a text to speech, the same for a checkpoint (torch_speaker) and for a voice without torch
+(voice): its parts, their end, what is spoken again because it went wrong, sound and files."""
 
 import itertools
 import math
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alignment_faults import Fault, badness, find_faults
-from errors import UserError
-from files import write_atomically
+from common.errors import UserError
+from common.files import write_atomically
+from common.progress import progress_bar
 from hparams import HParams
-from progress import progress_bar
-from speech_end import End, EndFinder
-from speech_statistics import MARKS, SpeechStatistics, last_symbol
+from synthesis.alignment_faults import Fault, badness, find_faults
+from synthesis.griffin_lim import SILENCE, GriffinLim, windowed, write_mel, write_wav
+from synthesis.speech_end import End, EndFinder
+from synthesis.speech_statistics import MARKS, SpeechStatistics, last_symbol
 from text import (
     SymbolTable,
     can_be_spoken,
@@ -29,7 +30,6 @@ from text import (
 )
 from text.splitting import Ending, split_sequence
 from text.tags import Pause, split_tags
-from waveform import SILENCE, GriffinLim, windowed, write_mel, write_wav
 
 LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
 RETRIES = 3  # times that a part is spoken again at most
@@ -203,7 +203,7 @@ class Speaker(ABC):
     def write_speech(self, base: Path, speech: Speech, *, save_mel: bool = False) -> float:
         """Write `base`.wav, the alignment as `base`.png and, if asked, the mel as .npy. Returns the
         seconds of sound; UserError if a file cannot be written."""
-        from pictures import draw_alignment
+        from common.pictures import draw_alignment
 
         samples, rate = np.concatenate([*self.sound([speech.mel])]), self.hparams.sampling_rate
         texts = [[self.hparams.table.symbols[i] for i in x.words] for x in self.attempts]

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import captured_steps
-import voice
-from errors import UserError
-from files import naming, read_bytes
+from common.errors import UserError
+from common.files import naming, read_bytes
+from fast_decoder import captured_steps
 from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2, free_running
-from speech import Vocoder
-from speech_statistics import LJSPEECH, SpeechStatistics
-from torch_speaker import ModelSpeaker
+from synthesis import voice
+from synthesis.speaker import Vocoder
+from synthesis.speech_statistics import LJSPEECH, SpeechStatistics
+from synthesis.torch_speaker import ModelSpeaker
 from training.checkpoint import load_checkpoint, load_weights
 
 

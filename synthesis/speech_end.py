@@ -15,9 +15,9 @@ from enum import Enum
 import numpy as np
 
 from hparams import HParams
+from synthesis.griffin_lim import LOUDEST
 from text import SymbolTable
 from text.words import word_spans
-from waveform import LOUDEST
 
 FORMED = 0.3  # attention weight from which a step's alignment counts as sharp
 JUMP_BACK = 4  # symbols; attention further back than this reads words again

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from errors import UserError
-from files import LARGEST_TEXT, lock_file, naming, open_to_append, read_bytes
+from common.errors import UserError
+from common.files import LARGEST_TEXT, lock_file, naming, open_to_append, read_bytes
+from common.version import __version__
 from hparams import HParams
-from version import __version__
-from waveform import encode
+from synthesis.griffin_lim import encode
 
 # Options that do not decide the sound of a text, and those whose files' content does; a new option
 # decides it unless it is named here.

@@ -12,8 +12,8 @@ import torch
 from audio import mel_filters
 from hparams import HParams
 from model import Tacotron2
-from speech import DecoderSteps, Speaker
-from speech_statistics import SpeechStatistics
+from synthesis.speaker import DecoderSteps, Speaker
+from synthesis.speech_statistics import SpeechStatistics
 
 
 class ModelSpeaker(Speaker):

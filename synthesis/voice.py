@@ -6,7 +6,7 @@
 
 It holds `voice.json` (`About`), ONNX graphs of encoder, decoder step and postnet, and the mel
 filters. Everything is checked before it is used: a folder from elsewhere can do no more than speak
-badly, or slowly. What is needed is requirements-onnx.txt and the text rules.
+badly, or slowly. What is needed is requirements/onnx.txt and the text rules.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from errors import UserError
-from files import naming, read_as, read_bytes
+from common.errors import UserError
+from common.files import naming, read_as, read_bytes
 from hparams import (
     WINDOW_BACK,
     HParams,
@@ -28,9 +28,9 @@ from hparams import (
     hparams_from_dict,
     limits,
 )
-from speech import DecoderSteps, Speaker, Utterance, Vocoder, utterance_of
-from speech_statistics import SpeechStatistics
-from waveform import SILENCE
+from synthesis.griffin_lim import SILENCE
+from synthesis.speaker import DecoderSteps, Speaker, Utterance, Vocoder, utterance_of
+from synthesis.speech_statistics import SpeechStatistics
 
 SETTINGS, FILTERS = "voice.json", "mel_filters.f32"  # the latter [n_mels, filter_length / 2 + 1]
 MEMORY, STATE = ["memory", "processed_memory"], ["frames", "state", "alignments"]

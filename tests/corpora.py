@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from helpers import fork_server, kill_self
 
-from errors import UserError
+from common.errors import UserError
 
 RATE = 22050
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-import pictures
-import waveform
-from analysis.same_run import TIMES, compare_runs, differences
+from common import pictures
 from hparams import HParams
 from model import Tacotron2
+from paper.same_run import TIMES, compare_runs, differences
+from synthesis import griffin_lim
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"  # its README says where each file comes from
@@ -352,7 +352,7 @@ def _of_the_project(file: str) -> bool:  # and not of the .venv inside it
 def sound_quickly(set_attribute) -> None:
     """Sound is made of the mel alone, in no time, and pictures are empty."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
-    set_attribute(waveform.GriffinLim, "stream", repeat)
+    set_attribute(griffin_lim.GriffinLim, "stream", repeat)
     set_attribute(pictures, "draw_alignment", lambda *_, **__: Figure((1, 1)))
 
 

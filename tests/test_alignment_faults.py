@@ -1,13 +1,13 @@
-"""alignment_faults.py: what an alignment says went wrong, and which try is the best."""
+"""synthesis/alignment_faults.py: what an alignment says went wrong, and which try is the best."""
 
 import numpy as np
 import pytest
 from test_speaking import TEXTS, TWENTY, diagonal, spoken, symbols_of
 
-from alignment_faults import Fault, badness, find_faults
 from hparams import create_hparams
-from speech_end import End
-from speech_statistics import LJSPEECH
+from synthesis.alignment_faults import Fault, badness, find_faults
+from synthesis.speech_end import End
+from synthesis.speech_statistics import LJSPEECH
 from text import ENGLISH
 
 H = create_hparams()

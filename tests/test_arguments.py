@@ -15,7 +15,7 @@ from analysis.arguments import (
     share,
     whole_numbers,
 )
-from version import __version__
+from common.version import __version__
 
 
 def test_only_available_devices_are_accepted(monkeypatch):

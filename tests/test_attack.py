@@ -13,26 +13,26 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from analysis.learning import read_values
-from analysis.runs import read_runs
-from analysis.same_run import compare_runs, read_metrics
-from analysis.transcription import Intelligibility, read_findings
 from benchmarks.gpu_report import Part, lines_of, read_parts
-from clip_table import Clip, ClipTable, read_table_file
+from common.errors import UserError
+from common.files import lock, read_json, write_json
 from corpus import download, synthesised
+from corpus.clip_table import Clip, ClipTable, read_table_file
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
-from errors import UserError
-from files import lock, read_json, write_json
 from hparams import HParams, create_hparams, read_symbols
+from paper.learning import read_values
+from paper.runs import read_runs
+from paper.same_run import compare_runs, read_metrics
+from paper.transcription import Intelligibility, read_findings
 from scripts.study import Study
+from synthesis.griffin_lim import write_mel, write_wav
 from synthesize import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
 from training.epoch import Clips
 from training.logging import RunLogger
 from training.setup import change_of, write_clips
-from waveform import write_mel, write_wav
 
 H = HParams()
 PRECIOUS = b"precious\n"

@@ -21,9 +21,9 @@ from audio import (
     read_checked,
     read_header,
 )
-from errors import UserError
+from common.errors import UserError
 from hparams import HParams, create_hparams
-from waveform import write_wav
+from synthesis.griffin_lim import write_wav
 
 REFERENCE = HParams()
 PAPER = create_hparams("win_time=50,hop_time=12.5")

@@ -8,10 +8,9 @@ import pytest
 import torch
 from test_model import make_stop, seeded, tiny_model
 
-import captured_steps
-import cuda_capture
 import model as readable
-from captured_steps import CHUNK, free_running
+from fast_decoder import captured_steps, cuda_capture
+from fast_decoder.captured_steps import CHUNK, free_running
 from hparams import HParams
 from model import Tacotron2
 

@@ -12,12 +12,12 @@ import torch
 from helpers import LONG, assert_same, flags, load, newest, tiny
 from training_runs import snapshot, stopped_inside_an_epoch
 
-import speaking
 import synthesize
 import train
-from errors import UserError
+from common.errors import UserError
 from hparams import create_hparams
 from model import Tacotron2
+from synthesis import speaking
 from training import checkpoint, setup
 
 

@@ -1,4 +1,4 @@
-"""clip_table.py: what is written is read again, and nothing else."""
+"""corpus/clip_table.py: what is written is read again, and nothing else."""
 
 import os
 import pickle
@@ -13,9 +13,9 @@ from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_table import COLUMNS, Body, Clip, ClipTable, clip_id, read_table_file, table_path
-from errors import UserError
-from files import Identity
+from common.errors import UserError
+from common.files import Identity
+from corpus.clip_table import COLUMNS, Body, Clip, ClipTable, clip_id, read_table_file, table_path
 
 # Any characters of a filelist's line, and names that are not UTF-8, as Python shows them.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\n"), max_size=8)
@@ -79,7 +79,7 @@ def test_table_is_read_as_it_was_written(tmp_path_factory, some):
 
 MILLION = """
 import time, sys
-from clip_table import read_table_file
+from corpus.clip_table import read_table_file
 
 def own():
     [line] = [line for line in open("/proc/self/status") if line.startswith("RssAnon")]
@@ -114,7 +114,7 @@ def test_table_of_other_key_or_version_is_ignored(filelist, change, monkeypatch)
     assert read(filelist) is None
     listed(filelist, SMALL).write()
     assert read(filelist, KEY | change) is None
-    monkeypatch.setattr("clip_table.VERSION", 5)
+    monkeypatch.setattr("corpus.clip_table.VERSION", 5)
     assert read(filelist) is None
 
 

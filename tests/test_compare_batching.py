@@ -6,12 +6,12 @@ import pytest
 from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
-from analysis import published
-from analysis.survey import Surveyor
 from batching import REGISTRY, STRATEGIES, BatchingError
+from common.errors import UserError
 from corpus.lengths import read_lengths
-from errors import UserError
 from hparams import batching_options, create_hparams
+from paper import published
+from paper.survey import Surveyor
 from scripts import compare_batching as program
 
 HPARAMS = create_hparams(program.PAPER_SETTING)  # hop 276 samples

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
-from clip_table import Clip, ClipTable
+from common.errors import UserError
+from corpus.clip_table import Clip, ClipTable
 from data_utils import (
     Batch,
     TextMelDataset,
@@ -32,7 +33,6 @@ from data_utils import (
     warn_of_long_clips,
     write_lengths,
 )
-from errors import UserError
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 

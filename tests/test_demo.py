@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, call_alone, fork_server, metrics, run_program
 
-from analysis.transcription import Intelligibility, read_findings
-from errors import UserError
-from files import write_json
+from common.errors import UserError
+from common.files import write_json
+from paper.transcription import Intelligibility, read_findings
 from scripts import demo
 
 

@@ -30,8 +30,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from training_runs import copied_corpus
 
 import train
-from analysis.same_run import BY_PROCESSES, without_times
-from errors import UserError
+from common.errors import UserError
+from paper.same_run import BY_PROCESSES, without_times
 from training import distributed, setup, validation
 from training.trainer import Trainer
 

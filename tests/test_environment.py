@@ -62,11 +62,15 @@ def test_ctrl_c_during_imports_is_one_line(program, moment, tmp_path):
 
 def program(folder: Path, body: str) -> Path:
     """A program of its own that begins as ours do, in a folder where it finds environment.py."""
-    (folder / "environment.py").write_bytes((ROOT / "environment.py").read_bytes())
+    (folder / "common").mkdir()
+    file = "common/environment.py"
+    (folder / file).write_bytes((ROOT / file).read_bytes())
     path = folder / "program.py"
     ctrl_c = "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
     before = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    path.write_text(f"{before}import environment\nimport os\n{ctrl_c}{body}", encoding="utf-8")
+    path.write_text(
+        f"{before}import common.environment\nimport os\n{ctrl_c}{body}", encoding="utf-8"
+    )
     return path
 
 
@@ -79,7 +83,7 @@ except BaseException:
     pass
 """,
     "raising.py": "import __main__; __main__.ctrl_c()",
-    "requirements-report.txt": "other==1\nsome-package==2.0\n",
+    "requirements/report.txt": "other==1\nsome-package==2.0\n",
 }
 CLEANING_UP = """
 try:
@@ -108,7 +112,11 @@ ENDS = {
     ),
     "a missing package": (
         "import some_package.part",
-        *("", 1, "program.py: some_package is not installed: pip install -r .*-report.txt\n"),
+        *(
+            "",
+            1,
+            "program.py: some_package is not installed: pip install -r requirements/report.txt\n",
+        ),
     ),
 }
 
@@ -116,6 +124,7 @@ ENDS = {
 @pytest.mark.parametrize("how", ENDS)
 def test_programs_end_in_one_line_or_traceback(how, tmp_path):
     body, printed, code, errors = ENDS[how]
+    (tmp_path / "requirements").mkdir()
     for name, content in LIBRARIES.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     found = ended([program(tmp_path, f"{body}\nprint('went on')")], cwd=tmp_path)

@@ -15,8 +15,8 @@ from helpers import fork_server, free_port, train_with_others
 from analysis import fast_path
 from batching import STRATEGIES, BatchingError
 from benchmarks import epoch
+from common.errors import UserError
 from corpus.lengths import synthetic_lengths
-from errors import UserError
 from hparams import create_hparams
 
 MODEL = (

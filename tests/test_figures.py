@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from test_survey import sweep
 
-from analysis.figures import (
+from batching import STRATEGIES, plan_epoch
+from batching_costs import padding_stats
+from paper.figures import (
     STYLES,
     draw_epoch_excerpt,
     draw_padded_batches,
     draw_parameter_sweeps,
     write_figure,
 )
-from analysis.survey import Surveyor
-from batching import STRATEGIES, plan_epoch
-from batching_costs import padding_stats
+from paper.survey import Surveyor
 
 LENGTHS = np.random.default_rng(0).integers(90, 810, 120)
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 from helpers import ROOT
 
-from errors import UserError
-from files import (
+from common.errors import UserError
+from common.files import (
     cut,
     folder_made_whole,
     lock,

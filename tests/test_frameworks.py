@@ -32,7 +32,7 @@ def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[
     params = []
     for name in names:
         missing = [package for package in packages_of(name) if find_spec(package) is None]
-        reason = f"no {', '.join(missing)}: requirements-frameworks.txt"
+        reason = f"no {', '.join(missing)}: requirements/frameworks.txt"
         params.append(pytest.param(name, marks=pytest.mark.skipif(bool(missing), reason=reason)))
     return params
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import batching
 import hparams
-from errors import UserError
+from common.errors import UserError
 from hparams import HParams, create_hparams, describe, hparams_from_dict
 
 # From the published description of NVIDIA's recipe and its configuration, not from hparams.py.

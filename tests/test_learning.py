@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from records import epoch_line, run_line, validation_line, write_lines
 
-from analysis import learning
-from analysis.transcription import Intelligibility, Transcript
-from errors import UserError
+from common.errors import UserError
+from paper import learning
+from paper.transcription import Intelligibility, Transcript
 
 POINTS, RATE = (2, 4), "word_error_rate"
 

@@ -8,11 +8,11 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_table import Clip, ClipTable, table_path
+from common.errors import UserError
 from corpus import lengths as module
+from corpus.clip_table import Clip, ClipTable, table_path
 from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
 from data_utils import read_filelist
-from errors import UserError
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching import STRATEGIES, plan_epoch
-from clip_table import Clip, ClipTable
+from common.errors import UserError
+from corpus.clip_table import Clip, ClipTable
 from data_utils import synthetic_batch
-from errors import UserError
 from hparams import create_hparams
 from training.memory_check import check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from starlette.testclient import TestClient
 
 import synthesize
-from errors import UserError
+from common.errors import UserError
 from scripts import page
-from speaking import load_speaker
+from synthesis.speaking import load_speaker
 
 HERE = "http://127.0.0.1:7860"
 QUICK = "gate_threshold=2,max_decoder_steps=3"

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from pictures import BOX, LONGEST_TITLE, SPACE, draw_alignment, draw_gate, draw_mels, fonts_of
+from common.pictures import (
+    BOX,
+    LONGEST_TITLE,
+    SPACE,
+    draw_alignment,
+    draw_gate,
+    draw_mels,
+    fonts_of,
+)
 
 SENTENCE = (
     "printing, in the only sense with which we are at present concerned, differs from most if not "

@@ -18,8 +18,8 @@ import soundfile
 from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
 from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
-from clip_table import Sound
 from corpus import made_files, preparation, recordings
+from corpus.clip_table import Sound
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import prepare
 from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_retries import ENDLESS, GOOD, SKIPS, Scripted
 
-from analysis import transcription
+from paper import transcription
 
 reliability = importlib.import_module("benchmarks.reliability")
 TEXTS = ["One two three."] * 4

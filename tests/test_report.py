@@ -13,12 +13,12 @@ from helpers import DATA, metrics
 from records import LENGTHS, write_lines, write_run
 from scipy.stats import ttest_rel
 
-from analysis import learning, published
-from analysis.findings import CLAIMS, findings, loss_at, p_text, paired_change, verdict
-from analysis.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
-from analysis.report_figures import draw_losses
-from analysis.runs import read_runs
-from errors import UserError
+from common.errors import UserError
+from paper import learning, published
+from paper.findings import CLAIMS, findings, loss_at, p_text, paired_change, verdict
+from paper.report import BEST, PAPER, THIRDS, VL, Measured, paper_tables, published_falls, tidy
+from paper.report_figures import draw_losses
+from paper.runs import read_runs
 from scripts import report
 
 STUDY = DATA / "study"

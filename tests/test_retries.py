@@ -1,4 +1,4 @@
-"""speech.py: what went wrong is spoken again, the best is kept; how texts and speech end."""
+"""speaker.py: what went wrong is spoken again, the best is kept; how texts and speech end."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from test_speaking import diagonal
 
 from audio import mel_filters
 from hparams import create_hparams
-from speech import DecoderSteps, Speaker
-from speech_statistics import LJSPEECH
+from synthesis.speaker import DecoderSteps, Speaker
+from synthesis.speech_statistics import LJSPEECH
 from text import ENGLISH, sequence_to_text, text_to_sequence
 
 H = create_hparams("n_frames_per_step=2,n_mel_channels=4")

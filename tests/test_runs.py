@@ -20,9 +20,9 @@ from records import (
     write_run,
 )
 
-from analysis import published
-from analysis.runs import comparison_warnings, deviations, read_runs
-from errors import UserError
+from common.errors import UserError
+from paper import published
+from paper.runs import comparison_warnings, deviations, read_runs
 
 CORPUS_OF_ONE = CORPUS | {"training_clips": 1, "training_frames": 100}
 RUN = run_line("epochs=1", corpus=CORPUS_OF_ONE)

@@ -9,7 +9,7 @@ import pytest
 from helpers import ROOT, sound_quickly
 
 import synthesize
-from errors import UserError
+from common.errors import UserError
 
 VOICE = Path("demo", "voice", "voice.json")
 

@@ -15,8 +15,8 @@ import soundfile
 import torch
 
 import data_utils
-from clip_table import Clip, ClipTable
-from errors import UserError
+from common.errors import UserError
+from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
 from training import distributed as processes_module
 from training import setup

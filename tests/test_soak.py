@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import metrics, newest
 
-from analysis.same_run import compare_runs
+from paper.same_run import compare_runs
 from scripts import soak
 
 

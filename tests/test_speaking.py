@@ -1,17 +1,17 @@
-"""speech.py, speaking.py: how a checkpoint speaks, and what it warns of."""
+"""synthesis/speaker.py, synthesis/speaking.py: how a checkpoint speaks, and what it warns of."""
 
 import numpy as np
 import pytest
 import torch
 from helpers import SPEAKER
 
-import captured_steps
-import speaking
-from alignment_faults import find_faults
+from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2, free_running
-from speech_end import FORMED, End
-from speech_statistics import LJSPEECH
+from synthesis import speaking
+from synthesis.alignment_faults import find_faults
+from synthesis.speech_end import FORMED, End
+from synthesis.speech_statistics import LJSPEECH
 from text import ENGLISH, symbols, text_to_sequence
 from text.words import word_spans
 

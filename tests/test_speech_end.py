@@ -1,4 +1,4 @@
-"""speech_end.py: which step is the last, by the gate and by attention at rest."""
+"""synthesis/speech_end.py: which step is the last, by the gate and by attention at rest."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hparams import create_hparams
-from speech_end import DYING, STUCK, End, EndFinder
+from synthesis.speech_end import DYING, STUCK, End, EndFinder
 from text import ENGLISH, text_to_sequence
 
 STEP = 0.05  # seconds

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batching_extra import segments_of
-from errors import UserError
+from common.errors import UserError
 from examples.paper_table import Claim, Column, PaperTable, Row
 from examples.speech_recognition import QUICK, ROWS, AcousticModel, Experiment, WordSearch
 

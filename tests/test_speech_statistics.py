@@ -1,4 +1,4 @@
-"""speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
+"""synthesis/speech_statistics.py: a corpus's pace and final mark, and LJSpeech's own figures."""
 
 import csv
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from helpers import LJSPEECH_LENGTHS
 
 from hparams import create_hparams
-from speech_statistics import LJSPEECH, MARGIN, last_symbol, measure
+from synthesis.speech_statistics import LJSPEECH, MARGIN, last_symbol, measure
 from text import text_to_sequence
 
 H = create_hparams("hop_length=441")  # frames of 20 ms

@@ -15,14 +15,14 @@ import torch
 from helpers import ROOT, SPEAKER, sound_quickly
 
 import speak
-import spoken
 import synthesize
 from analysis.arguments import read_texts
-from errors import UserError
+from common.errors import UserError
 from hparams import HParams, create_hparams, with_table
-from speech import Speaker
-from spoken import GrowingWav, Log
-from waveform import encode
+from synthesis import spoken
+from synthesis.griffin_lim import encode
+from synthesis.speaker import Speaker
+from synthesis.spoken import GrowingWav, Log
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
 NAMES = ["0001", "0003", "0005", "0006", "0008"]  # of the lines that can be spoken

@@ -14,13 +14,13 @@ import pytest
 from helpers import ROOT
 from records import write_run
 
-from analysis.survey import Surveyor
-from analysis.transcription import Intelligibility
 from batching import LengthBatchSampler, plan_epoch
 from benchmarks.epoch import PAPER
+from common.files import METRICS_FILE
 from corpus.spoken_numbers import WEIGHTS
-from files import METRICS_FILE
 from hparams import batching_options, create_hparams
+from paper.survey import Surveyor
+from paper.transcription import Intelligibility
 from scripts import study
 from training.trainer import learning_rate_at
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.recommendation import ranked, recommend
-from analysis.survey import (
+from batching import STRATEGIES, plan_epoch
+from paper.recommendation import ranked, recommend
+from paper.survey import (
     DEFAULTS,
     PARAMETERS,
     Surveyor,
     parameter_values,
     value_in_words,
 )
-from batching import STRATEGIES, plan_epoch
 
 
 def distinct_lengths(count, seed=0):

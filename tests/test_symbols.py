@@ -23,8 +23,8 @@ from corpus.preparation import prepare
 from data_utils import kept_table, read_filelist
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
-from speaking import load_speaker
-from speech import sequence_to_speak
+from synthesis.speaker import sequence_to_speak
+from synthesis.speaking import load_speaker
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
 from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of

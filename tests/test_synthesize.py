@@ -10,11 +10,10 @@ import torch
 from helpers import sound_quickly
 from matplotlib.figure import Figure
 
-import pictures
 import synthesize
-import version
-from errors import UserError
-from waveform import SILENCE
+from common import pictures, version
+from common.errors import UserError
+from synthesis.griffin_lim import SILENCE
 
 LONG_TEXT = "A dog came. It sat down, and it ate."  # at most 16: a sentence, and two clauses
 

@@ -13,8 +13,8 @@ from corpora import make_corpus
 from helpers import TINY, metrics
 
 import train
-from analysis.published import SETTINGS, TABLE_2
 from hparams import HParams, create_hparams
+from paper.published import SETTINGS, TABLE_2
 from scripts import prepare_ljspeech, report
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
-"""tables.py: Markdown that a terminal shows as well."""
+"""common/tables.py: Markdown that a terminal shows as well."""
 
-from tables import markdown_table
+from common.tables import markdown_table
 
 
 def test_markdown_says_the_alignment_and_escapes_bars():

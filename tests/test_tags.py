@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_retries import GOOD, TEXT, H, Scripted
 
-from errors import UserError
-from speech import Utterance, stretched, utterance_of
+from common.errors import UserError
+from synthesis.griffin_lim import SILENCE
+from synthesis.speaker import Utterance, stretched, utterance_of
 from text.tags import Pause, split_tags
-from waveform import SILENCE
 
 SECOND = 22050 / 256  # frames
 

@@ -8,7 +8,7 @@ from helpers import DATA, GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from errors import UserError
+from common.errors import UserError
 from text import can_be_spoken, sequence_to_text, symbols, text_to_sequence
 from text.cleaners import CLEANERS, clean_pieces
 

@@ -26,11 +26,11 @@ from training_runs import refused, run, watch_steps
 
 import model as model_module
 import train
-from analysis.same_run import without_times
 from batching import LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
 from model import Tacotron2Loss
+from paper.same_run import without_times
 from training import epoch
 from training.checkpoint import LoopState
 from training.trainer import StepLosses, Trainer, learning_rate_at

@@ -12,8 +12,12 @@ import torch
 from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
-from analysis import transcription
-from analysis.transcription import (
+from corpus.spoken_numbers import in_words
+from corpus.synthesised import EspeakVoice
+from corpus.synthesised import make_corpus as spoken_corpus
+from hparams import HParams, create_hparams
+from paper import transcription
+from paper.transcription import (
     Intelligibility,
     NumberRecogniser,
     Transcript,
@@ -25,12 +29,8 @@ from analysis.transcription import (
     warped_distance,
     word_error_rate,
 )
-from corpus.spoken_numbers import in_words
-from corpus.synthesised import EspeakVoice
-from corpus.synthesised import make_corpus as spoken_corpus
-from hparams import HParams, create_hparams
 from scripts import listen
-from waveform import write_wav
+from synthesis.griffin_lim import write_wav
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]

@@ -12,12 +12,12 @@ from training_runs import act_at_patched, copied_corpus, run
 
 import train
 from alignment import NOTICED, alignment_sums
-from analysis.same_run import without_times
 from batching import plan_epoch
 from data_utils import TextMelDataset, collate, read_filelist
 from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
-from speaking import load_speaker
+from paper.same_run import without_times
+from synthesis.speaking import load_speaker
 from training import logging, validation
 
 pytestmark = pytest.mark.usefixtures("clean_process")

@@ -1,4 +1,4 @@
-"""voice.py, speak.py, scripts/export_voice.py: a voice says what its checkpoint says, the same each
+"""voice.py, speak.py, export_voice.py: a voice says what its checkpoint says, the same each
 time, and a folder that is not whole says nothing."""
 
 import hashlib
@@ -20,25 +20,23 @@ import torch
 from helpers import ROOT, SPEAKER, save_speaker
 from onnx import TensorProto, helper, numpy_helper
 
-import files
 import speak
-import speaking
-import speech
 import synthesize
-import voice
-from errors import UserError
+from common import files
+from common.errors import UserError
 from hparams import WINDOW_BACK, create_hparams, with_table
 from model import DropoutMasks
-from speech import sequence_to_speak
-from voice import Voice
-from waveform import SILENCE
+from synthesis import speaker, speaking, voice
+from synthesis.griffin_lim import SILENCE
+from synthesis.speaker import sequence_to_speak
+from synthesis.voice import Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
 TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
 
 
 def test_parts_have_the_mels_of_torch(voices, monkeypatch):
-    monkeypatch.setattr(speech, "FADE", 0)  # of what does not end
+    monkeypatch.setattr(speaker, "FADE", 0)  # of what does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = sequence_to_speak(TEXT, exact.hparams)
     found, parts = exact.speak_text(sequence, seed=3, retries=0), []

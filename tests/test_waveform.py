@@ -1,4 +1,4 @@
-"""waveform.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
+"""synthesis/griffin_lim.py: Griffin-Lim in pieces, beside librosa's, and functions in pieces."""
 
 import librosa
 import numpy as np
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from audio import log_mel_spectrogram, mel_filters, read_audio
 from hparams import HParams
-from waveform import GriffinLim, windowed
+from synthesis.griffin_lim import GriffinLim, windowed
 
 
 def split(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:

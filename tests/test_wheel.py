@@ -37,7 +37,7 @@ def build(kind: str, folder, out) -> str:
 
 def test_the_wheel_is_batching_alone_and_typed(tmp_path):
     """Made of what an sdist holds, as `python -m build` does; and used where nothing else is."""
-    pytest.importorskip("hatchling", reason="pip install -r requirements-dev.txt")
+    pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
     with tarfile.open(tmp_path / build("sdist", ROOT, tmp_path)) as sdist:
         sdist.extractall(tmp_path, filter="data")
     (project,) = (path for path in tmp_path.iterdir() if path.is_dir())

@@ -10,8 +10,8 @@ import pytest
 import torch
 from helpers import LONG, Child, act_at, flags, kill_self, load, newest
 
-import files
 import train
+from common import files
 from training import checkpoint, validation
 from training.logging import RunLogger
 from training.trainer import Trainer

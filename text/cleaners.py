@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from errors import UserError
+from common.errors import UserError
 from text.english import read_english
 from text.numbers import NUMBER_RULES, Rule
 

@@ -2,7 +2,7 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-The packages of requirements-phones.txt are imported when they are needed, and not before.
+The packages of requirements/phones.txt are imported when they are needed, and not before.
 """
 
 import difflib
@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from errors import UserError
+from common.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # what eSpeak has under another name
 SPOKEN = "%&@#*/\\_§‰"  # punctuation by Unicode's categories, but eSpeak reads words for it
@@ -27,7 +27,7 @@ def _backends() -> Any:
         from phonemizer.backend import EspeakBackend
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
-        raise UserError(f"phones: {error}; pip install -r requirements-phones.txt") from None
+        raise UserError(f"phones: {error}; pip install -r requirements/phones.txt") from None
     EspeakWrapper.set_library(espeakng_loader.get_library_path())
     EspeakWrapper.set_data_path(espeakng_loader.get_data_path())
     return EspeakBackend

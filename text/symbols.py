@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from errors import UserError
+from common.errors import UserError
 
 PADDING = "_"  # id 0, which fills up a batch
 MOST_SYMBOLS = 10_000  # Chinese written as it is has some thousands

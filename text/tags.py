@@ -6,7 +6,7 @@ split_tags("Wait. [pause 0.5] Now.")  # ["Wait.", Pause(0.5), "Now."]
 import re
 from dataclasses import dataclass
 
-from errors import UserError
+from common.errors import UserError
 
 LONGEST_PAUSE = 60  # seconds
 _PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)

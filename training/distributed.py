@@ -24,8 +24,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from errors import UserError, explained
-from progress import SECONDS_BETWEEN_LINES, duration
+from common.errors import UserError, explained
+from common.progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
 MOST = 10**6  # processes, and seconds to wait for them: 11 days

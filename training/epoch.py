@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 
 from batching import LengthBatchSampler
 from batching_costs import padding_stats
-from clip_table import ClipTable
+from common.errors import UserError
+from common.progress import duration
+from corpus.clip_table import ClipTable
 from data_utils import Batch
-from errors import UserError
 from hparams import HParams
-from progress import duration
-from speech_statistics import SpeechStatistics, last_symbol, measure
+from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from training import checkpoint
 from training.checkpoint import LoopState
 from training.distributed import Processes, SaidElsewhere

@@ -17,10 +17,18 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
-from errors import UserError
-from files import METRICS_FILE, cut, lock, open_to_append, read_bytes, refuse_no_folder, unused_name
-from pictures import draw_alignment, draw_gate, draw_mels
-from speech_end import End
+from common.errors import UserError
+from common.files import (
+    METRICS_FILE,
+    cut,
+    lock,
+    open_to_append,
+    read_bytes,
+    refuse_no_folder,
+    unused_name,
+)
+from common.pictures import draw_alignment, draw_gate, draw_mels
+from synthesis.speech_end import End
 from training.checkpoint import BEST, list_checkpoints
 
 DEFAULT_LOGS = "logs"  # inside the output folder

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from clip_table import ClipTable
+from common.errors import UserError
+from common.machine import is_out_of_memory
+from corpus.clip_table import ClipTable
 from data_utils import Batch, synthetic_batch
-from errors import UserError
-from machine import is_out_of_memory
 from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # clips, frames, symbols

@@ -9,7 +9,7 @@ from types import FrameType
 
 import torch
 
-from errors import UserError, explained
+from common.errors import UserError, explained
 from training.distributed import Processes, SaidElsewhere, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")

@@ -19,7 +19,11 @@ import torch
 from batching import BatchingError, LengthBatchSampler, plan_epoch
 from batching_costs import padding_stats
 from batching_extra import ShortLastUpdateSampler
-from clip_table import ClipTable, clip_id
+from common.errors import UserError
+from common.files import naming, read_bytes, remove_leftovers, write_bytes
+from common.machine import describe_environment, fingerprint_of_code, versions
+from common.version import __version__
+from corpus.clip_table import ClipTable, clip_id
 from data_utils import (
     HOW_TO_CHANGE_CLIPS,
     LENGTHS_FILE,
@@ -28,8 +32,6 @@ from data_utils import (
     warn_of_long_clips,
     write_lengths,
 )
-from errors import UserError
-from files import naming, read_bytes, remove_leftovers, write_bytes
 from hparams import (
     HAS_PYDANTIC,
     HParams,
@@ -40,7 +42,6 @@ from hparams import (
     read_symbols,
     symbols_path,
 )
-from machine import describe_environment, fingerprint_of_code, versions
 from text import SymbolTable
 from training import checkpoint
 from training.checkpoint import Checkpoint
@@ -48,9 +49,10 @@ from training.distributed import ALONE, Processes
 from training.epoch import Clips, Run, name_of
 from training.logging import OutputFolder, RunLogger
 from training.trainer import choose_decoder
-from version import __version__
 
-CODE = ("*.py", "training/*.py", "fast_decoder/*.py", "text/*.py")  # all that trains
+# All that trains: every process must run the same
+FOLDERS = ("common", "corpus", "fast_decoder", "synthesis", "text", "training")
+CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most: reading waits for the disk too
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 

@@ -9,14 +9,14 @@ from torch.utils.data import DataLoader
 from alignment import NOTICED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
-from clip_table import ClipTable
+from common.errors import UserError
+from common.progress import progress_bar
+from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
-from errors import UserError
 from hparams import HParams
 from model import Outputs
-from progress import progress_bar
-from speech_end import FORMED
-from torch_speaker import ModelSpeaker
+from synthesis.speech_end import FORMED
+from synthesis.torch_speaker import ModelSpeaker
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import Example, FreeTake, Take, looking

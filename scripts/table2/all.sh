@@ -34,7 +34,7 @@ esac
 
 source "$here/python.sh"
 if ! python -c 'import jinja2, pandas, seaborn, statsmodels' 2>/dev/null; then # not after the training
-  echo "all.sh: the report needs more packages: $PYTHON -m pip install -r requirements-report.txt" >&2
+  echo "all.sh: the report needs more packages: $PYTHON -m pip install -r requirements/report.txt" >&2
   exit 1
 fi
 if [ -n "$study" ]; then
