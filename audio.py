@@ -1,4 +1,4 @@
-"""Sound files in and out, log-mel spectrograms, and Griffin-Lim back to sound.
+"""Sound files in and out, and log-mel spectrograms.
 
 librosa and soundfile are imported where they are used: training from cached mels needs neither.
 """
@@ -18,8 +18,8 @@ import torch
 
 from common.errors import UserError
 from common.files import open_file, write_bytes
-from hparams import HParams
-from synthesis.griffin_lim import ITERATIONS, LOG_FLOOR, GriffinLim, encode
+from common.sound import encode
+from hparams import LOG_FLOOR, HParams
 
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
@@ -251,12 +251,3 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor
     )
     mel = mel_filters(hparams, samples.device) @ spectrum.abs()
     return mel.clamp(min=LOG_FLOOR).log()
-
-
-def griffin_lim(
-    log_mel: torch.Tensor, hparams: HParams, iterations: int = ITERATIONS
-) -> np.ndarray:
-    """Samples [hop_length * frames - 1] whose log-mel is close to `log_mel` [n_mels, frames], by
-    waveform.GriffinLim; UserError for a mel that no sound has."""
-    vocoder = GriffinLim(hparams, mel_filters(hparams).numpy(), iterations)
-    return np.concatenate([*vocoder.stream([log_mel.detach().float().cpu().numpy()])])

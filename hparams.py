@@ -156,6 +156,7 @@ class HParams:
         return table_with(self.symbol_table)
 
 
+LOG_FLOOR = 1e-5  # mel magnitudes below this are raised to it before the logarithm
 WINDOW_BACK = 2  # symbols behind the furthest one attended that stay in the attention window
 TYPES = get_type_hints(HParams)  # by name, without the limits
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
+from benchmarks import options
+from common.arguments import whole_number
 from common.machine import peak_memory, reset_peak_memory
 from common.tables import markdown_table
 from data_utils import synthetic_batch
@@ -117,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, **counts)
     add = parser.add_argument
     add("--precision", type=options.precision, default="fp32")
-    add("--warm-ups", type=options.whole_number(0), default=1, help="default: %(default)s")
+    add("--warm-ups", type=whole_number(0), default=1, help="default: %(default)s")
     add("--no-memory", action="store_true", help="leave peak memory out")
     args = parser.parse_args(arguments)
     args.hparams = create_hparams(args.hparams, HParams(precision=args.precision))

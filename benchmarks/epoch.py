@@ -28,13 +28,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
 from batching_extra import ShortLastUpdateSampler
+from benchmarks import options
 from common import machine
+from common.arguments import at_least_one, whole_number, whole_numbers
 from common.errors import UserError
 from common.printing import print_nothing
 from common.progress import progress_bar
@@ -236,18 +237,18 @@ def table(rows: list[dict]) -> str:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = options.measuring_parser(__doc__)
-    add, from_two = parser.add_argument, options.whole_number(2)
+    add, from_two = parser.add_argument, whole_number(2)
     shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
     add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
     shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
     add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
     shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
+    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
     shown = "default: that of --hparams"
     add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12")
-    add("--repeats", type=options.at_least_one, help="of each update; default 1, on a GPU 3")
+    add("--repeats", type=at_least_one, help="of each update; default 1, on a GPU 3")
     args = parser.parse_args(arguments)
     on_gpu = args.device.type == "cuda"
     args.batches = args.batches or (12 if on_gpu else 6)

@@ -11,7 +11,7 @@ import project_root
 from collections import namedtuple
 from pathlib import Path
 
-from analysis.arguments import make_parser
+from common.arguments import make_parser
 from common.files import numbered_lines, read_bytes, read_json, write_bytes
 from common.tables import markdown_table
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from analysis import arguments as options
 from analysis import fast_path
 from analysis.timing import median_and_range, publish, time_in_turns
+from benchmarks import options
 from common.tables import markdown_table
 from hparams import create_hparams
 from model import Decoder

@@ -23,14 +23,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from analysis.arguments import load_any, make_parser, output_file, whole_number
 from analysis.timing import publish
+from common.arguments import make_parser, output_file, whole_number
 from common.errors import UserError
 from common.files import numbered_lines
 from common.progress import progress_bar
 from common.tables import markdown_table
-from corpus.spoken_numbers import ENGLISH, sentence_of
-from synthesis.speaker import RETRIES, Speaker, utterance_of
+from synthesis.loading import load_speaker
+from synthesis.speaker import RETRIES, Speaker
+from synthesis.utterance import utterance_of
+from text.spoken_numbers import ENGLISH, sentence_of
 
 WAYS = {  # settings, and retries
     "gate alone": ("attention_rest_time=0", 0),
@@ -110,7 +112,7 @@ def speak(
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     ways = {
-        name: (load_any(args.voice, ",".join(filter(None, (args.hparams, settings)))), retries)
+        name: (load_speaker(args.voice, ",".join(filter(None, (args.hparams, settings)))), retries)
         for name, (settings, retries) in WAYS.items()
     }
     gate_alone = ways["gate alone"][0]

@@ -31,13 +31,15 @@ import numpy as np
 import torch
 
 import model
-from analysis import arguments as options
 from analysis.timing import median_and_range, publish, time_in_turns
-from audio import griffin_lim
+from audio import mel_filters
+from benchmarks import options
+from common.arguments import whole_numbers
 from common.tables import markdown_table
 from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2
+from synthesis.griffin_lim import GriffinLim
 from synthesis.voice import Voice
 
 EXPORT = Path(__file__).resolve().parents[1] / "scripts" / "export_voice.py"
@@ -107,7 +109,8 @@ def measure(
     mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
     with contextlib.suppress(ImportError):  # no librosa
-        invert = functools.partial(griffin_lim, mel, args.hparams)
+        griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
+        invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
         [times] = time_in_turns({"Griffin-Lim": invert}, args.repeats, mel.device).values()
         factors = (times * second / mel.shape[1]).tolist()
     row = {"texts": 1, "way": "Griffin-Lim", "threads": args.threads[0], "bitwise_the_same": None}
@@ -117,10 +120,10 @@ def measure(
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
     shown = "at once (%(default)s)"
-    parser.add_argument("--texts", type=options.whole_numbers, default="1,16", help=shown)
+    parser.add_argument("--texts", type=whole_numbers, default="1,16", help=shown)
     shown = "of the CPU (%(default)s)"
     threads = str(torch.get_num_threads())
-    parser.add_argument("--threads", type=options.whole_numbers, default=threads, help=shown)
+    parser.add_argument("--threads", type=whole_numbers, default=threads, help=shown)
     shown = "beside ONNX Runtime, on a CPU; needs requirements/onnx.txt"
     parser.add_argument("--voices", action="store_true", help=shown)
     args = parser.parse_args(arguments)

@@ -1,37 +1,27 @@
 """What in a corpus keeps the alignment from forming: warnings, no refusals (docs/own-data.md)."""
 
-import re
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corpus.clip_table import Clip
 from hparams import HParams
-from text import at_columns, clean, columns_of, symbols, text_to_sequence, unknown_symbols
-from text.tags import without_pauses
-
-if TYPE_CHECKING:  # the page with a voice starts without torch
-    from corpus.clip_table import Clip
+from text.unspoken import dropped_symbols, with_columns
 
 LONGEST_SILENCE = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
-CONTEXT = 40  # characters on either side that decide how one is read
-# Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
-# accents written after their letter. Any of them may vanish.
-_UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-UNSPOKEN = {"english_cleaners_corrected": '"/'}  # it reads "and/or" as two words
 
 
-def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
+def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     """A line about each kind of fault that some clips have, always in the same order."""
     rate = hparams.sampling_rate
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
     low, median, high = usual_rates(rates)
     english = hparams.table.is_english  # others refuse what they lack, or drop it if told so
-    dropped = [dropped_symbols(clip.text, hparams) if english else {} for clip in clips]
+    cleaners = hparams.text_cleaners
+    dropped = [dropped_symbols(clip.text, cleaners) if english else {} for clip in clips]
     clipped = [clip.sound.clipped for clip in clips]
     lines = [Path(clip.where).name for clip in clips]
 
@@ -66,7 +56,7 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
             "characters or phones that the text cleaners drop, by their columns in the text,",
             "Write them as words, or choose other text_cleaners by --hparams",
             [
-                f"{lines[i]}: {_with_columns(dropped[i])}"
+                f"{lines[i]}: {with_columns(dropped[i])}"
                 for i in _worst([len(found) for found in dropped], 0)
             ],
         ),
@@ -86,7 +76,7 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
     return warnings
 
 
-def symbol_rates(clips: "Sequence[Clip]", sampling_rate: int) -> np.ndarray:
+def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
     """Symbols per second of each clip; silence before and after speech does not count."""
     return np.array([len(c.symbols) * sampling_rate / c.sound.speech_samples for c in clips])
 
@@ -109,7 +99,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
     return [i for i in order.tolist() if badness[i] > limit]
 
 
-def _duplicates(clips: "Sequence[Clip]") -> list[str]:
+def _duplicates(clips: Sequence[Clip]) -> list[str]:
     first: dict[int, Clip] = {}
     pairs = [(clip, first.setdefault(clip.sound.checksum, clip)) for clip in clips]
     notes: dict[str, list[str]] = {"another": [], "the same": []}  # worst first
@@ -118,51 +108,3 @@ def _duplicates(clips: "Sequence[Clip]") -> list[str]:
             text = "the same" if clip.text == before.text else "another"
             notes[text].append(f"{clip.id} (that of {before.id}, {text} text)")
     return notes["another"] + notes["the same"]
-
-
-def left_out(text: str, hparams: HParams) -> list[str]:
-    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
-    dropped = dropped_symbols(without_pauses(text), hparams)
-    reason = "left out, because the model has no symbol for it: "
-    return [reason + _with_columns(dropped)] if dropped else []
-
-
-def _with_columns(dropped: dict[str, list[int]]) -> str:
-    return ", ".join(f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items())
-
-
-def dropped_symbols(text: str, hparams: HParams) -> dict[str, list[int]]:
-    """What of `text` reaches the model in no form, in the order of the text, and its columns there,
-    counted in characters from 1: what a table that is not English lacks; in English, characters
-    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
-    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
-    LJSpeech has hundreds, and nobody speaks them."""
-    cleaners, table, language = hparams.text_cleaners, hparams.table, hparams.language
-    if not table.is_english:
-        unknown = unknown_symbols(clean(text, cleaners, table, language), table)
-        return {x: columns_of(x, text, cleaners, table, language) for x in unknown}
-
-    def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
-        return [i for i in text_to_sequence(text, cleaners) if symbols[i] != " "]
-
-    def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not
-        start = max(0, column - 1 - CONTEXT)
-        before, after = text[start : column - 1], text[column : column + CONTEXT]
-        return letters(before + text[column - 1] + after) == letters(f"{before} {after}")
-
-    whole, found = letters(text), {}
-    for character in dict.fromkeys(text):
-        if character in symbols or character in UNSPOKEN.get(cleaners[-1], '"'):
-            continue
-        if unicodedata.category(character) in _UNSPOKEN_CATEGORIES or letters(character):
-            continue
-        columns = [i for i, x in enumerate(text, 1) if x == character]
-        if whole != letters(text.replace(character, " ")):
-            columns = [column for column in columns if is_silent(column)]
-        if columns:
-            found[character] = columns
-    for span in re.finditer(r"\{(.+?)\}", text):
-        for phone in re.finditer(r"\S+", span[1]):
-            if f"@{phone[0]}" not in symbols:
-                found.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)
-    return found

@@ -16,8 +16,8 @@ import numpy as np
 from common.errors import UserError
 from common.files import folder_made_whole, read_bytes, write_bytes
 from common.progress import progress_bar
-from corpus.spoken_numbers import ENGLISH, draw_numbers, sentence_of
-from synthesis.griffin_lim import encode
+from common.sound import encode
+from text.spoken_numbers import ENGLISH, draw_numbers, sentence_of
 
 RECORD_FILE = "demo_corpus.json"  # what the corpus was made from
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesised by eSpeak NG)"

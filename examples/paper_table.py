@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-from analysis.arguments import make_parser
+from common.arguments import make_parser
 from common.errors import UserError
 from common.files import lock, read_json, refuse_no_folder, write_bytes, write_json
 from common.machine import machine, peak_memory, reset_peak_memory

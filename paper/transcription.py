@@ -18,16 +18,17 @@ import torch
 from scipy.fft import dct
 from scipy.signal import resample_poly
 
-from analysis.arguments import load_any
-from audio import griffin_lim, log_mel_spectrogram, mel_fingerprint, read_audio
+from audio import log_mel_spectrogram, mel_filters, mel_fingerprint, read_audio
 from common.errors import UserError
 from common.files import read_as, write_atomically, write_json
 from common.progress import progress_bar
+from common.sound import write_wav
 from corpus.metadata import read_metadata
-from corpus.spoken_numbers import ENGLISH, GRAMMAR, is_english
 from hparams import HParams
-from synthesis.griffin_lim import write_wav
-from synthesis.speaker import sequence_to_speak
+from synthesis.griffin_lim import GriffinLim
+from synthesis.loading import load_speaker
+from synthesis.utterance import sequence_to_speak
+from text.spoken_numbers import ENGLISH, GRAMMAR, is_english
 
 RATE = 16_000  # Hz, of the recogniser's acoustic model
 SILENCE = 0.2  # seconds added before and after the speech, in which it adapts to the level
@@ -138,11 +139,12 @@ def measure_reference(folder: Path, hparams: HParams) -> Reference:
     if kept.exists() and (found := read_findings(kept, Reference)).mels == mels:
         return found
     clips, recogniser, rate = read_recordings(folder), NumberRecogniser(), hparams.sampling_rate
+    griffin_lim = GriffinLim(hparams, mel_filters(hparams).numpy())
     recorded, rebuilt = [], []
     for path, text in progress_bar("Transcribing recordings", len(clips), " texts", iterable=clips):
         samples = read_audio(path, hparams)
         recorded.append(recogniser.transcribe(text, samples.numpy(), rate))
-        after_griffin_lim = griffin_lim(log_mel_spectrogram(samples, hparams), hparams)
+        after_griffin_lim = griffin_lim.samples(log_mel_spectrogram(samples, hparams).numpy())
         rebuilt.append(recogniser.transcribe(text, after_griffin_lim, rate))
     reference = Reference(word_error_rate(recorded), word_error_rate(rebuilt), mels)
     write_json(kept, asdict(reference))
@@ -161,7 +163,7 @@ def evaluate(
     unless `words_only`, find the nearest recording. The folder `speech`, if any, keeps the sounds,
     the alignments, and an index.csv with the columns wav,text. UserError if recordings or
     checkpoint cannot be read."""
-    speaker = load_any(checkpoint)
+    speaker = load_speaker(checkpoint)
     hparams = speaker.hparams
     clips, recogniser, reference = read_recordings(recordings), None, None
     if is_english(language):

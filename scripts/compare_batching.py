@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.arguments import at_least_one, make_parser, share
 from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
 from batching_costs import ENOUGH_NOVELTY, PaddingStats
+from common.arguments import at_least_one, make_parser, share
 from common.files import refuse_no_folder, write_bytes
 from common.tables import markdown_table
 from corpus.lengths import read_lengths

@@ -23,16 +23,16 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from analysis.arguments import make_parser
+from common.arguments import make_parser
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines, refuse_no_folder, write_bytes
 from common.tables import markdown_table
-from corpus.spoken_numbers import ENGLISH, is_english, sentence_of
 from hparams import HParams
 from paper.figures import write_figure
 from paper.learning import PICTURE_FILE, draw, values_of
 from paper.transcription import INTELLIGIBILITY_FILE, Intelligibility, read_findings
 from synthesis.voice import SETTINGS as VOICE_SETTINGS
+from text.spoken_numbers import ENGLISH, is_english, sentence_of
 from training.checkpoint import BEST
 
 SETTINGS = (

@@ -15,10 +15,10 @@ import project_root
 from dataclasses import asdict
 from pathlib import Path
 
-from analysis.arguments import make_parser, output_file
+from common.arguments import make_parser, output_file
 from common.files import write_json
-from corpus.spoken_numbers import ENGLISH
 from paper.transcription import evaluate
+from text.spoken_numbers import ENGLISH
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -27,16 +27,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recordings", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("-o", "--out", type=output_file, required=True, metavar="FILE.json")
     parser.add_argument("--speech", type=Path, metavar="FOLDER", help="keep the sounds there")
-    shown = "eSpeak's name of it (%(default)s)"
-    parser.add_argument("--language", default=ENGLISH, help=shown)
-    shown = "no identification rate, which takes most of the time"
-    parser.add_argument("--words-only", action="store_true", help=shown)
+    language_help = "eSpeak's name of it (%(default)s)"
+    parser.add_argument("--language", default=ENGLISH, help=language_help)
+    words_help = "no identification rate, which takes most of the time"
+    parser.add_argument("--words-only", action="store_true", help=words_help)
     args = parser.parse_args(arguments)
     options = args.checkpoint, args.recordings, args.speech, args.language
-    found = evaluate(*options, words_only=args.words_only)
-    write_json(args.out, asdict(found))
-    rates = "" if found.word_error_rate is None else "word error rates of "
-    print(f"{rates}{found.texts} texts\n{found.summary()}")
+    result = evaluate(*options, words_only=args.words_only)
+    write_json(args.out, asdict(result))
+    rates = "" if result.word_error_rate is None else "word error rates of "
+    print(f"{rates}{result.texts} texts\n{result.summary()}")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ import project_root
 import signal
 import sys
 
-from analysis.arguments import at_least_one, make_parser, whole_number
-from corpus.spoken_numbers import ENGLISH
+from common.arguments import at_least_one, make_parser, whole_number
 from corpus.synthesised import make_corpus, stop_requested
+from text.spoken_numbers import ENGLISH
 
 
 def main(arguments: list[str] | None = None) -> None:

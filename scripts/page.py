@@ -38,20 +38,21 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from analysis.arguments import at_least_one, checked, load_any, make_parser
+from common.arguments import at_least_one, checked, make_parser
 from common.errors import UserError
 from common.pictures import draw_mels
-from corpus.faults import left_out
-from corpus.spoken_numbers import ENGLISH, sentence_of
-from synthesis.speaker import Speaker, utterance_of
+from synthesis.loading import load_speaker
+from synthesis.speaker import Speaker
+from synthesis.utterance import utterance_of
 from synthesis.voice import SETTINGS as VOICE
+from text.spoken_numbers import ENGLISH, sentence_of
 
 BEST = "best.pt"  # of training.checkpoint, which imports torch: voices do without
 TEMPLATE = ROOT / "scripts" / "templates" / "page.html"
-MOST_SYMBOLS = 1000  # of a text, about a minute of speech
-MOST_WAITING = 20  # requests; one is synthesized at a time
+MAX_SYMBOLS = 1000  # of a text, about a minute of speech
+MAX_WAITING = 20  # requests; one is synthesized at a time
 KEPT_RESULTS = 100  # the newest; files of older ones are deleted
-LARGEST_REQUEST = 2**16  # bytes
+MAX_REQUEST_BYTES = 2**16
 HEADERS = [  # the browser loads nothing from elsewhere, and no other site shows what is here
     ("content-security-policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -64,7 +65,7 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
     """Checkpoints by the names that the page shows: `ljspeech` for ljspeech/best.pt, `rand, seed 0`
     for rand/seed_0/best.pt, the whole path where the name is taken. A folder stands for its
     best.pt, a voice, or the best.pt of a study's runs in it; UserError if it holds none."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for path in map(Path.absolute, paths):
         runs = path.glob(f"*/seed_*/{BEST}")
         checkpoints = sorted(runs, key=lambda p: (p.parts[-3], len(p.parts[-2]), p.parts[-2]))
@@ -73,13 +74,13 @@ def find_checkpoints(paths: list[Path]) -> dict[str, Path]:
             neither = f"holds neither {BEST} nor NAME/seed_N/{BEST} nor {VOICE}"
             fix = "name a checkpoint, a run's folder, one of runs, or a voice"
             raise UserError(f"{path}: {neither}; {fix}")
-        for checkpoint in checkpoints or [path]:  # load_any reports a missing file
+        for checkpoint in checkpoints or [path]:  # load_speaker reports a missing file
             *_, experiment, name, file = checkpoint.parts
             if name.startswith("seed_"):
                 name = f"{experiment}, {name.replace('_', ' ')}"
             name = name if file in (BEST, VOICE) else f"{name}/{file}"
-            found[str(checkpoint) if name in found else name] = checkpoint
-    return found
+            by_name[str(checkpoint) if name in by_name else name] = checkpoint
+    return by_name
 
 
 class Inputs(BaseModel):
@@ -109,9 +110,9 @@ class Reader:
             raise UserError("No such checkpoint on this page: choose one of the list.")
         text = sentence_of(text, self.numbers) if self.numbers else text
         utterance = utterance_of(text, speaker.hparams)
-        if len(utterance) > MOST_SYMBOLS:
+        if len(utterance) > MAX_SYMBOLS:
             long = f"The text is too long: {len(utterance):,} symbols after cleaning"
-            raise UserError(f"{long}, and this page accepts {MOST_SYMBOLS:,}. Shorten it.")
+            raise UserError(f"{long}, and this page accepts {MAX_SYMBOLS:,}. Shorten it.")
         speech = speaker.speak_text(utterance, max_symbols=self.max_symbols)
         self.results += 1
         shutil.rmtree(self.folder / str(self.results - KEPT_RESULTS), ignore_errors=True)
@@ -122,7 +123,7 @@ class Reader:
         draw_mels(mel=speech.mel).savefig(self.folder / f"{base}-mel.png")
         return {
             "notes": [f"{seconds:.2f} s of sound", *speech.notes],
-            "warnings": left_out(text, speaker.hparams) + speech.warnings,
+            "warnings": speech.warnings,
             "sound": f"results/{base}.wav",
             "alignment": f"results/{base}.png",
             "mel": f"results/{base}-mel.png",
@@ -153,7 +154,7 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
             content = await request.body()  # first: a slow client keeps no others waiting
         except (ClientDisconnect, asyncio.CancelledError):  # or the page ends
             return Response(status_code=400)
-        if waiting >= MOST_WAITING:
+        if waiting >= MAX_WAITING:
             return JSONResponse({"problem": "Too many texts are waiting: try again later."}, 503)
         waiting += 1
         try:
@@ -171,7 +172,7 @@ def make_app(reader: Reader, hosts: list[str]) -> Starlette:
 
     routes = [Route("/", show), Route("/speak", speak, methods=["POST"])]
     app = Starlette(routes=[*routes, Mount("/results", StaticFiles(directory=reader.folder))])
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=LARGEST_REQUEST)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_REQUEST_BYTES)
     names = [in_address(host).lower() for host in ("localhost", "127.0.0.1", "::1", *hosts)]
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=names)
     return app
@@ -197,18 +198,18 @@ class Shorten(logging.Filter):
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    shown = "a checkpoint, a run's folder, or a folder of runs"
-    add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=shown)
+    checkpoint_help = "a checkpoint, a run's folder, a folder of runs, or a voice"
+    add("--checkpoint", type=Path, nargs="+", required=True, metavar="C", help=checkpoint_help)
     add("--host", default="127.0.0.1", help="default: %(default)s")
     name = checked(str, "a host name or address, without *", lambda name: "*" not in name)
-    shown = "other names of this machine, by which browsers may open the page"
-    add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=shown)
+    host_help = "other names of this machine, by which browsers may open the page"
+    add("--allow-host", type=name, nargs="+", default=[], metavar="NAME", help=host_help)
     add("--port", type=int, default=7860, help="default: %(default)s; 0: any free one")
     add("--hparams", default="", help="for example gate_threshold=0.4")
-    shown = "synthesize longer texts in parts; default: the longest training text"
-    add("--max-symbols", type=at_least_one, metavar="N", help=shown)
-    shown = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
-    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=shown)
+    limit_help = "synthesize longer texts in parts; default: the longest training text"
+    add("--max-symbols", type=at_least_one, metavar="N", help=limit_help)
+    numbers_help = f"accept numbers only, in this language ({ENGLISH}), for the demo's model"
+    add("--numbers", nargs="?", const=ENGLISH, metavar="LANGUAGE", help=numbers_help)
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and delete the files
     if args.host not in ("localhost", "::1") and not args.host.startswith("127."):
@@ -220,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
         socket.create_server((args.host, args.port), family=family) as opened,  # before models load
         tempfile.TemporaryDirectory(prefix="page-") as folder,
     ):
-        speakers = {name: load_any(path, args.hparams) for name, path in paths.items()}
+        speakers = {name: load_speaker(path, args.hparams) for name, path in paths.items()}
         reader = Reader(speakers, Path(folder), args.numbers, args.max_symbols)
         app = make_app(reader, [args.host, *args.allow_host])
         config = uvicorn.Config(app, headers=HEADERS, timeout_graceful_shutdown=1)

@@ -28,7 +28,7 @@ import signal
 import sys
 from pathlib import Path
 
-from analysis.arguments import make_parser, positive, share
+from common.arguments import make_parser, positive, share
 from corpus.download import download_corpus
 from corpus.metadata import SEED, VAL_FRACTION
 from corpus.preparation import prepare

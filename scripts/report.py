@@ -19,7 +19,7 @@ from pathlib import Path
 
 import jinja2
 
-from analysis.arguments import make_parser
+from common.arguments import make_parser
 from common.files import refuse_no_folder, write_bytes
 from common.tables import markdown_table
 from paper import published

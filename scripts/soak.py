@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 
-from analysis.arguments import make_parser, whole_number
+from common.arguments import make_parser, whole_number
 from common.errors import UserError
 from common.files import METRICS_FILE, write_bytes
 from common.machine import measured_on

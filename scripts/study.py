@@ -40,8 +40,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.arguments import at_least_one, make_parser
 from batching import REGISTRY, LengthBatchSampler
+from common.arguments import at_least_one, make_parser
 from common.errors import UserError
 from common.files import lock, open_to_append, read_json, write_atomically, write_json
 from common.progress import progress_bar

@@ -1,15 +1,9 @@
-"""A trained checkpoint as a voice: a folder that speaks without PyTorch (speak.py).
+"""Exports a trained model as a voice, a folder that speaks without PyTorch (synthesis/voice.py).
 
-    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
-    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
+    export_voice(load_model_speaker("best.pt", device=torch.device("cpu")), Path("voice"), texts)
 
-The decoder's weights become 8-bit integers, a quarter of the size and several times as fast, unless
---fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
-compared with torch before the folder is written, whole or not at all. It needs
-requirements/onnx.txt besides requirements.txt (docs/voices.md).
+It needs onnx and onnxruntime besides torch.
 """
-
-import project_root
 
 import hashlib
 import logging
@@ -25,24 +19,18 @@ import torch
 from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
-from analysis.arguments import make_parser
 from common.errors import UserError
-from common.files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
+from common.files import folder_made_whole, write_json
 from common.progress import progress_bar
 from common.version import __version__
-from data_utils import split_filelist_line
-from hparams import HParams
 from model import DecoderState, DropoutMasks, Tacotron2
-from synthesis.speaker import sequence_to_speak
-from synthesis.speaking import load_speaker
 from synthesis.torch_speaker import ModelSpeaker
 from synthesis.voice import FILES, FILTERS, GRAPHS, SETTINGS, About, Voice, shape_of
 
 OPSET = 17
 CHECKED_STEPS = 200
-ALLOWED = 1e-5  # of the largest value, between torch and the graphs
-COMPARED = 20  # texts
-MOST_FRAMES = 200  # of a text that is compared
+MAX_DIFFERENCE = 1e-5  # of the largest value, between torch and the graphs
+MAX_FRAMES = 200  # of a text that is compared
 
 
 def encode(model: Tacotron2, text: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -151,11 +139,11 @@ class CheckedVoice(Voice):
     difference = 0.0  # the largest so far, over the largest value, or 1
 
     def _run(self, name: str, length: int, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        found = super()._run(name, length, inputs)
+        arrays = super()._run(name, length, inputs)
         given = [torch.from_numpy(inputs[x]) for x in GRAPHS[name][0]]
         with torch.no_grad():
             expected = [x.numpy() for x in FUNCTIONS[name](self.model, *given)]
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(arrays, expected, strict=True):
             difference = np.abs(one - other).max() / max(1, np.abs(other).max())
             self.difference = float(np.maximum(self.difference, difference))  # nan stays
         return expected
@@ -168,23 +156,12 @@ def check(folder: Path, speaker: ModelSpeaker) -> float:
     voice.model, sequence = speaker.model, sorted(speaker.hparams.table.spoken_ids)[:20]
     steps = [*voice.decode(sequence, 0, CHECKED_STEPS)]
     voice.refine(np.concatenate([frames for made in steps for frames in made.frames]).T)
-    if not voice.difference <= ALLOWED:  # true for nan as well
+    if not voice.difference <= MAX_DIFFERENCE:  # true for nan as well
         raise UserError(
             f"in {CHECKED_STEPS} steps the graphs differ from torch by {voice.difference:.1e} of "
-            f"the largest value, expected at most {ALLOWED:.0e}; nothing was written"
+            f"the largest value, expected at most {MAX_DIFFERENCE:.0e}; nothing was written"
         )
     return voice.difference
-
-
-def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]]:
-    """Ids of COMPARED texts: the first lines of a file, or of the run's validation list."""
-    chosen = path or Path(hparams.validation_files)
-    missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
-    lines = [line for _, line in numbered_lines(chosen, missing)[:COMPARED]]
-    texts = lines if path else [split_filelist_line(line)[1] for line in lines]
-    if not texts:
-        raise UserError(f"{chosen}: no text in it; write one per line")
-    return [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
 
 
 def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
@@ -202,27 +179,24 @@ def compare(exact: Voice, voice: Voice, texts: list[list[int]]) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="a new one")
-    precision = parser.add_mutually_exclusive_group()
-    precision.add_argument("--int8", action="store_true", help="8-bit weights, the default")
-    precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
-    shown = f"to compare, one on each line; default: {COMPARED} of the run's validation list"
-    parser.add_argument("--text-file", type=Path, help=shown)
-    parser.add_argument("--hparams", default="", help="for example gate_threshold=0.4")
-    args = parser.parse_args(arguments)
-    refuse_no_folder(args.out, "-o")
-    if args.out.is_dir() and any(args.out.iterdir()):
-        raise UserError(f"{args.out}: not empty; choose another -o, or delete it")
-    speaker = load_speaker(args.checkpoint, args.hparams, torch.device("cpu"))
+def export_voice(speaker: ModelSpeaker, folder: Path, texts: list[list[int]] | None) -> None:
+    """Write the voice of a speaker on the CPU, and print how it differs from the model.
+
+    The decoder's weights become 8-bit integers. The graphs are compared with torch before that, and
+    the folder is written whole or not at all.
+
+    Args:
+        texts: ids of symbols, on which the 8-bit voice is compared with the exact one; None keeps
+            the weights in float32.
+
+    Raises:
+        UserError: if the graphs differ from torch by more than rounding.
+    """
     h = speaker.hparams
-    texts = [] if args.fp32 else read_texts_to_compare(h, args.text_file)
     about = About(
         format=2,
         weights="fp32",
-        checkpoint=args.checkpoint.name,
+        checkpoint=Path(speaker.source).name,
         epochs=speaker.epochs,
         longest_text=speaker.longest_text,
         statistics=speaker.statistics,
@@ -232,21 +206,18 @@ def main(arguments: list[str] | None = None) -> None:
         versions={name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
         files={},
     )
-    with folder_made_whole(args.out) as folder:
-        write_graphs(speaker, folder)
-        (folder / FILTERS).write_bytes(speaker.griffin_lim.filters.tobytes())
-        describe(folder, about)
-        difference = check(folder, speaker)
+    with folder_made_whole(folder) as made:
+        write_graphs(speaker, made)
+        (made / FILTERS).write_bytes(speaker.griffin_lim.filters.tobytes())
+        describe(made, about)
+        difference = check(made, speaker)
         print(f"fp32 beside torch: {difference:.1e} of the largest value, {CHECKED_STEPS} steps")
-        if not args.fp32:
-            steps = min(h.max_decoder_steps, MOST_FRAMES // h.n_frames_per_step + 1)
-            exact = Voice(folder, f"max_decoder_steps={steps}")
-            to_int8(folder / "decoder.onnx")
-            describe(folder, replace(about, weights="int8"))
-            print(compare(exact, Voice(folder, f"max_decoder_steps={steps}"), texts))
-        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    print(f"wrote {args.out}, {size:.1f} MB: python speak.py {args.out} --text ... -o out.wav")
-
-
-if __name__ == "__main__":
-    main()
+        if texts is not None:
+            steps = min(h.max_decoder_steps, MAX_FRAMES // h.n_frames_per_step + 1)
+            exact = Voice(made, f"max_decoder_steps={steps}")
+            to_int8(made / "decoder.onnx")
+            describe(made, replace(about, weights="int8"))
+            print(compare(exact, Voice(made, f"max_decoder_steps={steps}"), texts))
+        size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
+    speak = f"python synthesize.py --voice {folder} --text ... -o out.wav"
+    print(f"wrote {folder}, {size:.1f} MB: {speak}")

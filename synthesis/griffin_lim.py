@@ -1,22 +1,22 @@
-"""From log-mels to sound, with numpy and scipy alone, piece by piece: the first samples are there
-before the last frame is. And the files of both."""
+"""From log-mels to sound, with numpy and scipy alone.
 
-import io
+griffin_lim = GriffinLim(hparams, filters)
+griffin_lim.samples(log_mel)           # of a whole log-mel [n_mels, frames]
+for samples in griffin_lim.stream(log_mels): ...  # in pieces: the first before the last frame
+"""
+
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import scipy.fft
 from numpy.lib.stride_tricks import sliding_window_view
 
 from common.errors import UserError
-from common.files import write_bytes
-from hparams import HParams
+from hparams import LOG_FLOOR, HParams
 
-LOG_FLOOR = 1e-5  # magnitudes below this are raised to it before the logarithm
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
-LOUDEST = 20  # log-mels of sound in [-1, 1] reach some 3
+MAX_LOG_MEL = 20  # log-mels of sound in [-1, 1] reach some 3
 MOMENTUM = 0.99  # of fast Griffin-Lim
 ITERATIONS = 30  # of Griffin-Lim with momentum: more change little (docs/voices.md)
 UPDATES_OF_MAGNITUDES = 30
@@ -59,16 +59,22 @@ class GriffinLim:
         """Linear magnitudes [frames, bins], none negative, whose mel is close to `log_mel` [n_mels,
         frames], by multiplicative updates (Lee and Seung 2001); UserError for a mel that no sound
         has."""
-        if not (loudest := log_mel.max(initial=-np.inf)) <= LOUDEST:  # true for nan as well
+        if not (peak := log_mel.max(initial=-np.inf)) <= MAX_LOG_MEL:  # true for nan as well
             raise UserError(
-                f"the log-mel reaches {loudest:g}, expected at most {LOUDEST}: the model's "
+                f"the log-mel reaches {peak:g}, expected at most {MAX_LOG_MEL}: the model's "
                 "training has diverged; use an earlier checkpoint"
             )
         mel = np.exp(log_mel.T.astype(np.float32))
-        found, wanted = np.maximum(mel @ self.inverse.T, LOG_FLOOR), mel @ self.filters
+        magnitudes = np.maximum(mel @ self.inverse.T, LOG_FLOOR)
+        target = mel @ self.filters
         for _ in range(UPDATES_OF_MAGNITUDES):
-            found *= wanted / (found @ self.filters.T @ self.filters + TINY)
-        return found
+            magnitudes *= target / (magnitudes @ self.filters.T @ self.filters + TINY)
+        return magnitudes
+
+    def samples(self, log_mel: np.ndarray) -> np.ndarray:
+        """Samples [hop_length * frames - 1], float32, whose log-mel is close to `log_mel` [n_mels,
+        frames]; UserError for a mel that no sound has."""
+        return np.concatenate([*self.stream([log_mel])])
 
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [N], float32, of log-mels [n_mels, frames] that follow one another: hop_length *
@@ -116,29 +122,3 @@ class GriffinLim:
             part = frames[:, block * self.hop : (block + 1) * self.hop]
             total[block : block + len(frames), : part.shape[1]] += part
         return total.reshape(-1)
-
-
-def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] as 16-bit WAV, scaled down if louder than 1; UserError if not finite."""
-    peak = float(np.abs(samples).max(initial=0.0))
-    if not np.isfinite(peak):
-        raise UserError(f"{path}: samples hold nan or infinity; nothing was written")
-    write_bytes(path, encode(samples / max(peak, 1.0), sampling_rate))
-
-
-def encode(
-    samples: np.ndarray, sampling_rate: int, kind: str = "WAV", subtype: str = "PCM_16"
-) -> memoryview:
-    """The content of a sound file of samples [N], by soundfile's names of format and subtype."""
-    import soundfile
-
-    content = io.BytesIO()  # libsndfile, writing to the disk, would not say why that fails
-    soundfile.write(content, samples, sampling_rate, subtype, format=kind)
-    return content.getbuffer()
-
-
-def write_mel(path: Path, mel: np.ndarray) -> None:
-    """Write a log-mel [n_mels, frames] as .npy, in one step."""
-    array = io.BytesIO()  # numpy, writing to the disk, would not notice that its last bytes fail
-    np.save(array, mel)
-    write_bytes(path, array.getbuffer())

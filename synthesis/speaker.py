@@ -1,5 +1,15 @@
-"""From a text to speech, the same for a checkpoint (torch_speaker) and for a voice without torch
-(voice): its parts, their end, what is spoken again because it went wrong, sound and files."""
+"""From a text to speech, the same for a checkpoint (torch_speaker) and for an exported voice
+(voice).
+
+    speaker = load_speaker(path)                      # of synthesis.loading
+    samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
+    for samples in speaker.stream(text): ...            # the first before the text is finished
+    speech = speaker.speak_text(utterance_of(text, speaker.hparams))
+    speaker.write_speech(Path("out/evening"), speech)   # a sound, and a picture of the alignment
+
+A text is spoken in parts. Each part ends where its speech ends (speech_end), and is spoken again if
+it went wrong (alignment_faults).
+"""
 
 import itertools
 import math
@@ -15,27 +25,19 @@ import numpy as np
 from common.errors import UserError
 from common.files import write_atomically
 from common.progress import progress_bar
+from common.sound import write_mel, write_wav
 from hparams import HParams
 from synthesis.alignment_faults import Fault, badness, find_faults
-from synthesis.griffin_lim import SILENCE, GriffinLim, windowed, write_mel, write_wav
+from synthesis.griffin_lim import SILENCE, GriffinLim, windowed
 from synthesis.speech_end import End, EndFinder
 from synthesis.speech_statistics import MARKS, SpeechStatistics, last_symbol
-from text import (
-    SymbolTable,
-    can_be_spoken,
-    clean,
-    in_words,
-    sequence_to_text,
-    unknown_symbols,
-)
-from text.splitting import Ending, split_sequence
-from text.tags import Pause, split_tags
+from synthesis.utterance import Utterance, parts_of, utterance_of
+from text import sequence_to_text
+from text.unspoken import left_out
 
-LONGEST_TEXT = 20_000  # characters, some 20 minutes of speech, which are in memory together
 RETRIES = 3  # times that a part is spoken again at most
-PAUSE = 0.3  # seconds, after a sentence; PAUSES: shares of it after the parts of a text
-PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
-FIRST_PIECE, LARGEST_PIECE = 16, 128  # frames; each piece is twice as long as the one before
+PAUSE = 0.3  # seconds after a sentence
+FIRST_PIECE, MAX_PIECE = 16, 128  # frames; each piece is twice as long as the one before
 FADE = 0.1  # seconds in which a sound that has not died away by itself is faded out
 VOCODER_CONTEXT = 32  # frames on either side that a vocoder's sample may depend on
 
@@ -50,17 +52,6 @@ class Speech:
     notes: list[str]  # how it was spoken: in how many parts, what was spoken again
 
 
-@dataclass(frozen=True)
-class Utterance:
-    """A text that is ready to be spoken."""
-
-    pieces: list[tuple[list[int], float | None]]  # ids of symbols, and seconds of silence after
-    # them; None: what `Speaker.mels` gives their ending
-
-    def __len__(self) -> int:
-        return sum(len(symbols) for symbols, _ in self.pieces)
-
-
 class DecoderSteps(NamedTuple):
     """What some steps of the decoder made of one text."""
 
@@ -70,8 +61,10 @@ class DecoderSteps(NamedTuple):
 
 
 class Speaker(ABC):
-    """What speaks, of one text at a time. After `mels` has ended, `warnings` and `notes`
-    are those of its text, as in `Speech`, and `attempts` the one that was kept of each part."""
+    """Speaks one text at a time. After `mels` has ended, `warnings` and `notes` are those of its
+    text, as in `Speech`, and `attempts` the one that was kept of each part."""
+
+    source: str | Path = "the model"  # as messages name it
 
     warnings: list[str]
     notes: list[str]
@@ -124,15 +117,16 @@ class Speaker(ABC):
         """
         h, self.warnings, self.notes, self.attempts = self.hparams, [], [], []
         limit = max_symbols or self.longest_text or math.inf
-        if not isinstance(text, Utterance):
-            text = Utterance([([*text], None)])
-        parts = _parts_of(text, limit, h.table, pause)
-        if any(len(symbols) > limit for symbols, _ in text.pieces):
+        utterance = text if isinstance(text, Utterance) else Utterance([([*text], None)])
+        if utterance.text:
+            self.warnings += left_out(utterance.text, h.text_cleaners, h.table, h.language)
+        parts = parts_of(utterance, limit, h.table, pause)
+        if any(len(symbols) > limit for symbols, _ in utterance.pieces):
             self.notes.append(f"in {len(parts)} parts, to keep to {limit} symbols each")
-        shown: Iterable[tuple[list[int], float]] = parts
+        parts_with_bar: Iterable[tuple[list[int], float]] = parts
         if self.shows_progress:
-            shown = progress_bar("Speaking", len(parts), " parts", iterable=parts)
-        for number, (words, seconds) in enumerate(shown, 1):
+            parts_with_bar = progress_bar("Speaking", len(parts), " parts", iterable=parts)
+        for number, (words, seconds) in enumerate(parts_with_bar, 1):
             if words:
                 words = self.with_final_mark(words)
                 start = textwrap.shorten(sequence_to_text(words, h.table), 30, placeholder="...")
@@ -194,6 +188,23 @@ class Speaker(ABC):
         alignments = [attempt.alignment for attempt in self.attempts]
         return Speech(mel, alignments, self.warnings, self.notes)
 
+    def speak(self, text: str | Utterance | Sequence[int], **options: Any) -> np.ndarray:
+        """Samples of a text, float32 [N] in [-1, 1], those of `stream` with the same options."""
+        return np.concatenate([*self.stream(text, **options)])
+
+    def stream(self, text: str | Utterance | Sequence[int], **options: Any) -> Iterator[np.ndarray]:
+        """The samples of a text, an utterance or ids of symbols as soon as they are there, float32
+        [N] in [-1, 1], in pieces of up to a second or two. `options` are those of `mels`; a text
+        with a seed is the same bytes each time. UserError if there is nothing to speak, or if the
+        model or its sound is broken."""
+        if isinstance(text, str):
+            text = utterance_of(text, self.hparams)
+        for samples in self.sound(self.mels(text, **options)):
+            if not np.isfinite(samples).all():
+                fix = "export the voice again, or use an earlier checkpoint"
+                raise UserError(f"{self.source}: the sound holds nan or infinity; {fix}")
+            yield np.clip(samples, -1, 1)
+
     def sound(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [N] in pieces, of log-mels [n_mels, frames] that follow one another."""
         if self.vocoder:
@@ -220,86 +231,6 @@ class Speaker(ABC):
                 "folder with -o; every file that is there is complete"
             ) from None
         return len(samples) / rate
-
-
-class NothingToSpeak(UserError):
-    """A text of which cleaning leaves no letter, phone or digit, such as "* * *"."""
-
-    def __init__(self, text: str):
-        super().__init__(f"{_shortened(text)} leaves nothing to synthesize after cleaning")
-
-
-class UnknownSymbols(UserError):
-    """A text with `symbols` that the voice does not know."""
-
-    def __init__(self, message: str, symbols: list[str]):
-        super().__init__(message)
-        self.symbols = symbols
-
-
-def utterance_of(text: str, hparams: HParams, *, drop_unknown: bool = False) -> Utterance:
-    """A text with pauses (text/tags.py), ready to be spoken; UserError as `sequence_to_speak`, and
-    for other tags."""
-    _refuse_too_long(text)
-    pieces: list[tuple[list[int], float | None]] = []
-    for piece in split_tags(text):
-        if isinstance(piece, Pause):
-            symbols, before = pieces.pop() if pieces else ([], None)
-            pieces.append((symbols, (before or 0) + piece.seconds))
-        else:
-            symbols = _symbols_of(piece, hparams, drop_unknown)
-            if can_be_spoken(symbols, hparams.table):
-                pieces.append((symbols, None))
-    if not any(symbols for symbols, _ in pieces):
-        raise NothingToSpeak(text)
-    return Utterance(pieces)
-
-
-def sequence_to_speak(text: str, hparams: HParams, *, drop_unknown: bool = False) -> list[int]:
-    """The ids of a text's symbols, tags unknown; UserError if they leave nothing to speak, or for
-    symbols that the voice does not know, which are left out in English and with `drop_unknown`."""
-    sequence = _symbols_of(text, hparams, drop_unknown)
-    if not can_be_spoken(sequence, hparams.table):
-        raise NothingToSpeak(text)
-    return sequence
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
-
-
-def _refuse_too_long(text: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        most = f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-        fix = "give its paragraphs as lines of --text-file"
-        raise UserError(f"{_shortened(text)}: {most}; {fix}")
-
-
-def _symbols_of(text: str, hparams: HParams, drop_unknown: bool) -> list[int]:
-    _refuse_too_long(text)  # before cleaning, which takes long then
-    shown, table = _shortened(text), hparams.table
-    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
-    unknown = unknown_symbols(cleaned, table)
-    if unknown and not (table.is_english or drop_unknown):
-        named = in_words(unknown, table, text, hparams.text_cleaners, hparams.language)
-        fix = "write what it knows, or leave them out (--drop-unknown)"
-        raise UnknownSymbols(f"{shown}: the voice does not know {named}; {fix}", unknown)
-    return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
-
-
-def _parts_of(
-    text: Utterance, limit: float, table: SymbolTable, pause: float
-) -> list[tuple[list[int], float]]:
-    """The parts of a text, of at most `limit` symbols, and the seconds of silence after each."""
-    parts: list[tuple[list[int], float]] = []
-    for symbols, asked in text.pieces:
-        for part in split_sequence(symbols, limit, table) if symbols else ():
-            parts.append((symbols[part.start : part.end], pause * PAUSES[part.ending]))
-        if asked is not None:
-            parts = [*parts[:-1], (parts[-1][0], asked)] if symbols else [*parts, ([], asked)]
-    if text.pieces[-1][1] is None:
-        parts[-1] = (parts[-1][0], 0.0)  # nothing follows it
-    return parts
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
@@ -361,7 +292,7 @@ class Attempt:
                 if ready * h.n_frames_per_step >= size:
                     yield np.concatenate(held[:ready]).T
                     del held[:ready]
-                    sent, size = sent + ready, min(2 * size, LARGEST_PIECE)
+                    sent, size = sent + ready, min(2 * size, MAX_PIECE)
             if finder.reason is not None:
                 break
         assert finder.reason is not None  # at the latest after max_steps

@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 
 from hparams import HParams
-from synthesis.griffin_lim import LOUDEST
+from synthesis.griffin_lim import MAX_LOG_MEL
 from text import SymbolTable
 from text.words import word_spans
 
@@ -87,7 +87,7 @@ class EndFinder:
         """Take the next step: its last log-mel frame [n_mels] (before the postnet), the gate's
         probability and the attention weights [symbols]. Returns whether speech has ended."""
         step = len(self.gates)
-        loud = np.minimum(frame, LOUDEST)  # what no sound has is refused later
+        loud = np.minimum(frame, MAX_LOG_MEL)  # what no sound has is refused later
         self._levels.append(DECIBELS * float(np.log(np.exp(loud).sum())))
         self.gates.append(gate)
         focus = int(weights.argmax())

@@ -1,23 +1,29 @@
-"""Speech from a model in memory: the torch counterpart of voice.Voice.
+"""Speaks with a trained checkpoint, or with a model in memory.
 
-speaker = ModelSpeaker(model.eval(), hparams, statistics)
-speech = speaker.speak_text(sequence_to_speak("It was a quiet evening.", hparams))
+speaker = load_model_speaker("runs/ljspeech/best.pt")
+samples = speaker.speak("It was a quiet evening.")  # float32 [N] in [-1, 1]
+speaker = ModelSpeaker(model.eval(), hparams, statistics)  # while it is trained
 """
 
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from audio import mel_filters
-from hparams import HParams
-from model import Tacotron2
+from common.errors import UserError
+from hparams import HParams, check_text_settings, create_hparams, hparams_from_dict, read_symbols
+from model import Tacotron2, free_running
+from synthesis.checkpoint_file import load_weights, read_checkpoint
 from synthesis.speaker import DecoderSteps, Speaker
-from synthesis.speech_statistics import SpeechStatistics
+from synthesis.speech_statistics import LJSPEECH, SpeechStatistics
 
 
 class ModelSpeaker(Speaker):
-    """A trained model, ready to speak."""
+    """Speaks with a trained model, one text at a time."""
 
     shows_progress = True
 
@@ -51,3 +57,53 @@ class ModelSpeaker(Speaker):
     def refine(self, mel: np.ndarray) -> np.ndarray:
         before = torch.from_numpy(mel.copy())[None].to(self.model.embedding.weight.device)
         return (before + self.model.postnet(before))[0].float().cpu().numpy()
+
+
+def load_model_speaker(
+    path: str | Path, overrides: str = "", device: torch.device | None = None
+) -> ModelSpeaker:
+    """Load a checkpoint, this recipe's or NVIDIA's (whose settings are the defaults), to speak.
+
+    Args:
+        overrides: settings as in --hparams. `decoder=reference` takes the decoder's steps one by
+            one on a GPU too.
+        device: by default a GPU if there is one.
+
+    Raises:
+        UserError: if the checkpoint cannot be read or does not fit its settings.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    saved = read_checkpoint(path)
+    kept = hparams_from_dict(saved.get("hparams", {}))
+    hparams = check_text_settings(create_hparams(overrides, kept))
+    if not kept.symbol_table:
+        hparams = read_symbols(hparams)  # of another recipe's voice, by --hparams symbols=FILE
+    elif hparams.symbols != kept.symbols:
+        raise UserError(f"symbols={hparams.symbols}: leave it out; {path} holds its own")
+    model = Tacotron2(hparams, speaking_decoder=choose_speaking_decoder(hparams.decoder))
+    load_weights(model, saved, path)
+    epochs = saved.get("loop", {"epoch": 1})["epoch"] - 1
+    statistics = statistics_of(saved, hparams)
+    longest_text = saved.get("longest_text", statistics and statistics.longest_text)
+    speaker = ModelSpeaker(model.to(device).eval(), hparams, statistics, longest_text, epochs)
+    speaker.source = path
+    return speaker
+
+
+def choose_speaking_decoder(name: str) -> Callable[..., Any]:
+    """The loop of decoder steps that the hyper-parameter `decoder` names. The recipe works without
+    the folder fast_decoder/."""
+    found = importlib.util.find_spec("fast_decoder")
+    if name == "reference" or found is None or found.origin is None:  # or compiled files are left
+        return free_running
+    from fast_decoder import captured_steps
+
+    return captured_steps.free_running
+
+
+def statistics_of(saved: dict[str, Any], hparams: HParams) -> SpeechStatistics | None:
+    """What a checkpoint says of the speech of its clips; of one that says nothing, as NVIDIA's, in
+    English letters LJSpeech's; None for other symbols, whose pace is not known."""
+    if saved.get("speech_statistics") is not None:
+        return SpeechStatistics(**saved["speech_statistics"])
+    return LJSPEECH if hparams.table.is_english else None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from analysis.arguments import (
     available_device,
     make_parser,
@@ -15,6 +14,7 @@ from analysis.arguments import (
     share,
     whole_numbers,
 )
+
 from common.version import __version__
 
 

@@ -17,9 +17,9 @@ from batching import plan_epoch
 from batching_costs import padding_stats
 from common.errors import UserError
 from corpus.metadata import read_metadata
-from corpus.spoken_numbers import draw_numbers, in_words
 from corpus.synthesised import EspeakVoice, make_corpus
 from scripts import make_demo_corpus
+from text.spoken_numbers import draw_numbers, in_words
 
 
 def read_lines(corpus):

@@ -15,11 +15,11 @@ import pytest
 from helpers import ROOT, sound_quickly
 from matplotlib.figure import Figure
 from starlette.testclient import TestClient
+from synthesis.speaking import load_speaker
 
 import synthesize
 from common.errors import UserError
 from scripts import page
-from synthesis.speaking import load_speaker
 
 HERE = "http://127.0.0.1:7860"
 QUICK = "gate_threshold=2,max_decoder_steps=3"

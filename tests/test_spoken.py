@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import speak
 import torch
+from analysis.arguments import read_texts
 from helpers import ROOT, SPEAKER, sound_quickly
 
-import speak
 import synthesize
-from analysis.arguments import read_texts
 from common.errors import UserError
 from hparams import HParams, create_hparams, with_table
 from synthesis import spoken

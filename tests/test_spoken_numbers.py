@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from corpus.spoken_numbers import GRAMMAR, WORDS, draw_numbers, in_words, sentence_of
+from text.spoken_numbers import GRAMMAR, WORDS, draw_numbers, in_words, sentence_of
 
 NUMBERS = st.one_of(st.integers(1, 999_999), st.integers(1, 2000))
 VALUES = dict(

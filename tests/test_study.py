@@ -17,11 +17,11 @@ from records import write_run
 from batching import LengthBatchSampler, plan_epoch
 from benchmarks.epoch import PAPER
 from common.files import METRICS_FILE
-from corpus.spoken_numbers import WEIGHTS
 from hparams import batching_options, create_hparams
 from paper.survey import Surveyor
 from paper.transcription import Intelligibility
 from scripts import study
+from text.spoken_numbers import WEIGHTS
 from training.trainer import learning_rate_at
 
 

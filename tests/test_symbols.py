@@ -14,6 +14,7 @@ from corpora import make_corpus, refusal, write_tone
 from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from synthesis.speaking import load_speaker
 from training_runs import refused
 
 import synthesize
@@ -24,7 +25,6 @@ from data_utils import kept_table, read_filelist
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
 from synthesis.speaker import sequence_to_speak
-from synthesis.speaking import load_speaker
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
 from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of

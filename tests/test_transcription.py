@@ -12,7 +12,6 @@ import torch
 from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
-from corpus.spoken_numbers import in_words
 from corpus.synthesised import EspeakVoice
 from corpus.synthesised import make_corpus as spoken_corpus
 from hparams import HParams, create_hparams
@@ -31,6 +30,7 @@ from paper.transcription import (
 )
 from scripts import listen
 from synthesis.griffin_lim import write_wav
+from text.spoken_numbers import in_words
 
 HPARAMS = create_hparams("n_frames_per_step=4")
 TEXTS = ["Seven.", "Seven hundred.", "Two."]

@@ -16,11 +16,11 @@ import onnx
 import onnxruntime
 import pytest
 import soundfile
+import speak
 import torch
 from helpers import ROOT, SPEAKER, save_speaker
 from onnx import TensorProto, helper, numpy_helper
 
-import speak
 import synthesize
 from common import files
 from common.errors import UserError

@@ -8,14 +8,10 @@ for one, makes fused Adam write outside its memory.
 
 import contextlib
 import filecmp
-import io
 import math
 import os
-import pickle
 import re
 import shutil
-import zipfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -24,26 +20,27 @@ import torch
 
 from batching import BatchingError, LengthBatchSampler
 from common.errors import UserError
-from common.files import naming, open_file, unused_name, write_atomically
-from common.machine import is_out_of_memory
+from common.files import unused_name, write_atomically
 from common.version import __version__
-from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
+from hparams import HParams, limits
+from synthesis.checkpoint_file import (
+    MAX_COUNT,
+    CountFrom1,
+    DamagedCheckpoint,
+    brief,
+    first_line,
+    is_of_this_recipe,
+    load_weights,
+    problems_of,
+    read_checkpoint,
+    refused,
+    tensor_problem,
+)
 from synthesis.speech_statistics import SpeechStatistics
 from training.trainer import Trainer
 
-if HAS_PYDANTIC:
-    from pydantic import TypeAdapter, ValidationError
-
 BEST = "best.pt"
-LARGEST_CHECKPOINT = 2**32  # bytes; the full-size model's has 0.3 GB
-ZIP_BEGINS = b"PK\x03\x04"
-MOST_SHOWN = 10  # problems in a message
 DIVERGED = 100  # times the lowest loss of a step so far
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
-
-
-class DamagedCheckpoint(UserError):
-    """A checkpoint whose bytes are not those that were written. One before it may be good."""
 
 
 class Checkpoint(NamedTuple):
@@ -60,9 +57,7 @@ class Checkpoint(NamedTuple):
 # ---------------------------------------------------------------------------- what it holds
 
 
-MOST = 2**53  # larger counts are not exact as floats
-Count = Annotated[int, limits(strict=True, ge=0, le=MOST)]
-CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MOST)]
+Count = Annotated[int, limits(strict=True, ge=0, le=MAX_COUNT)]
 Amount = Annotated[float, limits(strict=True, ge=0, allow_inf_nan=False)]
 Text = Annotated[str, limits(strict=True, max_length=1000)]
 EXACTLY = {"extra": "forbid"}  # pydantic then refuses names that a class does not have
@@ -93,7 +88,7 @@ class LoopState:
     peak_memory_bytes: Count = 0  # of the device, in training
     skips_running: Count = 0  # updates skipped since the last one made
     best_validation_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # unpadded
-    best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MOST)] = -1
+    best_iteration: Annotated[int, limits(strict=True, ge=-1, le=MAX_COUNT)] = -1
     lowest_loss: Annotated[float, limits(strict=True, ge=0)] = math.inf  # padded, of a step
     alignment_warned: Count = 0  # 1 once it was said that the alignment has not formed
 
@@ -160,80 +155,20 @@ PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(
 # ---------------------------------------------------------------------------- checks
 
 
-def problems_of(state: dict[str, Any]) -> list[str]:
+def problems_of_run(state: dict[str, Any]) -> list[str]:
     """What is wrong with the parts that are there, a line each that begins with the part's name.
-
-    The optimizer is checked against a model, by `restore`. Of a checkpoint of another recipe, which
-    has neither settings nor a loop, the weights alone are looked at.
-    """
-    problems = _weight_problems(state["state_dict"])
-    if not _is_ours(state):
-        return problems
-    problems += [
-        f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS
-    ]
-    problems += _settings_problems(state.get("hparams"))
-    if HAS_PYDANTIC:
-        for part, kind in get_type_hints(PlainParts, include_extras=True).items():
-            if part in state:
-                problems += _plain_problems(part, kind, state[part])
-    return problems or _symbol_problems(state) or _contradictions(state)
+    The optimizer is checked against a model, by `restore`."""
+    if not is_of_this_recipe(state):
+        return problems_of(state)
+    unknown = [f"{part!s}: unknown to version {__version__}" for part in state if part not in PARTS]
+    kinds = get_type_hints(PlainParts, include_extras=True)
+    return [*unknown, *problems_of(state, kinds)] or _missing_sums(state) or _contradictions(state)
 
 
-def _is_ours(state: dict[str, Any]) -> bool:
-    return "hparams" in state or "loop" in state
-
-
-def _weight_problems(weights: Any) -> list[str]:
-    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
-        return [f"state_dict: {_brief(weights)}, expected tensors by name"]
-    found = {name: _tensor_problem(tensor) for name, tensor in weights.items()}
-    return [f"state_dict: {name}: {problem}" for name, problem in found.items() if problem]
-
-
-def _settings_problems(saved: Any) -> list[str]:
-    if not isinstance(saved, dict):
-        return ["hparams: missing, or not values by name"]  # never the defaults instead
-    if unknown := saved.keys() - {field.name for field in fields(HParams)}:
-        return [f"hparams: {', '.join(map(str, unknown))}: unknown to version {__version__}"]
-    try:
-        hparams_from_dict(saved)
-    except UserError as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        return ["hparams: " + "; ".join(lines[1:] or lines)]
-    return []
-
-
-def _symbol_problems(state: dict[str, Any]) -> list[str]:
-    """Between the table of symbols, where there is one, and the embedding."""
-    symbols, table = (state["hparams"].get(x) for x in ("symbols", "symbol_table"))
-    embedding = embedding_of(state["state_dict"])
-    if not table and symbols in (None, "english"):
-        return []
-    if not table:
-        return [f"hparams: symbols={symbols}, but symbol_table is missing"]
-    if embedding is not None and len(embedding) != len(table):
-        rows = f"embedding.weight has {len(embedding)} rows"
-        return [f"hparams: symbol_table: {len(table)} symbols, but {rows}"]
-    return []
-
-
-def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    found = weights.get("embedding.weight", weights.get("module.embedding.weight"))
-    return found if found is not None and found.dim() == 2 else None
-
-
-def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
-    try:
-        TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        return [
-            f"{': '.join(map(str, (part, *found['loc'])))}: {found['msg']}, "
-            f"not {_brief(found['input'])}"
-            for found in error.errors(include_url=False, include_context=False)
-        ]
-    needed = fields(LoopState) if kind is LoopState else ()  # the others have no defaults
-    return [f"loop: {field.name}: missing" for field in needed if field.name not in value]
+def _missing_sums(state: dict[str, Any]) -> list[str]:
+    """Each field of the loop has a default, and none may be missing in a checkpoint."""
+    names = (field.name for field in fields(LoopState)) if "loop" in state else ()
+    return [f"loop: {name}: missing" for name in names if name not in state["loop"]]
 
 
 def _contradictions(state: dict[str, Any]) -> list[str]:
@@ -262,9 +197,9 @@ def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
             continue
         for name, tensor in entry.items():
             shape = [] if name == "step" else list(parameters[number].shape)
-            if not (problem := _tensor_problem(tensor)):
+            if not (problem := tensor_problem(tensor)):
                 if (list(tensor.shape), tensor.dtype) != (shape, torch.float32):
-                    problem = f"{_brief(tensor)}, expected torch.float32 of shape {shape}"
+                    problem = f"{brief(tensor)}, expected torch.float32 of shape {shape}"
                 elif not tensor.is_contiguous():
                     problem = "not contiguous in memory"
                 elif name != "exp_avg" and bool((tensor < 0).any()):
@@ -272,39 +207,6 @@ def _optimizer_problems(saved: Any, optimizer: torch.optim.Adam) -> list[str]:
             if problem:
                 problems.append(f"optimizer: {name} of parameter {number}: {problem}")
     return problems
-
-
-def _tensor_problem(value: Any) -> str | None:
-    """Why a value is no tensor of plain numbers, all of them finite."""
-    if not isinstance(value, torch.Tensor):
-        return f"{_brief(value)}, expected a tensor"
-    if value.dtype not in DTYPES:
-        return f"{value.dtype}, expected a dtype that weights have"
-    if value.layout != torch.strided or value.is_nested or value.device.type != "cpu":
-        return "a sparse, nested or empty tensor, expected a plain one"
-    if value.numel() * value.itemsize > value.untyped_storage().nbytes():  # by a stride of 0
-        return f"{value.numel():,} values, more than the file holds of them"
-    # A finite sum has finite terms; adding up takes a fraction of looking at each.
-    if not math.isfinite(value.sum()) and not value.isfinite().all():
-        return "NaN or infinite values"
-    return None
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a {value.dtype} tensor of shape {list(value.shape)}"
-    if isinstance(value, (float, str, type(None))) or (type(value) is int and abs(value) < MOST):
-        return repr(value)[:60]
-    return f"a value of type {type(value).__name__}"
-
-
-def refused(path: str | Path, problems: list[str], what: str = "") -> UserError:
-    """One message about what is wrong with a checkpoint, a line if it is one problem."""
-    if len(problems) == 1 and not what:
-        return UserError(f"{path}: {problems[0]}")
-    more = [f"... and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
-    what = what or f": {len(problems)} problems"
-    return UserError("\n  ".join([f"{path}{what}:", *problems[:MOST_SHOWN], *more]))
 
 
 # ---------------------------------------------------------------------------- save
@@ -346,7 +248,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
         write_atomically(path, lambda temporary: torch.save(state, temporary))
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         raise UserError(
-            f"{path} could not be written ({_first_line(error)}): make room or make the folder "
+            f"{path} could not be written ({first_line(error)}): make room or make the folder "
             "writable; earlier checkpoints are untouched"
         ) from None
     # Not those of later steps, which others have put there: they may be no checkpoints.
@@ -356,10 +258,6 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
         with contextlib.suppress(OSError):  # a folder of such a name
             old.unlink()
     return path
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]  # torch adds a stack; some errors say nothing
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
@@ -463,50 +361,9 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint on the CPU, this recipe's or the reference's. Its bytes are compared with the
-    CRC-32 that the zip holds of them, and its parts with what they may be.
-
-    Raises:
-        DamagedCheckpoint: if the file is there and can be read, but is not what was written.
-        UserError: if it cannot be read (missing, no permission, a failing disk, too little
-            memory), is no checkpoint, or a part of it is not what it has to be.
-    """
-    try:
-        with naming(path), open_file(path, "no such checkpoint; name one that is there") as file:
-            size, begins_well = os.fstat(file.fileno()).st_size, file.peek()[:1] in (b"P", b"\x80")
-            if size > LARGEST_CHECKPOINT or not begins_well:
-                raise DamagedCheckpoint("damaged, or no checkpoint, by its first byte or its size")
-            state = _load(file.read(size))  # read whole: what fails after that is not the disk
-    except (OSError, MemoryError) as error:
-        reason = "too little memory" if isinstance(error, MemoryError) else error.strerror
-        raise UserError(
-            f"{path}: cannot be read ({reason}). That does not mean that it is damaged: nothing "
-            "was touched; make it readable and try again"
-        ) from None
-    if not isinstance(state, dict) or "state_dict" not in state:
-        raise UserError(f"{path}: holds no state_dict, so it is not a Tacotron 2 checkpoint")
-    if problems := problems_of(state):
-        raise refused(path, problems)
-    return state
-
-
-def _load(content: bytes) -> object:
-    try:
-        if content.startswith(ZIP_BEGINS):  # the reference's oldest files are no zip
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                for record in archive.infolist():
-                    # Of a folder torch reads nothing; what is compressed may fill the memory.
-                    if record.external_attr & 0x10 or record.compress_type:
-                        raise zipfile.BadZipFile(f"{record.filename} is a folder or compressed")
-                    archive.read(record)  # compares it with its CRC-32
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # zipfile and torch raise many kinds for a damaged file
-        if is_out_of_memory(error):
-            raise MemoryError from None
-        reason = f"{type(error).__name__}: {_first_line(error)[:120]}"
-        if isinstance(error, pickle.UnpicklingError):  # of which torch says how to run its code
-            reason = "it holds more than tensors and plain values"
-        raise DamagedCheckpoint(f"damaged, or no checkpoint ({reason})") from None
+    """A checkpoint on the CPU, with every part checked that a run needs to resume. Errors as
+    `checkpoint_file.read_checkpoint`."""
+    return read_checkpoint(path, problems_of_run)
 
 
 def complete(found: Checkpoint) -> Checkpoint:
@@ -515,7 +372,7 @@ def complete(found: Checkpoint) -> Checkpoint:
     if not missing:
         return found
     problem = ", ".join(f"{part}: missing" for part in missing)
-    if not _is_ours(found.state):
+    if not is_of_this_recipe(found.state):
         problem = "weights of another recipe, not the state of a run"
     raise UserError(
         f"{found.path}: {problem}; a run cannot resume from it: start from its weights with -c and "
@@ -557,34 +414,3 @@ def restore(
             "until the epoch ends"
         )
     return loop
-
-
-def load_weights(
-    model: torch.nn.Module,
-    state: dict[str, Any],
-    path: str | Path,
-    ignore_layers: Sequence[str] = (),
-) -> None:
-    """Copy a checkpoint's weights into `model`, all but the tensors named in `ignore_layers`.
-
-    Raises:
-        UserError: listing the tensors that are missing, unknown or of another shape.
-    """
-    # Of a model that was wrapped for several GPUs, as NVIDIA's recipe saves it.
-    weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
-    own = model.state_dict()
-    for name in ignore_layers:
-        if name not in own:
-            raise UserError(f"ignore_layers: the model has no tensor {name!r}")
-        weights[name] = own[name]
-    problems = [f"lacks {name}" for name in own if name not in weights]
-    problems += [f"has {name}, which this model lacks" for name in weights if name not in own]
-    for name in (name for name in own if name in weights):
-        theirs, ours = weights[name], own[name]
-        if theirs.shape != ours.shape:
-            problems.append(f"{name} is {list(theirs.shape)}, the model's is {list(ours.shape)}")
-        elif theirs.is_floating_point() != ours.is_floating_point():
-            problems.append(f"{name} is {theirs.dtype}, the model's is {ours.dtype}")
-    if problems:
-        raise refused(path, problems, " does not fit the model these hyper-parameters make")
-    model.load_state_dict(weights)

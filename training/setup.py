@@ -42,6 +42,7 @@ from hparams import (
     read_symbols,
     symbols_path,
 )
+from synthesis import checkpoint_file
 from text import SymbolTable
 from training import checkpoint
 from training.checkpoint import Checkpoint
@@ -175,7 +176,7 @@ def refuse_differences(
         | {
             "the corpus": clips.fingerprint,
             "the checkpoint": found
-            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
+            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint_file.MAX_BYTES)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -388,7 +389,7 @@ def start_from(run: Run, start: Start) -> None:
                 f"of {len(table)} symbols {len(table) - len(new)} keep their rows of the "
                 f"embedding, {len(new)} are new{drawn if new else ''}"
             )
-        checkpoint.load_weights(run.trainer.model, saved, path, ignored)
+        checkpoint_file.load_weights(run.trainer.model, saved, path, ignored)
         print(f"weights from {path}; ignore_layers keep theirs: {', '.join(ignored) or 'none'}")
 
 
@@ -403,7 +404,7 @@ def map_embedding(
         UserError: if nothing says which symbols its rows are of.
     """
     saved, theirs = found.state, hparams_from_dict(found.state.get("hparams", {}))
-    old = checkpoint.embedding_of(saved["state_dict"])
+    old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
         return saved, []  # `load_weights` says what does not fit
     if len(old) != theirs.n_symbols:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from alignment import NOTICED, alignment_sums
-from audio import griffin_lim
+from audio import mel_filters
 from batching import plan_epoch
 from common.errors import UserError
 from common.progress import progress_bar
@@ -15,6 +15,7 @@ from corpus.clip_table import ClipTable
 from data_utils import Batch, make_loader
 from hparams import HParams
 from model import Outputs
+from synthesis.griffin_lim import GriffinLim
 from synthesis.speech_end import FORMED
 from synthesis.torch_speaker import ModelSpeaker
 from training.distributed import ALONE, Processes
@@ -145,8 +146,9 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
         mels["recording"] = recording
     sounds = {}
     with looking("making the sound of a validation clip"):
+        griffin_lim = GriffinLim(h, mel_filters(h).numpy())
         for name, mel in mels.items():
-            sounds[name] = griffin_lim(torch.from_numpy(mel), h, iterations=30)
+            sounds[name] = griffin_lim.samples(mel)
     target = batch.gate[0, :steps].numpy()
     return Example(recording, target, forced, spoken, h.gate_threshold, sounds, h.sampling_rate)
 

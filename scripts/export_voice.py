@@ -1,0 +1,62 @@
+"""Export a trained checkpoint as a voice: a folder that speaks without PyTorch.
+
+    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice
+    python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
+
+The decoder's weights become 8-bit integers, a quarter of the size and several times as fast, unless
+--fp32 keeps them; what that changes is measured on twenty texts and printed. The graphs are
+compared with torch before the folder is written, whole or not at all. It needs
+requirements/onnx.txt besides requirements.txt (docs/voices.md).
+"""
+
+import project_root
+
+from pathlib import Path
+
+import torch
+
+from common.arguments import make_parser
+from common.errors import UserError
+from common.files import numbered_lines, refuse_no_folder
+from data_utils import split_filelist_line
+from hparams import HParams
+from synthesis.export import export_voice
+from synthesis.torch_speaker import load_model_speaker
+from synthesis.utterance import sequence_to_speak
+
+NUM_COMPARED = 20  # texts
+
+
+def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[list[int]]:
+    """Ids of NUM_COMPARED texts: the first lines of a file, or of the run's validation list."""
+    chosen = path or Path(hparams.validation_files)
+    missing = "no such file; name one with a text on each line, by --text-file, or choose --fp32"
+    lines = [line for _, line in numbered_lines(chosen, missing)[:NUM_COMPARED]]
+    texts = lines if path else [split_filelist_line(line)[1] for line in lines]
+    if not texts:
+        raise UserError(f"{chosen}: no text in it; write one per line")
+    return [sequence_to_speak(text, hparams, drop_unknown=True) for text in texts]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="a new one")
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument("--int8", action="store_true", help="8-bit weights, the default")
+    precision.add_argument("--fp32", action="store_true", help="as the checkpoint has them")
+    default = f"default: {NUM_COMPARED} of the run's validation list"
+    text_help = f"to compare, one on each line; {default}"
+    parser.add_argument("--text-file", type=Path, help=text_help)
+    parser.add_argument("--hparams", default="", help="for example gate_threshold=0.4")
+    args = parser.parse_args(arguments)
+    refuse_no_folder(args.out, "-o")
+    if args.out.is_dir() and any(args.out.iterdir()):
+        raise UserError(f"{args.out}: not empty; choose another -o, or delete it")
+    speaker = load_model_speaker(args.checkpoint, args.hparams, torch.device("cpu"))
+    texts = None if args.fp32 else read_texts_to_compare(speaker.hparams, args.text_file)
+    export_voice(speaker, args.out, texts)
+
+
+if __name__ == "__main__":
+    main()

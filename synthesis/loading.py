@@ -1,0 +1,43 @@
+"""Loads what speaks.
+
+speaker = load_speaker("runs/ljspeech/best.pt")  # or "voice/"
+"""
+
+from pathlib import Path
+
+from common.errors import UserError
+from synthesis.speaker import Speaker
+from synthesis.voice import SETTINGS, Voice
+
+CHECKPOINTS = "synthesis.torch_speaker"  # which `pip install` of the voice's package leaves out
+
+
+def load_speaker(path: str | Path, overrides: str = "", threads: int | None = None) -> Speaker:
+    """Load a Speaker from a checkpoint or a voice folder.
+
+    Args:
+        path: a checkpoint, the folder of a voice, or the voice.json in it. A voice is loaded
+            without torch.
+        overrides: settings as in --hparams.
+        threads: of the computing; by default one for a voice, and torch's own number for a
+            checkpoint.
+
+    Raises:
+        UserError: if there is neither, or if it cannot be read.
+    """
+    path = Path(path)
+    folder = path.parent if path.name == SETTINGS else path
+    if (folder / SETTINGS).exists():
+        return Voice(folder, overrides, threads or 1)
+    try:
+        from synthesis.torch_speaker import load_model_speaker
+    except ModuleNotFoundError as error:
+        if error.name != CHECKPOINTS:
+            raise
+        fix = "name the folder of a voice; checkpoints need the whole recipe (synthesize.py)"
+        raise UserError(f"{path}: no {SETTINGS} here; {fix}") from None
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    return load_model_speaker(path, overrides)

@@ -1,0 +1,83 @@
+"""What of a text a model is never given, because it has no symbol for it.
+
+left_out("A * dog.", ["english_cleaners"])
+# ["left out, because the model has no symbol for it: '*' at column 3"]
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from text import (
+    ENGLISH,
+    SymbolTable,
+    at_columns,
+    clean,
+    columns_of,
+    symbols,
+    text_to_sequence,
+    unknown_symbols,
+)
+from text.tags import without_pauses
+
+CONTEXT = 40  # characters on either side that decide how one is read
+# Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
+# accents written after their letter. Any of them may vanish.
+UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
+UNSPOKEN = {"english_cleaners_corrected": '"/'}  # it reads "and/or" as two words
+
+
+def left_out(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> list[str]:
+    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
+    dropped = dropped_symbols(without_pauses(text), cleaner_names, table, language)
+    reason = "left out, because the model has no symbol for it: "
+    return [reason + with_columns(dropped)] if dropped else []
+
+
+def with_columns(dropped: Mapping[str, list[int]]) -> str:
+    """Symbols and their places, as in "'*' at column 3"."""
+    return ", ".join(f"{symbol!r}{at_columns(columns)}" for symbol, columns in dropped.items())
+
+
+def dropped_symbols(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
+) -> dict[str, list[int]]:
+    """What of `text` reaches the model in no form, in the order of the text, and its columns there,
+    counted in characters from 1.
+
+    With a table that is not English, that is what the table lacks. In English, it is characters
+    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
+    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
+    LJSpeech has hundreds, and nobody speaks them.
+    """
+    if not table.is_english:
+        unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
+        return {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
+
+    def letters(part: str) -> list[int]:  # spaces may take the place of what is dropped
+        return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
+
+    def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not
+        start = max(0, column - 1 - CONTEXT)
+        before, after = text[start : column - 1], text[column : column + CONTEXT]
+        return letters(before + text[column - 1] + after) == letters(f"{before} {after}")
+
+    whole = letters(text)
+    dropped: dict[str, list[int]] = {}
+    for character in dict.fromkeys(text):
+        if character in symbols or character in UNSPOKEN.get(cleaner_names[-1], '"'):
+            continue
+        if unicodedata.category(character) in UNSPOKEN_CATEGORIES or letters(character):
+            continue
+        columns = [i for i, x in enumerate(text, 1) if x == character]
+        if whole != letters(text.replace(character, " ")):
+            columns = [column for column in columns if is_silent(column)]
+        if columns:
+            dropped[character] = columns
+    for span in re.finditer(r"\{(.+?)\}", text):
+        for phone in re.finditer(r"\S+", span[1]):
+            if f"@{phone[0]}" not in symbols:
+                dropped.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)
+    return dropped
