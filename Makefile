@@ -35,7 +35,7 @@ test-frameworks: .venv-frameworks/installed
 	  tests/test_length_batch_sampler.py tests/test_speech_recognition.py tests/test_speech_enhancement.py
 
 say: $(DEMO_VOICE)/voice.json .venv/installed
-	@$(PYTHON) speak.py $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav
+	@$(PYTHON) synthesize.py --voice $(DEMO_VOICE) $(NUMBERS) --text="$$TEXT" -o $(DEMO)/said.wav
 
 page: $(DEMO_VOICE)/voice.json .venv/installed
 	$(PYTHON) scripts/page.py --checkpoint $(DEMO_VOICE) $(NUMBERS)
@@ -51,7 +51,7 @@ $(DEMO_VOICE)/voice.json:
 	@touch .venv-frameworks/installed
 
 # The stamp is written last, so that an interrupted installation is repeated.
-.venv/installed: $(filter-out requirements/frameworks.txt requirements/pesq.txt,requirements.txt $(wildcard requirements/*.txt))
+.venv/installed: $(filter-out requirements/frameworks.txt requirements/pesq.txt,$(wildcard requirements.txt requirements/*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
 	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_speaking import TEXTS, TWENTY, diagonal, spoken, symbols_of
+from test_torch_speaker import TEXTS, TWENTY, diagonal, spoken, symbols_of
 
 from hparams import create_hparams
 from synthesis.alignment_faults import Fault, badness, find_faults

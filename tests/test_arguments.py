@@ -1,29 +1,24 @@
-"""analysis/arguments.py: what programs refuse before they measure anything."""
+"""common/arguments.py and benchmarks/options.py: what programs refuse before they do anything."""
 
 import argparse
+import importlib
 from pathlib import Path
 
 import pytest
 import torch
-from analysis.arguments import (
-    available_device,
-    make_parser,
-    output_file,
-    positive,
-    precision_list,
-    share,
-    whole_numbers,
-)
 
+from common.arguments import make_parser, output_file, positive, share, whole_numbers
 from common.version import __version__
+
+options = importlib.import_module("benchmarks.options")
 
 
 def test_only_available_devices_are_accepted(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert available_device("cuda:1") == torch.device("cuda:1")
+    assert options.available_device("cuda:1") == torch.device("cuda:1")
     for name in ("cuda:2", "foo"):
         with pytest.raises(argparse.ArgumentTypeError, match="one of cpu, cuda, cuda:0, cuda:1"):
-            available_device(name)
+            options.available_device(name)
 
 
 def test_every_program_shows_its_description_and_version(capsys):
@@ -41,7 +36,7 @@ def test_every_program_shows_its_description_and_version(capsys):
         (whole_numbers, "2, 4", [2, 4], "0 2.0 -3 two 2,x"),
         (positive, "3.2", 3.2, "0 -1 nan inf"),
         (share, "0", 0.0, "1.1 -1 nan"),
-        (precision_list, "bf16,fp32", ["bf16", "fp32"], "fp8"),
+        (options.precision_list, "bf16,fp32", ["bf16", "fp32"], "fp8"),
     ],
 )
 def test_values_out_of_range_are_refused(kind, good, value, bad):

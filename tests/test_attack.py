@@ -16,6 +16,7 @@ import pytest
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from common.errors import UserError
 from common.files import lock, read_json, write_json
+from common.sound import write_mel, write_wav
 from corpus import download, synthesised
 from corpus.clip_table import Clip, ClipTable, read_table_file
 from corpus.lengths import read_lengths
@@ -27,8 +28,7 @@ from paper.runs import read_runs
 from paper.same_run import compare_runs, read_metrics
 from paper.transcription import Intelligibility, read_findings
 from scripts.study import Study
-from synthesis.griffin_lim import write_mel, write_wav
-from synthesize import read_texts
+from synthesis.texts import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
 from training.epoch import Clips
 from training.logging import RunLogger

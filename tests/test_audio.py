@@ -3,7 +3,6 @@
 import os
 import re
 import tracemalloc
-import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ import torch
 from helpers import GOLDEN, OTHER_THAN_FILES, make_other_than_file
 
 from audio import (
-    frame_count,
-    griffin_lim,
     log_mel_spectrogram,
     mel_fingerprint,
     minimum_samples,
@@ -22,8 +19,8 @@ from audio import (
     read_header,
 )
 from common.errors import UserError
+from common.sound import write_wav
 from hparams import HParams, create_hparams
-from synthesis.griffin_lim import write_wav
 
 REFERENCE = HParams()
 PAPER = create_hparams("win_time=50,hop_time=12.5")
@@ -137,44 +134,6 @@ def test_mel_fingerprint_changes_with_mel_settings_only():
         assert mel_fingerprint(create_hparams(change)) != mel_fingerprint(REFERENCE)
     same = create_hparams("batch_size=3,mel_fmin=0,mel_fmax=8000,text_cleaners=[basic_cleaners]")
     assert mel_fingerprint(same) == mel_fingerprint(REFERENCE)
-
-
-@BOTH
-def test_griffin_lim_gives_the_mel_back(h):
-    """The log-mels lie 0.12 and 0.13 apart (measured), those of noise as loud 1.8."""
-    samples = speech_like()
-    mel = log_mel_spectrogram(samples, h)
-    again = torch.from_numpy(griffin_lim(mel, h)).clamp(-1, 1)
-    assert len(again) == h.hop_length * mel.shape[1] - 1
-    assert (log_mel_spectrogram(again, h) - mel).abs().mean() < 0.2
-    noise = torch.randn(len(samples), generator=torch.Generator().manual_seed(0)) * samples.std()
-    assert (log_mel_spectrogram(noise.clamp(-1, 1), h) - mel).abs().mean() > 1
-
-
-def test_griffin_lim_is_deterministic():
-    mel = log_mel_spectrogram(speech_like(0.4), REFERENCE)
-    first = griffin_lim(mel, REFERENCE, iterations=5)
-    np.random.seed(3)  # noqa: NPY002 (the global state must not matter)
-    np.testing.assert_array_equal(first, griffin_lim(mel, REFERENCE, iterations=5))
-
-
-@BOTH
-@pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
-def test_griffin_lim_takes_a_few_frames(frames, h):
-    mel = log_mel_spectrogram(speech_like(0.5), h)[:, 12 : 12 + frames]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        samples = griffin_lim(mel, h)
-    assert len(samples) == h.hop_length * frames - 1  # the longest sound of so many frames
-    assert frame_count(len(samples), h) == frames
-    assert np.isfinite(samples).all()
-    assert 0.01 < np.abs(samples).max() < 2
-
-
-@pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
-def test_mel_of_diverged_weights_is_refused(loudest):
-    with pytest.raises(UserError, match=f"reaches {loudest:g}, expected at most 20: .* diverged"):
-        griffin_lim(torch.full((80, 9), loudest), REFERENCE)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])

@@ -17,7 +17,8 @@ import train
 from common.errors import UserError
 from hparams import create_hparams
 from model import Tacotron2
-from synthesis import speaking
+from synthesis import checkpoint_file
+from synthesis.torch_speaker import load_model_speaker
 from training import checkpoint, setup
 
 
@@ -154,7 +155,7 @@ def test_damage_anywhere_is_noticed_or_harmless(damage, written, tmp_path):
         path.write_bytes(damage(bytearray(content), place))
         try:
             loaded = checkpoint.load_checkpoint(path)
-        except checkpoint.DamagedCheckpoint:
+        except checkpoint_file.DamagedCheckpoint:
             noticed += 1
         else:
             assert_same(loaded, state)
@@ -178,7 +179,7 @@ def expanded(path) -> None:
 
 def huge(path) -> None:
     path.write_bytes(b"PK")
-    os.truncate(path, checkpoint.LARGEST_CHECKPOINT + 1)
+    os.truncate(path, checkpoint_file.MAX_BYTES + 1)
 
 
 def test_checkpoint_that_would_run_code_is_refused(tmp_path):
@@ -224,17 +225,17 @@ def test_weights_load_with_or_without_wrapper_prefix():
     for prefix in ("", "module."):
         model = random_model(2)
         saved = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
-        checkpoint.load_weights(model, {"state_dict": saved}, "some.pt")
+        checkpoint_file.load_weights(model, {"state_dict": saved}, "some.pt")
         assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
 def test_ignored_layers_keep_their_weights():
     model, fresh, theirs = random_model(2), random_model(2), random_model(1).state_dict()
     theirs["embedding.weight"] = torch.zeros(10, 3)
-    checkpoint.load_weights(model, {"state_dict": theirs}, "some.pt", ["embedding.weight"])
+    checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", ["embedding.weight"])
     assert torch.equal(model.embedding.weight, fresh.embedding.weight)
     with pytest.raises(UserError, match="the model has no tensor 'embeding'"):
-        checkpoint.load_weights(model, {"state_dict": {}}, "some.pt", ["embeding"])
+        checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", ["embeding"])
 
 
 def test_weights_that_do_not_fit_are_listed():
@@ -244,7 +245,7 @@ def test_weights_that_do_not_fit_are_listed():
     theirs["postnet.convolutions.0.0.conv.weight"] = torch.zeros(8, 10, 5, dtype=torch.int64)
     del theirs["decoder.gate_layer.linear_layer.bias"]
     with pytest.raises(UserError, match=r"some\.pt does not fit") as refusal:
-        checkpoint.load_weights(model, {"state_dict": theirs}, "some.pt")
+        checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt")
     message = str(refusal.value)
     assert "lacks decoder.gate_layer.linear_layer.bias" in message
     assert "has decoder.extra, which this model lacks" in message
@@ -311,34 +312,36 @@ OF_ALL = [  # whoever reads it
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
     ("hparams: batch_size", put("hparams", "batch_size", "3")),
     ("hparams: prenet_dim", put("hparams", "prenet_dim", -8)),
+    ("state_dict", put("state_dict", [1])),
+    (f"state_dict: {WEIGHT}: NaN", fill(np.nan, "state_dict", WEIGHT)),
+    (f"state_dict: {WEIGHT}: NaN", fill(np.inf, "state_dict", WEIGHT)),
+    (f"state_dict: {WEIGHT}", put("state_dict", WEIGHT, torch.zeros(2, dtype=torch.complex64))),
+    ("loop", put("loop", nested(100))),
+    ("loop: epoch", put("loop", "epoch", 0)),
+    ("longest_text", put("longest_text", 0)),
+]
+OF_TRAINING = [  # who trains from it, its weights alone too; it can be spoken with
     ("ema", put("ema", {})),
     ("7", put(7, nested(100))),
     ("version", put("version", 3)),
     ("iteration", put("iteration", -1)),
     ("iteration", put("iteration", True)),
     ("loop: iteration", put("iteration", 7)),
-    ("state_dict", put("state_dict", [1])),
-    (f"state_dict: {WEIGHT}: NaN", fill(np.nan, "state_dict", WEIGHT)),
-    (f"state_dict: {WEIGHT}: NaN", fill(np.inf, "state_dict", WEIGHT)),
-    (f"state_dict: {WEIGHT}", put("state_dict", WEIGHT, torch.zeros(2, dtype=torch.complex64))),
     ("learning_rate", put("learning_rate", "fast")),
     ("scaler: scale", put("scaler", SCALER | {"scale": 0.0, "growth_interval": 9})),
-    ("loop", put("loop", nested(100))),
     ("loop: frames", put("loop", "frames", "161")),
     ("loop: tokens", put("loop", "tokens", 1)),
     ("loop: updates", drop("loop", "updates")),
     ("loop: loss_sum", put("loop", "loss_sum", np.nan)),
-    ("loop: epoch", put("loop", "epoch", 0)),
     ("loop: iteration", put("loop", "iteration", 10**400)),
     ("sampler: plan_checksum", drop("sampler", "plan_checksum")),
     ("sampler: 2 of 1", put("sampler", "num_batches", 1)),
     ("sampler: 0 of 0", put("sampler", None)),
     ("corpus", put("corpus", 5)),
-    ("longest_text", put("longest_text", 0)),
     ("logs: metrics.jsonl", put("logs", "metrics.jsonl", -1)),
     ("metrics_checksum", put("metrics_checksum", "c0ffee")),
 ]
-OF_A_RUN = [  # who resumes it; weights can be taken from it
+OF_A_RUN = [  # who resumes it; its weights are good
     *((part, drop(part)) for part in ("optimizer", "loop", "logs", "version")),
     ("optimizer", drop("optimizer", "state")),
     ("optimizer", drop("optimizer", "state", 39)),
@@ -352,7 +355,8 @@ OF_A_RUN = [  # who resumes it; weights can be taken from it
     (MOMENTS, change_moments(lambda moments: moments[:3].clone())),
     (MOMENTS, change_moments(lambda moments: moments.half())),
 ]
-CASES = [(*case, True) for case in OF_ALL] + [(*case, False) for case in OF_A_RUN]
+CASES = [(*case, "all") for case in OF_ALL]
+CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for case in OF_A_RUN]
 
 
 def ends(program, *arguments) -> str:
@@ -363,8 +367,8 @@ def ends(program, *arguments) -> str:
 
 
 @pytest.mark.usefixtures("clean_process")
-@pytest.mark.parametrize(("part", "change", "of_all"), CASES)
-def test_broken_part_is_one_line_at_every_door(part, change, of_all, stopped, corpus, tmp_path):
+@pytest.mark.parametrize(("part", "change", "refused_by"), CASES)
+def test_broken_part_is_one_line_at_every_door(part, change, refused_by, stopped, corpus, tmp_path):
     """And nothing is touched."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
@@ -376,20 +380,21 @@ def test_broken_part_is_one_line_at_every_door(part, change, of_all, stopped, co
     assert message.startswith(f"train.py: {path}: {part}")
     assert len(message.splitlines()) == 1
     assert f": {part}" in ends(train.main, "-o", new, "-c", path)
-    if of_all:
+    if refused_by != "run":
         assert f": {part}" in ends(
             train.main, *flags(new, corpus.hparams(**LONG)), "-c", path, "--warm_start"
         )
+    if refused_by == "all":
         spoken = ["--checkpoint", path, "--text", "a", "-o", tmp_path / "spoken"]
         assert ends(synthesize.main, *spoken).startswith(f"{path}: {part}")
     else:
-        speaking.load_speaker(path)  # its weights are good
+        load_model_speaker(path)
     assert names(tmp_path) == ["out"]
     assert snapshot(out) == before
 
 
 def test_without_pydantic_runs_resume_unchecked(stopped, tmp_path, monkeypatch, capsys):
-    for module in (checkpoint, setup):
+    for module in (checkpoint_file, setup):
         monkeypatch.setattr(module, "HAS_PYDANTIC", False)
     out = shutil.copytree(stopped, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:

@@ -2,27 +2,22 @@
 
 import os
 import re
-import unicodedata
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from corpora import RATE, contents, refusal
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
-from corpus.faults import dropped_symbols, left_out, usual_rates
+from corpus.faults import usual_rates
 from corpus.made_files import KEPT_SECONDS
 from corpus.preparation import prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
 from data_utils import read_filelist
-from hparams import HParams, create_hparams
+from hparams import create_hparams
 from scripts.prepare_ljspeech import main
-from text import symbols, text_to_sequence
 
 HPARAMS = create_hparams()
 WINDOW = round(WINDOW_SECONDS * RATE)
@@ -92,57 +87,6 @@ def test_clipping_is_three_samples_at_full_scale(dtype, full):
     assert count(1, 1, 1, 0.5, -1, -1, -1, -1) == 7
     assert count(0.9, 0.9, 0.9, 0.9) == 0
     assert count_clipped(np.array([-32768] * 3 + [5], np.int16)) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaners", "dropped"),
-    [
-        ("5% & more", "english_cleaners", {"%": [2], "&": [4]}),
-        ("5% & more * #", "english_cleaners_corrected", {"*": [11], "#": [13]}),
-        ("$5, £10 and 1,000 of 3.5", "english_cleaners", {}),
-        ("the $ sign and $5", "english_cleaners", {"$": [5]}),
-        ("Mr. Müller's café — “so [he] said”…", "english_cleaners", {}),
-        ('"Quite," (said) she; no: yes!', "english_cleaners", {}),
-        ("a 😀 b 😀", "english_cleaners", {"😀": [3, 7]}),
-        ("Привет", "english_cleaners", {}),
-        ("Да но", "basic_cleaners", {"Д": [1], "а": [2], "н": [4], "о": [5]}),
-        ("Chapter 12", "basic_cleaners", {"1": [9], "2": [10]}),
-        ("{HH AH0} and {HX AY9 HH}", "english_cleaners", {"HX": [15], "AY9": [18]}),
-        ("no\u00a0break, soft\u00adhyphen", "basic_cleaners", {}),
-        ("#5 is # six", "english_cleaners_corrected", {"#": [7]}),
-        ("He said 漢 and ☃, ☃", "english_cleaners_corrected", {"漢": [9], "☃": [15, 18]}),
-        ("½ of x², € and 5 €, ٣ or Ⅷ; and/or", "english_cleaners_corrected", {}),
-    ],
-)
-def test_dropped_symbols_are_found_with_columns(text, cleaners, dropped):
-    found = dropped_symbols(text, HParams(text_cleaners=(cleaners,)))
-    assert (found, list(found)) == (dropped, list(dropped))
-
-
-@settings(deadline=None, max_examples=300)
-@given(st.characters(exclude_categories=["Cs"]))
-def test_each_character_is_read_or_named(character):
-    """Letters, digits and signs of all scripts. The rest of Unicode nobody speaks."""
-    text, hparams = f"ab {character} cd", HParams(text_cleaners=("english_cleaners_corrected",))
-    found = text_to_sequence(text, hparams.text_cleaners)
-    silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
-    if character.isalnum() or unicodedata.category(character)[0] == "S":
-        assert dropped_symbols(text, hparams) == ({character: [4]} if silent else {})
-
-
-def test_what_speech_leaves_out_is_named_with_its_columns():
-    text = "A ☃ and ☃, *so*."
-    hparams = HParams(text_cleaners=("english_cleaners_corrected",))
-    [warning] = left_out(text, hparams)
-    assert warning.endswith("symbol for it: '☃' at columns 3 and 9, '*' at columns 12 and 15")
-    own = HParams(symbols="corpus", symbol_table=("_", "a", " "), n_symbols=3)
-    own = replace(own, text_cleaners=("basic_cleaners",))
-    assert left_out("A é", own)[0].endswith("symbol for it: 'é' at column 3")
-    assert left_out("A e\u0301" + "x" * 7, own)[0].endswith(
-        "'é' at column 3, 'x' at columns 5, 6, 7, 8 and 3 more"
-    )
-    assert left_out("a a", own) == []
-    assert left_out("a [pause 0.5] é", own)[0].endswith("symbol for it: 'é' at column 15")
 
 
 def test_usual_rates_follow_the_spread():

@@ -15,11 +15,11 @@ import pytest
 from helpers import ROOT, sound_quickly
 from matplotlib.figure import Figure
 from starlette.testclient import TestClient
-from synthesis.speaking import load_speaker
 
 import synthesize
 from common.errors import UserError
 from scripts import page
+from synthesis.loading import load_speaker
 
 HERE = "http://127.0.0.1:7860"
 QUICK = "gate_threshold=2,max_decoder_steps=3"
@@ -160,7 +160,7 @@ def test_requests_are_refused_but_for_texts_and_results(
 
 def test_one_text_is_synthesized_at_a_time(reader, client, monkeypatch):
     """And requests above the limit of the queue are refused at once."""
-    monkeypatch.setattr(page, "MOST_WAITING", 3)
+    monkeypatch.setattr(page, "MAX_WAITING", 3)
     running, most, release = 0, 0, threading.Event()
 
     def read(inputs):
@@ -232,7 +232,7 @@ def test_a_voice_opens_the_page_without_torch(voices, tmp_path):
 import sys; sys.modules |= dict.fromkeys(["torch", "librosa", "onnx"])
 from pathlib import Path; sys.path[:0] = ["scripts"]; from scripts import page
 path = page.find_checkpoints([Path("{voices.int8[0]}")])["int8"]
-reader = page.Reader({{"int8": page.load_any(path)}}, Path("{tmp_path}"))
+reader = page.Reader({{"int8": page.load_speaker(path)}}, Path("{tmp_path}"))
 print(*reader.read(page.Inputs(text="A * dog.", checkpoint="int8"))["warnings"], sep="\\n")
 """
     command = [sys.executable, "-c", script]

@@ -22,7 +22,7 @@ def scripted(monkeypatch):
         speaker.sound = lambda mels: (np.zeros(256 * mel.shape[1] - 1) for mel in mels)
         return speaker
 
-    monkeypatch.setattr(reliability, "load_any", load)
+    monkeypatch.setattr(reliability, "load_speaker", load)
     return load
 
 
@@ -59,7 +59,7 @@ def test_only_the_sample_is_vocoded_and_transcribed(scripted, tmp_path, monkeypa
 
 
 def test_speech_without_end_is_counted(monkeypatch, tmp_path):
-    monkeypatch.setattr(reliability, "load_any", lambda *_: Scripted(ENDLESS))
+    monkeypatch.setattr(reliability, "load_speaker", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--sounds", "1")
     assert ways["with retries"]["faults"] == {}  # attention at rest ends it
     assert ways["with retries"]["ends"] == {"REST": 4}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_speaking import diagonal
+from test_torch_speaker import diagonal
 
 from audio import mel_filters
 from hparams import create_hparams

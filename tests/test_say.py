@@ -53,16 +53,16 @@ def test_make_passes_on_what_is_typed(tmp_path, monkeypatch):
     python.chmod(0o755)
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
-    assert said[:3] == ["[speak.py]", "[demo/voice]", "[--numbers]"]
+    assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said  # make's own signs are make's
     page = make(tmp_path, "page").stdout.splitlines()
-    assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *said[1:3]]
+    assert page[1:] == ["[scripts/page.py]", "[--checkpoint]", *said[2:4]]
     other = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1")
     assert other.stdout.startswith("demo-fr-fr-phones/voice/voice.json: no such voice; ")
     (tmp_path / "demo-fr-fr" / "voice").mkdir(parents=True)
     (tmp_path / "demo-fr-fr" / "voice" / "voice.json").touch()
     said = make(tmp_path, "say", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
-    assert said[1:3] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
+    assert said[2:4] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
     assert said[-1] == "[demo-fr-fr/said.wav]"
     full = make(tmp_path, "page", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
     assert full.stdout.startswith("demo-fr-fr-phones-full/voice/voice.json: no such voice; ")

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import speak
 import torch
-from analysis.arguments import read_texts
 from helpers import ROOT, SPEAKER, sound_quickly
 
 import synthesize
 from common.errors import UserError
+from common.sound import encode
 from hparams import HParams, create_hparams, with_table
-from synthesis import spoken
-from synthesis.griffin_lim import encode
+from synthesis import outputs, spoken
+from synthesis.outputs import GrowingWav
 from synthesis.speaker import Speaker
-from synthesis.spoken import GrowingWav, Log
+from synthesis.spoken import Log
+from synthesis.texts import read_texts
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
 NAMES = ["0001", "0003", "0005", "0006", "0008"]  # of the lines that can be spoken
@@ -122,15 +122,16 @@ def test_stopped_folders_end_as_uninterrupted_ones(seed, synthesized, stopper, t
 @pytest.mark.parametrize("seed", range(4))
 def test_stopped_wavs_end_as_uninterrupted_ones(seed, voices, book, stopper, tmp_path, monkeypatch):
     sound_quickly(monkeypatch.setattr)
-    rng, arguments = random.Random(seed), [str(voices.fp32[0]), "--text-file", str(book), "-o"]
-    speak.main([*arguments, str(tmp_path / "whole.wav")])
+    rng = random.Random(seed)
+    arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(book), "-o"]
+    synthesize.main([*arguments, str(tmp_path / "whole.wav")])
     whole, wav = (tmp_path / "whole.wav").read_bytes(), tmp_path / "a.wav"
     samples = soundfile.read(tmp_path / "whole.wav", dtype="int16")[0]
     part, log, damaged, stops = tmp_path / "a.part.wav", tmp_path / "a.part.jsonl", seed % 2, 0
     while True:
         stopper.at, stopper.after = stopper.calls + rng.randint(1, 25), rng.random() < 0.5
         try:
-            speak.main([*arguments, str(wav)])
+            synthesize.main([*arguments, str(wav)])
             break
         except KeyboardInterrupt:
             stops += 1
@@ -301,26 +302,27 @@ def test_texts_come_from_pipes_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "message"),
+    ("arguments", "message"),
     [
-        (speak, ["--text", "a\udcff", "-o", "a.wav"], r"--text: 'a\udcff': expected text in UTF-8"),
-        (
-            speak,
-            ["--text", "a", "-o", "\udcff.wav"],
-            r"-o/--out: '\udcff.wav': expected a name in UTF",
-        ),
-        (speak, ["--text", "a", "-o", "a.mp3"], "'a.mp3': expected a name that ends in .wav; "),
-        (speak, ["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
-        (synthesize, ["--text", "a\udcff"], r"--text: 'a\udcff': expected text in UTF-8"),
-        (synthesize, ["--text", "a", "-o", "\udcff"], r"'\udcff': expected a name in UTF-8"),
-        (synthesize, ["--text", "a", "-o", "a.wav"], "'a.wav': expected a folder, for "),
+        (["--text", "a\udcff"], r"--text: 'a\udcff': expected text in UTF-8"),
+        (["--text", "a", "-o", "\udcff.wav"], r"'\udcff.wav': expected a name in UTF-8"),
+        (["--text", "a", "-o", "\udcff"], r"'\udcff': expected a name in UTF-8"),
+        (["--text", "a", "-o", "a.mp3"], "'a.mp3': expected a folder, or a name that ends in .wav"),
+        (["--text", "a", "-o", "none/a.wav"], "expected a file that can be written, in an"),
+        (["--text", "a", "-o", "out", "--stream", "raw"], "not allowed with argument -o"),
+        (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
     ],
 )
-def test_unlikely_arguments_are_refused(program, arguments, message, capsys):
-    where = ["voice"] if program is speak else ["--checkpoint", "a.pt"]
+def test_unlikely_arguments_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        program.main([*where, *arguments])
+        synthesize.main(["--checkpoint", "a.pt", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_a_mel_needs_a_folder():
+    for target in (["-o", "a.wav"], ["--stream", "raw"]):
+        with pytest.raises(UserError, match=r"--save-mel: needs a folder .*-o out"):
+            synthesize.main(["--voice", "voice", "--text", "a", "--save-mel", *target])
 
 
 def keyed(*names: str) -> dict[str, str]:
@@ -328,7 +330,7 @@ def keyed(*names: str) -> dict[str, str]:
 
 
 def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(spoken, "LARGEST_WAV", 44 + 8)
+    monkeypatch.setattr(outputs, "MAX_WAV_BYTES", 44 + 8)
     path = tmp_path / "a.wav"
 
     def fill():
@@ -346,7 +348,7 @@ def test_a_full_wav_keeps_what_it_holds(tmp_path, monkeypatch):
 
 def test_lengths_fit_a_wav_of_4_gib():
     """The largest even number of bytes that the header's 32 bits count."""
-    header = spoken.wav_header(22050, spoken.LARGEST_WAV - 1 - 44)
+    header = outputs.wav_header(22050, outputs.MAX_WAV_BYTES - 1 - 44)
     assert header[4:8] == b"\xfe\xff\xff\xff"
 
 
@@ -363,7 +365,7 @@ def test_a_stop_at_the_rename_loses_nothing(tmp_path, monkeypatch):
             if not wav.done:
                 wav.write(b"12")
                 wav.end_text(["odd"])
-        return wav.done, wav.warnings, wav.seconds
+        return wav.done, wav.num_warnings, wav.seconds
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -388,7 +390,7 @@ def test_a_stop_before_the_first_text_leaves_nothing(tmp_path):
 
 
 def test_a_log_has_one_writer(tmp_path):
-    script = "import sys, pathlib, spoken; spoken.Log(pathlib.Path(sys.argv[1]))"
+    script = "import sys, pathlib; from synthesis.spoken import Log; Log(pathlib.Path(sys.argv[1]))"
     with Log(tmp_path / "spoken.jsonl"):
         command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

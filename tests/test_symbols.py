@@ -14,7 +14,6 @@ from corpora import make_corpus, refusal, write_tone
 from helpers import flags, load, newest, tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from synthesis.speaking import load_speaker
 from training_runs import refused
 
 import synthesize
@@ -24,7 +23,8 @@ from corpus.preparation import prepare
 from data_utils import kept_table, read_filelist
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
-from synthesis.speaker import sequence_to_speak
+from synthesis.torch_speaker import load_model_speaker
+from synthesis.utterance import sequence_to_speak
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
 from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of
@@ -324,7 +324,7 @@ def test_new_rows_have_mean_and_spread_of_old():
 
 def test_voice_speaks_with_its_own_symbols(trained, tmp_path, capsys):
     path = newest(trained)
-    assert len(sequence_to_speak("żółw", load_speaker(path).hparams)) == 4
+    assert len(sequence_to_speak("żółw", load_model_speaker(path).hparams)) == 4
     command = ["--checkpoint", str(path), "-o", str(tmp_path / "out"), "--text", "Żółw, Ąę!"]
     message = refusal(synthesize.main, command)
     assert (
@@ -369,7 +369,7 @@ def test_checkpoints_without_table_are_english(checkpoint_path):
     for name in ("symbol_table", "text_cleaners"):
         del state["hparams"][name]
     torch.save(state, checkpoint_path)
-    hparams = load_speaker(checkpoint_path).hparams
+    hparams = load_model_speaker(checkpoint_path).hparams
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
     for text in ("So.", "£10, at 10:05"):  # as they were trained to read it

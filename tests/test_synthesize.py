@@ -59,13 +59,14 @@ def test_longest_training_text_is_the_limit(checkpoint_path, tmp_path, mels_alon
         mel = speak_text(checkpoint_path, tmp_path, "--pause", "0")
         assert mel.shape == (80, 12 * parts)
         assert np.array_equal(mel, whole) == (parts == 1)
-    assert f"in 2 parts, to keep to {len(LONG_TEXT) - 1} symbols each" in capsys.readouterr().out
+    assert f"in 2 parts, to keep to {len(LONG_TEXT) - 1} symbols each" in capsys.readouterr().err
     assert np.array_equal(speak_text(checkpoint_path, tmp_path, "--max-symbols", "99"), whole)
-    assert " parts, " not in capsys.readouterr().out
+    assert " parts, " not in capsys.readouterr().err
     speak_text(checkpoint_path, tmp_path, "--max-symbols", "16")
-    printed = capsys.readouterr().out
-    assert "  in 3 parts, to keep to 16 symbols each\n" in printed
-    assert "  warning: part 2 of 3 ('it sat down,'): no stop within 0.1 s" in printed
+    printed = capsys.readouterr().err
+    assert f"{LONG_TEXT!r}: in 3 parts, to keep to 16 symbols each\n" in printed
+    warning = f"warning: {LONG_TEXT!r}: part 2 of 3 ('it sat down,'): no stop within 0.1 s"
+    assert warning in printed
 
 
 @pytest.mark.parametrize(
@@ -130,9 +131,10 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     info = soundfile.info(str(out / "0003.wav"))
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
     assert info.frames == 12 * 256 - 1  # the most samples that make 12 frames, 1 + N // 256
-    printed = capsys.readouterr().out
-    assert printed.count("no stop within 0.1 s") == 2
-    assert str(out) in printed
+    printed = capsys.readouterr()
+    assert printed.err.count("no stop within 0.1 s") == 2
+    assert "warning: line 3, 'General remarks.': no stop within 0.1 s" in printed.err
+    assert f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
     assert np.array_equal(alone, mel)  # whatever was spoken beside it
 

@@ -8,7 +8,8 @@ from test_retries import GOOD, TEXT, H, Scripted
 
 from common.errors import UserError
 from synthesis.griffin_lim import SILENCE
-from synthesis.speaker import Utterance, stretched, utterance_of
+from synthesis.speaker import stretched
+from synthesis.utterance import Utterance, utterance_of
 from text.tags import Pause, split_tags
 
 SECOND = 22050 / 256  # frames
@@ -57,8 +58,8 @@ def test_a_pause_is_as_long_as_asked():
 
 
 def test_pieces_without_words_are_silent():
-    text = utterance_of("One two three. [pause 1] ... [pause 1]", H)
-    assert text == Utterance([(TEXT, 2.0)])
+    text = "One two three. [pause 1] ... [pause 1]"
+    assert utterance_of(text, H) == Utterance([(TEXT, 2.0)], text)
     with pytest.raises(UserError, match="leaves nothing to synthesize"):
         utterance_of("[pause 1] ...", H)
 

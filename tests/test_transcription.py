@@ -12,6 +12,7 @@ import torch
 from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
+from common.sound import write_wav
 from corpus.synthesised import EspeakVoice
 from corpus.synthesised import make_corpus as spoken_corpus
 from hparams import HParams, create_hparams
@@ -29,7 +30,6 @@ from paper.transcription import (
     word_error_rate,
 )
 from scripts import listen
-from synthesis.griffin_lim import write_wav
 from text.spoken_numbers import in_words
 
 HPARAMS = create_hparams("n_frames_per_step=4")
@@ -95,7 +95,8 @@ class StandIn:
 def recordings(tmp_path, monkeypatch):
     """Three tones of 4,000 and more samples; Griffin-Lim makes silence of them."""
     monkeypatch.setattr(transcription, "NumberRecogniser", Recogniser)
-    monkeypatch.setattr(transcription, "griffin_lim", lambda mel, _: np.zeros(100, np.float32))
+    silence = np.zeros(100, np.float32)
+    monkeypatch.setattr(transcription.GriffinLim, "samples", lambda *_: silence)
     folder = make_corpus(tmp_path / "unseen", 3)
     lines = "".join(f"c{i:02}|{i}|{text}\n" for i, text in enumerate(TEXTS))
     (folder / "metadata.csv").write_text(lines)
@@ -119,7 +120,7 @@ def test_a_checkpoint_is_evaluated_beside_its_recordings(recordings, tmp_path, m
         return np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
 
     speaker = StandIn(sound, create_hparams("n_frames_per_step=4"))
-    monkeypatch.setattr(transcription, "load_any", lambda _: speaker)
+    monkeypatch.setattr(transcription, "load_speaker", lambda _: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
     checkpoint, speech = tmp_path / "checkpoint_60.pt", tmp_path / "speech"
     out = tmp_path / "intelligibility.json"
@@ -150,7 +151,7 @@ def test_another_language_is_identified_and_not_transcribed(tmp_path, monkeypatc
         return voice.speak(texts[1] if text == texts[4] else text, 230) / 32768
 
     speaker = StandIn(sound, create_hparams())
-    monkeypatch.setattr(transcription, "load_any", lambda *_: speaker)
+    monkeypatch.setattr(transcription, "load_speaker", lambda *_: speaker)
     monkeypatch.setattr(transcription, "sequence_to_speak", lambda text, _: text)
     monkeypatch.setattr(transcription, "NumberRecogniser", None)
     arguments = ["--checkpoint", "best.pt", "--recordings", folder, "-o", out, "--language", "de"]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import HOP, LONG, SAMPLING_RATE, assert_same, curves, load, metrics, newest
-from synthesis.speaking import load_speaker
 from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
@@ -18,6 +17,7 @@ from data_utils import TextMelDataset, collate, read_filelist
 from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
 from paper.same_run import without_times
+from synthesis.torch_speaker import load_model_speaker
 from training import logging, validation
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -154,7 +154,7 @@ def test_free_speech_is_that_of_the_checkpoint(settings, corpus, tmp_path, monke
     monkeypatch.setattr(validation, "speak_freely", keep)
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
     printed = capsys.readouterr().out
-    speaker = load_speaker(out / "best.pt", device=torch.device("cpu"))
+    speaker = load_model_speaker(out / "best.pt", device=torch.device("cpu"))
     clips = read_filelist(corpus.val, speaker.hparams)
     clip = clips[plan_epoch(clips.num_frames, 3, "random", seed=0)[0][0]]
     mel = speaker.speak_text(clip.symbols, seed=0, retries=0).mel
@@ -223,7 +223,7 @@ def test_failed_validation_costs_no_training(what, corpus, tmp_path, monkeypatch
 
 def test_failed_sound_costs_the_sound_alone(corpus, whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    monkeypatch.setattr(validation, "griffin_lim", lambda *_, **__: torch.empty(2**50))
+    monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
     warning = "warning: making the sound of a validation clip failed, training continues: Runtime"
     assert capsys.readouterr().out.count(warning) == 2

@@ -1,22 +1,19 @@
-"""voice.py, speak.py, export_voice.py: a voice says what its checkpoint says, the same each
+"""synthesis/voice.py, export.py, vocoder.py: a voice says what its checkpoint says, the same each
 time, and a folder that is not whole says nothing."""
 
 import hashlib
 import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import soundfile
-import speak
 import torch
 from helpers import ROOT, SPEAKER, save_speaker
 from onnx import TensorProto, helper, numpy_helper
@@ -26,13 +23,18 @@ from common import files
 from common.errors import UserError
 from hparams import WINDOW_BACK, create_hparams, with_table
 from model import DropoutMasks
-from synthesis import speaker, speaking, voice
+from synthesis import export, onnx_graph, speaker, vocoder
 from synthesis.griffin_lim import SILENCE
-from synthesis.speaker import sequence_to_speak
+from synthesis.torch_speaker import load_model_speaker
+from synthesis.utterance import sequence_to_speak
 from synthesis.voice import Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
 TEXT = "A dog came. It sat down, and it ate."  # two parts of at most 24 symbols
+
+
+def speak(*arguments: object) -> None:
+    synthesize.main([str(argument) for argument in arguments])
 
 
 def test_parts_have_the_mels_of_torch(voices, monkeypatch):
@@ -40,7 +42,7 @@ def test_parts_have_the_mels_of_torch(voices, monkeypatch):
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = sequence_to_speak(TEXT, exact.hparams)
     found, parts = exact.speak_text(sequence, seed=3, retries=0), []
-    model = speaking.load_speaker(voices.checkpoint[0], "gate_threshold=2").model
+    model = load_model_speaker(voices.checkpoint[0], "gate_threshold=2").model
     kept = torch.from_numpy(np.random.default_rng(3).random((40, 2, 1, 8)) >= 0.5)
     masks = DropoutMasks((kept[:, 0], kept[:, 1]), None, None)
     for words in (sequence[:11], sequence[12:]):
@@ -56,7 +58,7 @@ def test_the_attention_window_is_that_of_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
     words = sequence_to_speak("It sat down, and it ate.", exact.hparams)
-    speaker = speaking.load_speaker(voices.checkpoint[0], settings, torch.device("cpu"))
+    speaker = load_model_speaker(voices.checkpoint[0], settings, torch.device("cpu"))
     made = [[*x.decode(words, 0, 30)] for x in (exact, speaker)]
     for one, other in zip(*made, strict=True):
         for a, b in zip(one, other, strict=True):
@@ -99,33 +101,17 @@ def test_sound_begins_before_the_decoder_has_ended(voices, monkeypatch):
     assert len(steps) * 2 < 60  # frames
 
 
-def test_speak_imports_no_torch_and_streams_the_same(voices, tmp_path):
+def test_voices_import_no_torch_and_stream_the_same(voices, tmp_path):
     script = "import sys; sys.modules |= dict.fromkeys(['torch', 'librosa', 'onnx'])\n"
-    script += "import speak; speak.main(sys.argv[1:])"
-    command = [sys.executable, "-c", script, voices.int8[0], "--text", TEXT, "--time"]
+    script += "import synthesize; synthesize.main(sys.argv[1:])"
+    command = [sys.executable, "-c", script, "--voice", voices.int8[0], "--text", TEXT, "--time"]
     run = subprocess.run([*command, "--stream", "wav"], cwd=ROOT, capture_output=True, check=True)
-    speak.main([str(voices.int8[0]), "--text", TEXT, "-o", str(tmp_path / "a.wav")])
+    speak("--voice", voices.int8[0], "--text", TEXT, "-o", tmp_path / "a.wav")
     (tmp_path / "b.wav").write_bytes(run.stdout)
     written, streamed = (soundfile.read(tmp_path / f"{x}.wav", dtype="int16") for x in "ab")
     np.testing.assert_array_equal(streamed[0], written[0])
     assert written[1] == streamed[1] == 22050
     assert b"first sound after" in run.stderr
-
-
-def test_the_docs_name_all_files_that_speaking_loads(voices, tmp_path):
-    """Whoever takes a voice elsewhere copies them by hand."""
-    script = "import sys, speak; speak.main(sys.argv[1:])\n"
-    script += "print(*(getattr(x, '__file__', None) for x in sys.modules.values()))"
-    arguments = [voices.int8[0], "--text", "7", "-o", tmp_path / "a.wav"]
-    command = [sys.executable, "-c", script, *arguments]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    loaded = {Path(word) for word in printed.split() if word.startswith(f"{ROOT}/")}
-    loaded = {path.relative_to(ROOT).as_posix() for path in loaded if ".venv" not in str(path)}
-    document = (ROOT / "docs" / "voices.md").read_text(encoding="utf-8")
-    [paragraph] = [x for x in document.split("\n\n") if x.startswith("`speak.py` needs")]
-    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", paragraph))
-    loaded = {f"{x.split('/')[0]}/" if x.startswith("text/") else x for x in loaded}
-    assert loaded - {"analysis/__init__.py", "corpus/__init__.py"} == named
 
 
 def test_a_voice_of_another_language_knows_its_symbols(tmp_path):
@@ -222,7 +208,7 @@ FAULTS = {
 def test_a_damaged_or_hostile_folder_is_refused(fault, voices, tmp_path, monkeypatch):
     folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), FAULTS[fault]
     spoil(folder)
-    monkeypatch.setattr(voice.Graph, "run", None)  # nothing is run before
+    monkeypatch.setattr(onnx_graph.Graph, "run", None)  # nothing is run before
     with pytest.raises(UserError, match=message) as stop:
         Voice(folder)
     assert str(stop.value).count(str(folder)) == 1
@@ -277,7 +263,7 @@ def test_the_format_of_onnx_runtime_is_refused(voices, tmp_path):
     options.add_session_config_entry("session.save_model_format", "ORT")
     onnxruntime.InferenceSession(voices.fp32[0] / "postnet.onnx", options)
     with pytest.raises(UserError, match=r"x\.ort: no ONNX graph that runs here"):
-        voice.load_vocoder(tmp_path / "x.ort", create_hparams())
+        vocoder.load_vocoder(tmp_path / "x.ort", create_hparams())
 
 
 def test_paths_of_the_settings_are_not_opened(voices, tmp_path, monkeypatch):
@@ -302,9 +288,9 @@ def test_export_writes_a_whole_voice_or_none(fault, message, voices, tmp_path, m
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
     if fault == "other weights":
-        other, write = speaking.load_speaker(path), export_voice.write_graphs
+        other, write = load_model_speaker(path), export.write_graphs
         next(other.model.postnet.parameters()).data *= 1.01
-        monkeypatch.setattr(export_voice, "write_graphs", lambda _, folder: write(other, folder))
+        monkeypatch.setattr(export, "write_graphs", lambda _, folder: write(other, folder))
     elif fault == "damaged":
         path.write_bytes(path.read_bytes()[:-99])
     elif fault == "not empty":
@@ -342,17 +328,15 @@ def write_vocoders(folder, **settings: int) -> None:
 def test_a_vocoder_of_ones_own_speaks(voices, tmp_path):
     write_vocoders(tmp_path)
     for name in ("hold.onnx", "hold.pt"):
-        arguments = ["--text", TEXT, "--vocoder", str(tmp_path / name), "-o"]
-        checkpoint = ["--checkpoint", str(voices.checkpoint[0]), "--save-mel"]
-        synthesize.main([*arguments, str(tmp_path), *checkpoint])
+        spoken = "--text", TEXT, "--vocoder", tmp_path / name
+        speak("--checkpoint", voices.checkpoint[0], *spoken, "-o", tmp_path, "--save-mel")
         sound, mel = soundfile.read(tmp_path / "0001.wav")[0], np.load(tmp_path / "0001.npy")
         np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
-    arguments[3] = str(tmp_path / "hold.onnx")
-    speak.main([str(voices.fp32[0]), *arguments, str(tmp_path / "a.wav")])
-    held = Voice(voices.fp32[0])
-    mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
-    sound = soundfile.read(tmp_path / "a.wav")[0]
-    np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
+        speak("--voice", voices.fp32[0], *spoken, "-o", tmp_path / "a.wav")
+        held = Voice(voices.fp32[0])
+        mel = held.speak_text(sequence_to_speak(TEXT, held.hparams)).mel
+        sound = soundfile.read(tmp_path / "a.wav")[0]
+        np.testing.assert_allclose(sound, np.repeat(mel.max(0) / 20, 256), atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -367,10 +351,10 @@ def test_a_vocoder_that_does_not_fit_is_refused(made, message, tmp_path):
     write_vocoders(tmp_path, **made)
     for name in ("hold.onnx", "hold.pt"):
         with pytest.raises(UserError, match=f"{name}: .*{message}"):
-            speaking.load_vocoder(tmp_path / name, create_hparams())
-    (tmp_path / "hold.pt").write_bytes(b"no module")
+            vocoder.load_vocoder(tmp_path / name, create_hparams())
+    (tmp_path / "hold.pt").write_bytes(b"PK\x03\x04 no module")
     with pytest.raises(UserError, match=r"hold\.pt: no TorchScript"):
-        speaking.load_vocoder(tmp_path / "hold.pt", create_hparams())
+        vocoder.load_vocoder(tmp_path / "hold.pt", create_hparams())
 
 
 class Late(Hold):
@@ -385,13 +369,13 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
     torch.jit.script(Late()).save(tmp_path / "late.pt")
     mel, name = np.zeros((80, 20), np.float32), "late.pt"
     with pytest.raises(UserError, match=rf"{name}: a module that cannot be run .*too long"):
-        speaking.load_vocoder(tmp_path / name, create_hparams())(mel)
+        vocoder.load_vocoder(tmp_path / name, create_hparams())(mel)
     short = lambda mel: np.zeros((1, 1, 256 * min(mel.shape[1], 17)), np.float32)  # noqa: E731
     with pytest.raises(UserError, match=r"x: a vocoder that makes \(1, 1, 4352\) of 20 frames"):
-        voice.checked_vocoder("x", short, None, create_hparams())(mel)
+        vocoder.checked_vocoder("x", short, None, create_hparams())(mel)
     nan = np.full((1, 1, 16 * 256), np.nan, np.float32)
     with pytest.raises(UserError, match="y: a vocoder that gives nan"):
-        voice.checked_vocoder("y", lambda mel: nan, None, create_hparams())
+        vocoder.checked_vocoder("y", lambda mel: nan, None, create_hparams())
     ends = helper.make_tensor_value_info("sound", 1, [1])
     value = numpy_helper.from_array(np.zeros(1, np.float32))
     nodes = [helper.make_node("Constant", [], ["sound"], value=value)]
@@ -400,4 +384,4 @@ def test_a_vocoder_that_fails_later_is_refused(tmp_path):
     model.ir_version = 8
     onnx.save(model, tmp_path / "none.onnx")
     with pytest.raises(UserError, match=r"none\.onnx: a graph without inputs"):
-        speaking.load_vocoder(tmp_path / "none.onnx", create_hparams())
+        vocoder.load_vocoder(tmp_path / "none.onnx", create_hparams())

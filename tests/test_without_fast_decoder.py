@@ -9,6 +9,7 @@ from helpers import run_program
 PROJECT = Path(__file__).parents[1]
 ITS_TESTS = (
     "test_fast_decoder.py",
+    "test_captured_steps.py",
     "test_decoder_kernels.py",
     "test_kernels_benchmark.py",
     "test_self_check.py",

@@ -1,17 +1,16 @@
-"""synthesis/speaker.py, synthesis/speaking.py: how a checkpoint speaks, and what it warns of."""
+"""synthesis/torch_speaker.py: how a checkpoint speaks, and what it warns of."""
 
 import numpy as np
 import pytest
 import torch
 from helpers import SPEAKER
 
-from fast_decoder import captured_steps
 from hparams import create_hparams
 from model import Tacotron2, free_running
-from synthesis import speaking
 from synthesis.alignment_faults import find_faults
 from synthesis.speech_end import FORMED, End
 from synthesis.speech_statistics import LJSPEECH
+from synthesis.torch_speaker import load_model_speaker
 from text import ENGLISH, symbols, text_to_sequence
 from text.words import word_spans
 
@@ -99,7 +98,7 @@ def test_blurred_cut_and_repeated_speech_is_warned_of():
 
 
 def test_seed_decides_the_dropout(checkpoint_path):
-    speaker = speaking.load_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
+    speaker = load_model_speaker(checkpoint_path, "gate_threshold=2", torch.device("cpu"))
     first, again, other = (speaker.speak_text([40, 41, 42], seed=seed).mel for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -111,17 +110,18 @@ def test_reference_checkpoints_take_settings_from_overrides(tmp_path):
     path = tmp_path / "reference.pt"
     wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
     torch.save({"state_dict": wrapped}, path)
-    model = speaking.load_speaker(path, SPEAKER, torch.device("cpu")).model
+    model = load_model_speaker(path, SPEAKER, torch.device("cpu")).model
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not model.training
 
 
 def test_speakers_capture_steps_unless_told_otherwise(checkpoint_path):
+    captured_steps = pytest.importorskip("fast_decoder.captured_steps")
     cpu = torch.device("cpu")
-    model = speaking.load_speaker(checkpoint_path, device=cpu).model
+    model = load_model_speaker(checkpoint_path, device=cpu).model
     assert model.speaking_decoder is captured_steps.free_running
-    model = speaking.load_speaker(checkpoint_path, "decoder=reference", cpu).model
+    model = load_model_speaker(checkpoint_path, "decoder=reference", cpu).model
     assert model.speaking_decoder is free_running
 
 
@@ -129,7 +129,7 @@ def test_nvidias_checkpoints_speak_at_ljspeechs_pace(tmp_path):
     """They hold weights alone: no settings, no longest text, no pace."""
     torch.manual_seed(0)
     torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
-    speaker = speaking.load_speaker(tmp_path / "nvidia.pt", "", torch.device("cpu"))
+    speaker = load_model_speaker(tmp_path / "nvidia.pt", "", torch.device("cpu"))
     assert speaker.statistics is LJSPEECH
     assert speaker.longest_text == 188
     assert speaker.hparams.text_cleaners == ("english_cleaners",)

@@ -1,0 +1,59 @@
+"""text/unspoken.py: what of a text a model has no symbol for, and where it stands."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from text import SymbolTable, symbols, text_to_sequence
+from text.unspoken import dropped_symbols, left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaners", "dropped"),
+    [
+        ("5% & more", "english_cleaners", {"%": [2], "&": [4]}),
+        ("5% & more * #", "english_cleaners_corrected", {"*": [11], "#": [13]}),
+        ("$5, £10 and 1,000 of 3.5", "english_cleaners", {}),
+        ("the $ sign and $5", "english_cleaners", {"$": [5]}),
+        ("Mr. Müller's café — “so [he] said”…", "english_cleaners", {}),
+        ('"Quite," (said) she; no: yes!', "english_cleaners", {}),
+        ("a 😀 b 😀", "english_cleaners", {"😀": [3, 7]}),
+        ("Привет", "english_cleaners", {}),
+        ("Да но", "basic_cleaners", {"Д": [1], "а": [2], "н": [4], "о": [5]}),
+        ("Chapter 12", "basic_cleaners", {"1": [9], "2": [10]}),
+        ("{HH AH0} and {HX AY9 HH}", "english_cleaners", {"HX": [15], "AY9": [18]}),
+        ("no\u00a0break, soft\u00adhyphen", "basic_cleaners", {}),
+        ("#5 is # six", "english_cleaners_corrected", {"#": [7]}),
+        ("He said 漢 and ☃, ☃", "english_cleaners_corrected", {"漢": [9], "☃": [15, 18]}),
+        ("½ of x², € and 5 €, ٣ or Ⅷ; and/or", "english_cleaners_corrected", {}),
+    ],
+)
+def test_dropped_symbols_are_found_with_columns(text, cleaners, dropped):
+    found = dropped_symbols(text, [cleaners])
+    assert (found, list(found)) == (dropped, list(dropped))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.characters(exclude_categories=["Cs"]))
+def test_each_character_is_read_or_named(character):
+    """Letters, digits and signs of all scripts. The rest of Unicode nobody speaks."""
+    text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
+    found = text_to_sequence(text, cleaners)
+    silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
+    if character.isalnum() or unicodedata.category(character)[0] == "S":
+        assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
+
+
+def test_what_speech_leaves_out_is_named_with_its_columns():
+    text = "A ☃ and ☃, *so*."
+    [warning] = left_out(text, ["english_cleaners_corrected"])
+    assert warning.endswith("symbol for it: '☃' at columns 3 and 9, '*' at columns 12 and 15")
+    own = ["basic_cleaners"], SymbolTable(("_", "a", " "))
+    assert left_out("A é", *own)[0].endswith("symbol for it: 'é' at column 3")
+    assert left_out("A e\u0301" + "x" * 7, *own)[0].endswith(
+        "'é' at column 3, 'x' at columns 5, 6, 7, 8 and 3 more"
+    )
+    assert left_out("a a", *own) == []
+    assert left_out("a [pause 0.5] é", *own)[0].endswith("symbol for it: 'é' at column 15")
