@@ -22,13 +22,13 @@ OPTIONS = "--device cpu --threads 1 --symbols 3 --steps 5 --texts 1,2".split()
 SECONDS_A_TEXT = 5 * 2 * 256 / 22050  # steps, frames a step, the defaults of a frame
 
 
-def missing(mel, hparams):
+def missing(hparams):
     raise ModuleNotFoundError("No module named 'librosa'")
 
 
 def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
     """Of all texts; there is no Griffin-Lim without librosa."""
-    monkeypatch.setattr(synthesis, "griffin_lim", missing)
+    monkeypatch.setattr(synthesis, "mel_filters", missing)
     seconds = {"1 at once": [3.0, 1.0, 2.0], "2 at once": [8.0, 7.0, 5.0]}
 
     def time_in_turns(tasks, rounds, device, title=""):
@@ -49,7 +49,7 @@ def test_factors_are_medians_over_the_speech(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_both_ways_of_a_gpu_are_compared(same, monkeypatch):
-    monkeypatch.setattr(synthesis, "griffin_lim", missing)
+    monkeypatch.setattr(synthesis, "mel_filters", missing)
     hparams, ways = create_hparams(f"{SMALL},max_decoder_steps=5,gate_threshold=1"), []
     args = SimpleNamespace(hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1)
     args.threads, args.steps = [1], 5
