@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
+HAS_BATCHING = importlib.util.find_spec("batching") is not None  # not beside a voice alone
 if HAS_PYDANTIC:
     import pydantic
 
@@ -430,8 +431,6 @@ def _table_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
 
 def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     """What is wrong between several settings."""
-    from batching import BatchingError, check_options
-
     if h.win_length > h.filter_length:
         yield f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"
     if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:
@@ -454,6 +453,13 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
         time, samples = getattr(h, name), getattr(h, length)
         if time is not None and milliseconds_to_samples(time, h.sampling_rate) != samples:
             yield f"{name}={time}: not {length}={samples}; use create_hparams"
+    if HAS_BATCHING:
+        yield from _batching_problems(h)
+
+
+def _batching_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
+    from batching import BatchingError, check_options
+
     try:
         check_options(batching_options(h))
     except BatchingError as error:

@@ -20,8 +20,11 @@ from types import FrameType, TracebackType
 
 def _say(message: str) -> None:
     message = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
+    folder, name = os.path.split(sys.argv[0])
+    if name == "__main__.py":  # of `python -m`
+        name = os.path.basename(folder)
     with contextlib.suppress(OSError):
-        os.write(2, f"{os.path.basename(sys.argv[0])}: {message}\n".encode())
+        os.write(2, f"{name}: {message}\n".encode())
 
 
 def _imports(frame: FrameType | None) -> bool:

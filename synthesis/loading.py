@@ -9,7 +9,7 @@ from common.errors import UserError
 from synthesis.speaker import Speaker
 from synthesis.voice import SETTINGS, Voice
 
-CHECKPOINTS = "synthesis.torch_speaker"  # which `pip install` of the voice's package leaves out
+CHECKPOINTS = "synthesis.torch_speaker"  # which the wheel tacotron2-voice leaves out
 
 
 def load_speaker(path: str | Path, overrides: str = "", threads: int | None = None) -> Speaker:
@@ -29,13 +29,16 @@ def load_speaker(path: str | Path, overrides: str = "", threads: int | None = No
     folder = path.parent if path.name == SETTINGS else path
     if (folder / SETTINGS).exists():
         return Voice(folder, overrides, threads or 1)
+    if path.is_dir():
+        fix = "name the folder of a voice (scripts/export_voice.py makes one), or a checkpoint"
+        raise UserError(f"{path}: no {SETTINGS} in it; {fix}")
     try:
         from synthesis.torch_speaker import load_model_speaker
     except ModuleNotFoundError as error:
         if error.name != CHECKPOINTS:
             raise
-        fix = "name the folder of a voice; checkpoints need the whole recipe (synthesize.py)"
-        raise UserError(f"{path}: no {SETTINGS} here; {fix}") from None
+        fix = "name the folder of one; checkpoints need the whole recipe (synthesize.py)"
+        raise UserError(f"{path}: no voice; {fix}") from None
     if threads is not None:
         import torch
 

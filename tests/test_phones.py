@@ -64,7 +64,9 @@ def test_a_missing_package_is_named_with_its_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "phonemizer.backend", None)
     message = refusal(to_phones, ["eins"], "de")
     assert "phonemizer" in message
-    assert message.endswith("; pip install -r requirements/phones.txt")
+    assert message.endswith(
+        "; pip install espeakng-loader phonemizer, or all of requirements/phones.txt"
+    )
 
 
 def test_the_version_is_that_of_the_library():

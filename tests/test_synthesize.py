@@ -134,7 +134,9 @@ def test_files_of_each_text_are_written(checkpoint_path, tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.err.count("no stop within 0.1 s") == 2
     assert "warning: line 3, 'General remarks.': no stop within 0.1 s" in printed.err
-    assert f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
+    assert (
+        f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
+    )
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
     assert np.array_equal(alone, mel)  # whatever was spoken beside it
 

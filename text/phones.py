@@ -27,7 +27,8 @@ def _backends() -> Any:
         from phonemizer.backend import EspeakBackend
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
-        raise UserError(f"phones: {error}; pip install -r requirements/phones.txt") from None
+        fix = "pip install espeakng-loader phonemizer, or all of requirements/phones.txt"
+        raise UserError(f"phones: {error}; {fix}") from None
     EspeakWrapper.set_library(espeakng_loader.get_library_path())
     EspeakWrapper.set_data_path(espeakng_loader.get_data_path())
     return EspeakBackend

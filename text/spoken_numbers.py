@@ -44,7 +44,8 @@ def in_words(number: int, language: str = ENGLISH) -> str:
     try:
         from num2words import CONVERTER_CLASSES, num2words
     except ImportError as error:
-        raise UserError(f"numbers: {error}; pip install -r requirements/phones.txt") from None
+        fix = "pip install num2words, or all of requirements/phones.txt"
+        raise UserError(f"numbers: {error}; {fix}") from None
     base, _, region = language.partition("-")
     if base not in CONVERTER_CLASSES:
         names = ", ".join(sorted(CONVERTER_CLASSES))
