@@ -23,7 +23,7 @@ import os, signal, sys
 class Interrupting:
     count = None
     def find_spec(self, name, path=None, target=None):
-        if name == "environment":
+        if name == "common.environment":
             self.count = 0
         elif self.count is not None:
             self.count += 1
