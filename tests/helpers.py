@@ -309,7 +309,8 @@ def call_alone(log: Path, function, *arguments) -> None:
 
 
 def run_program(folder: Path, arguments: list[str], timeout: float = 120) -> Ended:
-    """`python arguments...` of a copy of the project in `folder`, which is the working folder too.
+    """`python ARGUMENTS` of a copy of the project in `folder`, which is the working folder too: a
+    program and its options, or -m, a module and its options.
 
     Libraries are imported already, which is most of the time that a short program takes; all of
     the project's own modules come from the copy. Its pictures are empty, which is most of what
@@ -331,7 +332,9 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
         if _of_the_project(getattr(module, "__file__", None) or "/"):
             del sys.modules[name]
     libraries = [path for path in sys.path if not _of_the_project(path)]
-    sys.path[:] = [str((folder / arguments[0]).parent), *libraries]
+    is_module = arguments[0] == "-m"
+    own = folder if is_module else (folder / arguments[0]).parent
+    sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # of processes that the program starts
     multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's
@@ -341,7 +344,11 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
         # A program's own context would import everything anew.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
-        runpy.run_path(arguments[0], run_name="__main__")
+        if is_module:
+            sys.argv[:] = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _of_the_project(file: str) -> bool:  # and not of the .venv inside it

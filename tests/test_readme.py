@@ -118,7 +118,7 @@ def smaller(command: str) -> list[str]:
         given = [argument for argument in options.training_script_args if argument != "--resume"]
         arguments = [options.training_script, *given]
     elif arguments[0] == "-m":
-        return [f"{arguments[1]}.py", *arguments[2:]]
+        return arguments
     added = shlex.split(SMALLER.get(arguments[0], ""))
     if "--resume" in arguments:  # which takes the settings of the run
         return arguments
