@@ -20,7 +20,7 @@ from text import SymbolTable, sequence_to_text
 from text.words import word_spans
 
 ATTENDED = 0.5  # share of the attention that a spoken word has at one step at least
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", "fast", "slow"]
 
@@ -79,8 +79,8 @@ def find_faults(
             if share < ATTENDED
         ]
         if skipped:
-            more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
-            message = f"words may be left out: {', '.join(skipped[:MOST_NAMED])}{more}: {fix}"
+            more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
+            message = f"words may be left out: {', '.join(skipped[:MAX_NAMED])}{more}: {fix}"
             faults.append(Fault("skipped", len(skipped), message))
     jumps = focus[:-1] - focus[1:]
     if len(jumps) and jumps.max() > JUMP_BACK:

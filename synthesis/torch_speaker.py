@@ -93,8 +93,9 @@ def load_model_speaker(
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
     """The loop of decoder steps that the hyper-parameter `decoder` names. The recipe works without
     the folder fast_decoder/."""
-    found = importlib.util.find_spec("fast_decoder")
-    if name == "reference" or found is None or found.origin is None:  # or compiled files are left
+    package = importlib.util.find_spec("fast_decoder")
+    is_missing = package is None or package.origin is None  # or compiled files are left over
+    if name == "reference" or is_missing:
         return free_running
     from fast_decoder import captured_steps
 

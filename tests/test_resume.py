@@ -37,6 +37,7 @@ from training_runs import (
 import train
 from hparams import create_hparams
 from model import Tacotron2
+from synthesis import checkpoint_file
 from training import checkpoint, setup
 
 pytestmark = pytest.mark.usefixtures("clean_process")
@@ -74,7 +75,7 @@ def test_unreadable_checkpoint_is_not_taken_for_damaged(
 ):
     """Where `best.pt` is read too: to see whether it is of a later step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
-    open_file = checkpoint.open_file
+    open_file = checkpoint_file.open_file
 
     def fail(path, if_missing):
         if path == unreadable:
@@ -82,7 +83,7 @@ def test_unreadable_checkpoint_is_not_taken_for_damaged(
         return open_file(path, if_missing)
 
     before = snapshot(copied)
-    monkeypatch.setattr(checkpoint, "open_file", fail)
+    monkeypatch.setattr(checkpoint_file, "open_file", fail)
     message = refused(flags(copied, "epochs=9", "--resume"), capsys)
     assert f"{unreadable}: cannot be read" in message
     assert "memory" in message
