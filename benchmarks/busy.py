@@ -30,8 +30,9 @@ from analysis import fast_path
 from analysis.timing import publish
 from common.machine import seconds_of, synchronize
 from common.tables import markdown_table
+from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
-from data_utils import Batch, make_loader, read_filelist
+from data_utils import Batch, make_loader
 from hparams import HParams, create_hparams
 from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer

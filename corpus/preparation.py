@@ -16,12 +16,12 @@ from common.files import Identity, naming, refuse_no_folder
 from common.tables import markdown_table
 from corpus.clip_table import Clip, ClipTable
 from corpus.faults import fault_warnings
+from corpus.filelist import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
-from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from hparams import (
     SYMBOLS_FILE,
     HParams,

@@ -18,8 +18,8 @@ import pandas as pd
 from batching import batching_name
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines
+from corpus.filelist import LENGTHS_FILE
 from corpus.lengths import read_lengths
-from data_utils import LENGTHS_FILE
 from hparams import HParams, create_hparams, hparams_from_dict
 from paper import published
 from paper.survey import PARAMETERS

@@ -30,7 +30,7 @@ from common.errors import UserError
 from common.files import folder_made_whole, numbered_lines, refuse_no_folder, write_json
 from common.progress import progress_bar
 from common.version import __version__
-from data_utils import split_filelist_line
+from corpus.filelist import split_filelist_line
 from hparams import HParams
 from model import DecoderState, DropoutMasks, Tacotron2
 from synthesis.speaker import sequence_to_speak

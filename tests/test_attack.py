@@ -18,9 +18,10 @@ from common.errors import UserError
 from common.files import lock, read_json, write_json
 from corpus import download, synthesised
 from corpus.clip_table import Clip, ClipTable, read_table_file
+from corpus.filelist import read_filelist, settings_problem, write_lengths
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
-from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
+from data_utils import TextMelDataset
 from hparams import HParams, create_hparams, read_symbols
 from paper.learning import read_values
 from paper.runs import read_runs

@@ -20,18 +20,20 @@ import data_utils
 from audio import log_mel_spectrogram, mel_fingerprint
 from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
+from corpus.filelist import (
+    keep_table,
+    kept_table,
+    read_filelist,
+    warn_of_long_clips,
+    write_lengths,
+)
 from data_utils import (
     Batch,
     TextMelDataset,
     collate,
     collate_and_share,
-    keep_table,
-    kept_table,
     make_loader,
-    read_filelist,
     synthetic_batch,
-    warn_of_long_clips,
-    write_lengths,
 )
 from hparams import HParams, create_hparams
 from text import text_to_sequence

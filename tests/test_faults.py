@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
 from corpus.faults import dropped_symbols, left_out, usual_rates
+from corpus.filelist import read_filelist
 from corpus.made_files import KEPT_SECONDS
 from corpus.preparation import prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
-from data_utils import read_filelist
 from hparams import HParams, create_hparams
 from scripts.prepare_ljspeech import main
 from text import symbols, text_to_sequence

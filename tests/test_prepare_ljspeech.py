@@ -20,9 +20,10 @@ from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
 from corpus import made_files, preparation, recordings
 from corpus.clip_table import Sound
+from corpus.filelist import changed_clips, kept_table, read_filelist
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import prepare
-from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
+from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare_ljspeech import main
 

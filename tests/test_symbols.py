@@ -19,8 +19,8 @@ from training_runs import refused
 import synthesize
 import train
 from corpus import preparation
+from corpus.filelist import kept_table, read_filelist
 from corpus.preparation import prepare
-from data_utils import kept_table, read_filelist
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
 from synthesis.speaker import sequence_to_speak

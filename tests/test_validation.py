@@ -13,7 +13,8 @@ from training_runs import act_at_patched, copied_corpus, run
 import train
 from alignment import NOTICED, alignment_sums
 from batching import plan_epoch
-from data_utils import TextMelDataset, collate, read_filelist
+from corpus.filelist import read_filelist
+from data_utils import TextMelDataset, collate
 from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
 from paper.same_run import without_times

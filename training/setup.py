@@ -24,14 +24,14 @@ from common.files import naming, read_bytes, remove_leftovers, write_bytes
 from common.machine import describe_environment, fingerprint_of_code, versions
 from common.version import __version__
 from corpus.clip_table import ClipTable, clip_id
-from data_utils import (
-    HOW_TO_CHANGE_CLIPS,
+from corpus.filelist import (
     LENGTHS_FILE,
     checked_clips,
     corpus_fingerprint,
     warn_of_long_clips,
     write_lengths,
 )
+from data_utils import HOW_TO_CHANGE_CLIPS
 from hparams import (
     HAS_PYDANTIC,
     HParams,
