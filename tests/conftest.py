@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from clips import cached_mels, sounds  # noqa: F401
 from helpers import (
     DATA,
     LJSPEECH_CLIPS,

@@ -14,8 +14,8 @@ import pytest
 import soundfile
 import torch
 
-import data_utils
 from common.errors import UserError
+from corpus import filelist as filelists
 from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
 from training import distributed as processes_module
@@ -58,13 +58,13 @@ def opened(monkeypatch):
     found = []
 
     def watch(name, to_its_end):
-        original = getattr(data_utils, name)
+        original = getattr(filelists, name)
 
         def watched(path, hparams):
             found.append((Path(path).stem, to_its_end))
             return original(path, hparams)
 
-        monkeypatch.setattr(data_utils, name, watched)
+        monkeypatch.setattr(filelists, name, watched)
 
     watch("read_header", False)
     watch("read_checked", True)
@@ -136,7 +136,7 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
     if has_table:
         read_clips(lists, new_run=True)
         write_sound(tmp_path / "train-b.wav", length=6000)
-    before, check = (tmp_path / "train.txt").read_text(), data_utils.read_checked
+    before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
         found = check(path, hparams)
@@ -147,7 +147,7 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(data_utils, "read_checked", check_and_change)
+        patch.setattr(filelists, "read_checked", check_and_change)
         with pytest.raises(UserError, match=rf"{changed}: changed while it was checked; start"):
             read_clips(lists, new_run=True)
     training, _ = read_clips(lists, new_run=True)
@@ -160,14 +160,14 @@ def test_list_changed_under_a_look_at_clips_is_refused(lists, tmp_path, monkeypa
     read_clips(lists, new_run=True)
     for clip in clips:
         write_sound(tmp_path / f"train-{clip}.wav", length=6000)
-    filelist, look = tmp_path / "train.txt", data_utils.changed_clips
+    path, look = tmp_path / "train.txt", filelists.changed_clips
 
     def look_and_change(table):
         found = look(table)
-        filelist.write_text(filelist.read_text().splitlines()[0])
+        path.write_text(path.read_text().splitlines()[0])
         return found
 
-    monkeypatch.setattr(data_utils, "changed_clips", look_and_change)
+    monkeypatch.setattr(filelists, "changed_clips", look_and_change)
     with pytest.raises(UserError, match=r"train.txt: changed while it was checked; start"):
         read_clips(lists, new_run=True)
 
