@@ -22,15 +22,9 @@ from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
-from hparams import (
-    SYMBOLS_FILE,
-    HParams,
-    check_text_settings,
-    create_hparams,
-    override_lines,
-    read_symbols,
-)
+from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
+from text.symbol_files import SYMBOLS_FILE
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
