@@ -29,7 +29,7 @@ from common.machine import is_out_of_memory
 from common.version import __version__
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
 from synthesis.speech_statistics import SpeechStatistics
-from training.trainer import Trainer
+from training.trainer import LossTerms, Trainer
 
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
@@ -103,6 +103,29 @@ class LoopState:
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
+    def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
+        """Add the losses of an update of so many clips and real frames. Its padded loss is a mean
+        over clips; every other term is one over real frames, those of updates that have the term.
+        """
+        self.clips += clips
+        self.frames += frames
+        self.loss_sum += terms.loss * clips
+        self.loss_unpadded_sum += terms.loss_unpadded * frames
+        if not math.isnan(terms.guided_attention):
+            self.guided_attention_sum += terms.guided_attention * frames
+            self.guided_attention_frames += frames
+
+    def mean_losses(self) -> dict[str, float]:
+        """The epoch's means so far, by their names in metrics.jsonl."""
+        means = {
+            "train_loss": self.loss_sum / self.clips,
+            "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
+        }
+        if self.guided_attention_frames:
+            guided_attention = self.guided_attention_sum / self.guided_attention_frames
+            means["train_guided_attention"] = guided_attention
+        return means
+
     def diverges(self, loss: float) -> bool:
         """Whether a loss is far above the lowest so far; below 1 none is."""
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
@@ -153,6 +176,8 @@ class PlainParts:
     metrics_checksum: Count  # CRC-32 of metrics.jsonl
 
 
+# Fields of LoopState that checkpoints of older versions lack: a run resumes with their defaults.
+ADDED_TO_LOOP: set[str] = set()
 MADE_ANEW = {"speech_statistics"}  # parts that a run can resume without
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 
@@ -232,8 +257,9 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
             f"not {_brief(found['input'])}"
             for found in error.errors(include_url=False, include_context=False)
         ]
-    needed = fields(LoopState) if kind is LoopState else ()  # the others have no defaults
-    return [f"loop: {field.name}: missing" for field in needed if field.name not in value]
+    names = {field.name for field in fields(LoopState)} if kind is LoopState else set()
+    needed = names - ADDED_TO_LOOP  # the others have no defaults
+    return [f"loop: {name}: missing" for name in sorted(needed) if name not in value]
 
 
 def _contradictions(state: dict[str, Any]) -> list[str]:

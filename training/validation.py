@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from alignment import NOTICED, alignment_sums
 from audio import griffin_lim
 from batching import plan_epoch
 from common.errors import UserError
@@ -17,6 +16,7 @@ from hparams import HParams
 from model import Outputs
 from synthesis.speech_end import FORMED
 from synthesis.torch_speaker import ModelSpeaker
+from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import Example, FreeTake, Take, looking
