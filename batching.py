@@ -1,0 +1,94 @@
+"""The training set of an epoch, rebuilt every epoch under the chosen strategy: from the settings in
+hparams.py and the clips' lengths to this epoch's batches.
+
+    sampler = make_sampler(frames, hparams)   # frames: [clips] the length of each clip
+    sampler.set_epoch(epoch)                  # plans the epoch: sampler.plan, a list of batches
+    loader = make_loader(clips, hparams, pin_memory, sampler)  # data_utils.py
+
+Two steps lead to every equation of Ge et al. 2021, "Speed up training with variable length inputs
+by efficient batching strategies", Interspeech:
+
+    the strategies RAND, SB, SSB (eq. 2-3), BKT, ATS    `batching_strategy`
+                                                        -> length_batching/strategies.py
+    dynamic batch sizes, DBS                            `dynamic_batch_size`, `batch_capacity`
+                                                        -> `batch_starts` in length_batching/plan.py
+    batch randomization, BR                             `batch_randomization`
+                                                        -> the end of `plan_epoch` in that file
+    zero-padding rate (eq. 1), average batch length     printed by `describe_costs`
+                                                        -> length_batching/costs.py
+"""
+
+import numpy as np
+
+from common.errors import UserError
+from hparams import HParams, batching_options
+from length_batching import (
+    BatchingError,
+    LengthBatchSampler,
+    ShortLastUpdateSampler,
+    padding_stats,
+    plan_epoch,
+)
+
+VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
+
+
+def make_sampler(
+    lengths: np.ndarray, hparams: HParams, rank: int = 0, world_size: int = 1
+) -> LengthBatchSampler:
+    """The sampler of a process's training batches. An update takes `batches_per_update` of them,
+    of all processes together; the last update of an epoch may have fewer.
+
+    Args:
+        lengths: [clips] frames of each.
+        rank, world_size: this process, and how many train together.
+
+    Raises:
+        UserError: for options that these clips, or this number of processes, do not allow.
+    """
+    try:
+        return ShortLastUpdateSampler(
+            lengths,
+            random_epochs=hparams.random_epochs,
+            batches_per_update=hparams.batches_per_update,
+            rank=rank,
+            world_size=world_size,
+            **batching_options(hparams),
+        )
+    except BatchingError as error:  # the library stands alone, so it has no UserError
+        raise UserError(str(error)) from None
+
+
+def validation_batches(
+    lengths: np.ndarray, hparams: HParams, rank: int = 0, world_size: int = 1
+) -> list[list[int]]:
+    """A process's share of random batches, which are the same in every run and every epoch."""
+    plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
+    return [batch.tolist() for batch in plan][rank::world_size]
+
+
+def describe_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
+    """The padding of the sampler's epoch, or of the first that is not meant to be of random
+    batches, and its cost against random batches of the same clips."""
+    random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
+    plan = sampler.plan_of(max(sampler.epoch, hparams.random_epochs))
+    frames_per_step = hparams.n_frames_per_step
+    ours, rand = (padding_stats(sampler.lengths, x, frames_per_step) for x in (plan, random_plan))
+    name = hparams.batching_strategy
+    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
+    name += ", batches shuffled" if hparams.batch_randomization else ""
+    if hparams.random_epochs and name != "random":
+        name += f", from epoch {hparams.random_epochs + 1} on"
+    lines = [
+        f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
+        f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
+        f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
+        f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
+    ]
+    for name in ("decoder_steps", "padded_frames"):
+        spent, by_random = getattr(ours, name), getattr(rand, name)
+        lines.append(
+            f"  {name.replace('_', ' ')} an epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer "
+            f"than random batches' {by_random:,.0f}"
+        )
+    return "\n".join(lines)
