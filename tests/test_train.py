@@ -26,9 +26,9 @@ from training_runs import refused, run, watch_steps
 
 import model as model_module
 import train
-from batching import LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
+from length_batching import LengthBatchSampler
 from loss import Tacotron2Loss
 from paper.same_run import without_times
 from training import epoch

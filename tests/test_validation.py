@@ -11,10 +11,10 @@ from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
 import train
-from batching import plan_epoch
 from corpus.filelist import read_filelist
 from data_utils import TextMelDataset, collate
 from hparams import hparams_from_dict
+from length_batching import plan_epoch
 from loss import Tacotron2Loss
 from model import Tacotron2
 from paper.same_run import without_times
