@@ -35,7 +35,7 @@ from common.version import __version__
 from data_utils import make_loader
 from hparams import HParams, describe
 from training import checkpoint, setup
-from training.distributed import Processes, SaidElsewhere, join, leave_at_exit
+from training.distributed import AlreadyReported, Processes, join, leave_at_exit
 from training.epoch import (
     Clips,
     NoNextBatch,
@@ -277,7 +277,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     print(f"all training so far is saved in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return SaidElsewhere("another process could not read its next batch; see its message")
+        return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
     # The frames of the traceback would keep the loader's processes alive.

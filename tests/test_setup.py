@@ -1,6 +1,8 @@
 """Set-up: which clips a start opens, what several processes do of it, and the batches."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from helpers import ROOT
 
 from batching import describe_costs, make_sampler
 from common.errors import UserError
@@ -22,7 +25,7 @@ from hparams import HParams
 from training import distributed as processes_module
 from training import setup
 from training.checkpoint import Checkpoint
-from training.distributed import Processes, SaidElsewhere
+from training.distributed import AlreadyReported, Processes
 from training.setup import Start, read_clips, refuse_differences
 
 
@@ -173,6 +176,18 @@ def test_list_changed_under_a_look_at_clips_is_refused(lists, tmp_path, monkeypa
         read_clips(lists, new_run=True)
 
 
+def test_all_code_that_trains_is_compared():
+    """Processes that run other code would part without a word."""
+    script = "import sys, train; print(*(getattr(m, '__file__', 0) for m in sys.modules.values()))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    compared = {str(path) for pattern in setup.CODE for path in ROOT.glob(pattern)}
+    loaded = {x for x in run.stdout.split() if x.startswith(f"{ROOT}/") and "/.venv" not in x}
+    assert len(loaded) > 40
+    assert loaded <= compared
+
+
 # ---------------------------------------------------------------------------- several processes
 
 
@@ -249,7 +264,7 @@ def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):
     write_sound(tmp_path / "val-b.wav", np.nan)
     first, second = read_in_two(lists)
     assert f"{lists.validation_files}:2: " in str(first)
-    assert isinstance(second, SaidElsewhere)
+    assert isinstance(second, AlreadyReported)
 
 
 def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):

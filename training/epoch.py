@@ -24,7 +24,7 @@ from length_batching import LengthBatchSampler, padding_stats
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from training import checkpoint
 from training.checkpoint import LoopState
-from training.distributed import Processes, SaidElsewhere
+from training.distributed import AlreadyReported, Processes
 from training.logging import DEFAULT_LOGS, OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
@@ -247,7 +247,7 @@ def _add(run: Run, step: PendingStep, made: StepValues) -> None:
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
-        return SaidElsewhere("the first process says what diverged")
+        return AlreadyReported("the first process says what diverged")
     good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
     where, other = f"The last good checkpoint is {good}", ""
     if run.hparams.precision != "fp32":
