@@ -11,7 +11,7 @@ Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are 
 
 This file is the recipe from top to bottom. The folder training/ holds its parts: one update
 (trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), what is settled
-before the first step (setup.py), validation (validation.py), signals (process.py).
+before the first step (setup.py), validation (validation.py), signals (signals.py).
 """
 
 import common.environment
@@ -49,8 +49,8 @@ from training.epoch import (
 )
 from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
-from training.process import StopRequest, messages
 from training.setup import Start
+from training.signals import StopRequest, messages
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate
 

@@ -23,8 +23,8 @@ import signal
 import sys
 
 from analysis.arguments import at_least_one, make_parser, whole_number
+from corpus.demo_corpus import make_corpus, stop_requested
 from corpus.spoken_numbers import ENGLISH
-from corpus.synthesised import make_corpus, stop_requested
 
 
 def main(arguments: list[str] | None = None) -> None:

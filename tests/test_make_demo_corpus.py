@@ -14,9 +14,9 @@ from corpora import contents
 from helpers import call_alone, fork_server
 
 from common.errors import UserError
+from corpus.demo_corpus import EspeakVoice, make_corpus
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import draw_numbers, in_words
-from corpus.synthesised import EspeakVoice, make_corpus
 from length_batching import padding_stats, plan_epoch
 from scripts import make_demo_corpus
 

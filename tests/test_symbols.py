@@ -19,7 +19,7 @@ import synthesize
 import train
 from corpus import preparation
 from corpus.filelist import kept_table, read_filelist
-from corpus.preparation import prepare
+from corpus.preparation import Preparation, prepare
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
 from synthesis.speaker import sequence_to_speak
@@ -205,7 +205,7 @@ def test_phones_take_symbols_from_the_corpus(espeak):
 
 def test_prepare_makes_phones_once(espeak, tmp_path, quick):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
-    prepare(corpus, tmp_path / "lists", f"{PHONES},language=x2")
+    prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
     assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
     hparams = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
     hparams = read_symbols(check_text_settings(hparams))
@@ -230,7 +230,7 @@ def lists(tmp_path_factory):
         draw_nothing(patch)
         with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
             file.write("odd|x|Gęś, 3\n")
-        prepare(corpus, folder / "lists", OWN)
+        prepare(Preparation(corpus, folder / "lists", OWN))
     return folder / "lists"
 
 
@@ -269,7 +269,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
 def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, quick):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
-    prepare(corpus, tmp_path / "lists", OWN, skip_bad=True)
+    prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))
     table = json.loads((tmp_path / "lists" / "symbols.json").read_text("utf-8"))
     assert "ę" not in table
     assert "ż" in table

@@ -12,9 +12,9 @@ import torch
 from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
+from corpus.demo_corpus import EspeakVoice
+from corpus.demo_corpus import make_corpus as spoken_corpus
 from corpus.spoken_numbers import in_words
-from corpus.synthesised import EspeakVoice
-from corpus.synthesised import make_corpus as spoken_corpus
 from hparams import HParams, create_hparams
 from paper import transcription
 from paper.transcription import (

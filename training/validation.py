@@ -20,7 +20,7 @@ from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import Example, FreeTake, Take, looking
-from training.process import StopRequest
+from training.signals import StopRequest
 from training.trainer import hashed_seed
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
