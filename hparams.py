@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from common.errors import UserError
-from common.files import naming, numbered_lines, read_json
+from common.files import numbered_lines
 
 if TYPE_CHECKING:
     from text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
-HAS_BATCHING = importlib.util.find_spec("batching") is not None  # not beside a voice alone
+HAS_BATCHING = importlib.util.find_spec("length_batching") is not None  # not beside a voice alone
 if HAS_PYDANTIC:
     import pydantic
 
@@ -88,7 +88,7 @@ class HParams:
     mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest band
     mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest band
 
-    # --- batching (batching.py, the arguments of plan_epoch)
+    # --- batching (the arguments of length_batching.plan_epoch)
     batch_size: Count = 64  # clips a batch; with dynamic sizes, clips a batch of the longest ones
     batching_strategy: str = "semi_sorted"  # which clips share a batch
     local_randomization_factor: PositiveOrZero = 0.1  # semi_sorted*: range of the noise
@@ -227,8 +227,8 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 
 def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]:
-    """What `batching.plan_epoch` takes beside the lengths and the epoch."""
-    from batching import PARAMETERS  # not at the top: the names of settings load without torch
+    """What `plan_epoch` takes beside the lengths and the epoch."""
+    from length_batching import PARAMETERS  # not at the top: settings' names load without numpy
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
     names += [parameter.name for parameter in PARAMETERS]
@@ -252,30 +252,22 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
-SYMBOLS_FILE = "symbols.json"  # beside the filelists that prepare writes: a list of strings
-
-
 def symbols_path(hparams: HParams) -> Path:
     """Where the table of symbols lies, if it is not the English one."""
+    from text.symbol_files import SYMBOLS_FILE
+
     beside = Path(hparams.training_files).with_name(SYMBOLS_FILE)
     return beside if hparams.symbols == "corpus" else Path(hparams.symbols)
 
 
 def read_symbols(hparams: HParams) -> HParams:
-    """The settings with the table that `symbols` names, and as many rows in the embedding.
-
-    Raises:
-        UserError: if the file cannot be read, or holds no table of symbols.
-    """
-    from text.symbols import SymbolTable
+    """The settings with the table that `symbols` names, and as many rows in the embedding; errors
+    as `text.symbol_files.read_table`."""
+    from text.symbol_files import read_table
 
     if hparams.symbols == "english":
         return hparams
-    path = symbols_path(hparams)
-    missing = "no such table of symbols; scripts/prepare_ljspeech.py --hparams symbols=corpus makes"
-    found = read_json(path, f"{missing} it beside the filelists, or name a .json by symbols=")
-    with naming(path):
-        return with_table(hparams, SymbolTable(found).symbols)
+    return with_table(hparams, read_table(symbols_path(hparams)).symbols)
 
 
 def with_table(hparams: HParams, table: tuple[str, ...]) -> HParams:
@@ -297,16 +289,10 @@ def check_text_settings(hparams: HParams) -> HParams:
         raise UserError(f"n_symbols={hparams.n_symbols}: must be at least {needed}")
     if "phones" not in hparams.text_cleaners:
         return replace(hparams, espeak_version="")
-    from text.phones import check_language, espeak_version
+    from text.phones import check_language, version_of_phones
 
     check_language(hparams.language)
-    now = espeak_version()
-    if hparams.espeak_version not in ("", now):
-        print(
-            f"warning: the phones were made by eSpeak NG {hparams.espeak_version}, here is {now}: "
-            "the same text may become other phones"
-        )
-    return replace(hparams, espeak_version=hparams.espeak_version or now)
+    return replace(hparams, espeak_version=version_of_phones(hparams.espeak_version))
 
 
 def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -458,7 +444,7 @@ def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
 
 
 def _batching_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
-    from batching import BatchingError, check_options
+    from length_batching import BatchingError, check_options
 
     try:
         check_options(batching_options(h))

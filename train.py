@@ -11,7 +11,7 @@ Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are 
 
 This file is the recipe from top to bottom. The folder training/ holds its parts: one update
 (trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), what is settled
-before the first step (setup.py), validation (validation.py), signals (process.py).
+before the first step (setup.py), validation (validation.py), signals (signals.py).
 """
 
 import common.environment
@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from audio import mel_filters
+from batching import describe_costs, make_sampler
 from common.errors import UserError
 from common.files import METRICS_FILE
 from common.machine import peak_memory
@@ -34,7 +35,7 @@ from common.version import __version__
 from data_utils import make_loader
 from hparams import HParams, describe
 from training import checkpoint, setup
-from training.distributed import Processes, SaidElsewhere, join, leave_at_exit
+from training.distributed import AlreadyReported, Processes, join, leave_at_exit
 from training.epoch import (
     Clips,
     NoNextBatch,
@@ -48,8 +49,8 @@ from training.epoch import (
 )
 from training.logging import DEFAULT_LOGS, OutputFolder
 from training.memory_check import check_memory
-from training.process import StopRequest, messages
 from training.setup import Start
+from training.signals import StopRequest, messages
 from training.trainer import Trainer, guided_attention_weight_at, learning_rate_at
 from training.validation import log_validation, make_validation_loader, validate
 
@@ -138,7 +139,8 @@ def build_run(
 ) -> Run:
     """Nothing is written before `open_logs`, the last step."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sampler = processes.all_or_none(lambda: setup.make_sampler(clips.training, hparams, processes))
+    frames, share = clips.training.num_frames, (processes.rank, processes.world_size)
+    sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share))
     setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
@@ -163,7 +165,7 @@ def build_run(
         f"{len(clips.validation):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
-    print(setup.batching_costs(sampler, hparams))
+    print(describe_costs(sampler, hparams))
     if device.type == "cuda":
         peaks = processes.gather(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))
@@ -275,7 +277,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
     print(f"all training so far is saved in {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
-        return SaidElsewhere("another process could not read its next batch; see its message")
+        return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
     # The frames of the traceback would keep the loader's processes alive.

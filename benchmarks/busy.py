@@ -27,13 +27,14 @@ import torch
 
 from analysis import fast_path
 from analysis.timing import publish
+from batching import make_sampler
 from benchmarks import options
 from common.machine import seconds_of, synchronize
 from common.tables import markdown_table
+from corpus.filelist import read_filelist
 from corpus.lengths import make_corpus, synthetic_lengths
-from data_utils import Batch, make_loader, read_filelist
+from data_utils import Batch, make_loader
 from hparams import HParams, create_hparams
-from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
 BASE = (
@@ -91,7 +92,7 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str,
 def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[str, Any]:
     """For the JSON file."""
     clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, args.device)
-    sampler = make_sampler(clips, hparams)
+    sampler = make_sampler(clips.num_frames, hparams)
     loader = make_loader(clips, hparams, args.device.type == "cuda", sampler)
 
     def batches() -> Iterator[Batch]:

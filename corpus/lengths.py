@@ -11,9 +11,9 @@ import numpy as np
 
 from audio import frame_count, mel_fingerprint
 from common.errors import UserError, lines_refused
-from common.files import write_json
+from common.files import numbered_lines, write_json
 from corpus.clip_table import SUFFIX, clip_id, read_table_file
-from data_utils import MEL_SETTINGS_FILE, numbered_lines, split_filelist_line
+from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
 from hparams import HParams, read_symbols
 from text import text_to_sequence
 

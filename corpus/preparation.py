@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +15,16 @@ from common.errors import UserError
 from common.files import Identity, naming, refuse_no_folder
 from common.tables import markdown_table
 from corpus.clip_table import Clip, ClipTable
+from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings
-from corpus.made_files import cache_mels, mel_folder, trim_clips, trim_folder
+from corpus.filelist import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
 from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
-from data_utils import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
-from hparams import (
-    SYMBOLS_FILE,
-    HParams,
-    check_text_settings,
-    create_hparams,
-    override_lines,
-    read_symbols,
-)
+from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
+from text.symbol_files import SYMBOLS_FILE
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
@@ -81,68 +75,114 @@ def settings(overrides: str, out: Path, suffix: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def prepare(
-    corpus: Path,
-    out: Path,
-    overrides: str = "",
-    val_fraction: float = VAL_FRACTION,
-    seed: int = SEED,
-    mels: Path | None = None,
-    skip_bad: bool = False,
-    max_seconds: float = math.inf,
-    trim: Path | None = None,
-    drop_unknown: bool = False,
-) -> list[Path]:
-    """Check `corpus` and write its filelists (and mels); returns the files in `out` it wrote.
+@dataclass(frozen=True)
+class Preparation:
+    """What `prepare` is asked for; scripts/prepare_ljspeech.py has an option for each."""
+
+    corpus: Path  # absolute, as are the two other folders below
+    out: Path  # for the filelists
+    overrides: str = ""  # of settings
+    val_fraction: float = VAL_FRACTION  # of the clips, never trained on
+    seed: int = SEED  # of the split
+    mels: Path | None = None  # folder for log-mels
+    skip_bad: bool = False  # leave bad clips out
+    max_seconds: float = math.inf  # leave longer clips out
+    trim: Path | None = None  # folder for copies without the silence at the ends
+    drop_unknown: bool = False  # leave out what has no symbol
+
+    def __post_init__(self) -> None:
+        for name in ("corpus", "mels", "trim"):
+            folder = getattr(self, name)
+            object.__setattr__(self, name, folder and Path(os.path.abspath(folder)))
+        if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
+            raise UserError(
+                f"--out {str(self.out)!r}: its settings.txt could not name it; rename it"
+            )
+        refuse_no_folder(self.out, "--out")
+        if re.search(r"[|\n\r]", f"{self.corpus}{self.mels}{self.trim}"):
+            raise UserError(
+                f"{self.corpus}, {self.mels}, {self.trim}: paths in a filelist hold no '|' or line "
+                "break; rename it"
+            )
+        if self.drop_unknown:
+            object.__setattr__(self, "overrides", f"{self.overrides},drop_unknown=True")
+
+
+def prepare(asked: Preparation) -> list[Path]:
+    """Check a corpus and write its filelists (and mels); returns the files in `out` it wrote.
 
     UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
     written then.
     """
-    overrides += ",drop_unknown=True" * drop_unknown
-    hparams = check_text_settings(create_hparams(overrides))
-    makes_table = hparams.symbols == "corpus"
-    hparams = hparams if makes_table else read_symbols(hparams)
-    corpus = Path(os.path.abspath(corpus))
-    mels, trim = (folder and Path(os.path.abspath(folder)) for folder in (mels, trim))
-    if re.search(r"[,\n\r]|\s#", str(out)) or str(out) != str(out).strip():
-        raise UserError(f"--out {str(out)!r}: its settings.txt could not name it; rename it")
-    refuse_no_folder(out, "--out")
-    mel_files = mel_folder(mels, hparams, trimmed=trim is not None) if mels else None
-    copies = trim_folder(trim, corpus) if trim else None
+    hparams = check_text_settings(create_hparams(asked.overrides))
+    if hparams.symbols != "corpus":
+        hparams = read_symbols(hparams)
+    mel_files = copies = None
+    if asked.mels:
+        mel_files = mel_folder(asked.mels, hparams, trimmed=asked.trim is not None)
+    if asked.trim:
+        copies = trim_folder(asked.trim, asked.corpus)
     for folder in filter(None, (mel_files, copies)):
         refuse_no_folder(folder.path, folder.option)
         folder.refuse_others()
-    if re.search(r"[|\n\r]", f"{corpus}{mels}{trim}"):
-        raise UserError(
-            f"{corpus}, {mels}, {trim}: paths in a filelist hold no '|' or line break; rename it"
-        )
-    metadata = Clip(str(corpus / "metadata.csv"), "", identity=Identity.of(corpus / "metadata.csv"))
-    entries, problems = read_metadata(corpus)
+    path = asked.corpus / "metadata.csv"
+    metadata = Clip(str(path), "", identity=Identity.of(path))  # as it is before it is read
+    entries, problems = read_metadata(asked.corpus)
+    clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)
+    sets, origin = split_clips(asked, entries, clips)
+    describe(sets, clips, origin, hparams)
+    chart = draw_faults(clips, hparams)
+    sources = [metadata, *sources]
+    if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
+        others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
+        raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
+    return write_lists(sets, asked, hparams, chart)
+
+
+def usable_clips(
+    asked: Preparation,
+    mel_files: Folder | None,
+    copies: Folder | None,
+    entries: list[Clip],
+    problems: list[str],
+    hparams: HParams,
+) -> tuple[list[Clip], list[Clip], HParams]:
+    """The clips to train on, trimmed and with cached mels if asked for; the recordings that were
+    read for them; and the settings, with the corpus's own table of symbols if asked for."""
+    makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
-    clips, bad, unnamed = check_recordings(corpus, entries, hparams)
-    sources = [metadata, *clips]
-    total = len(entries) + len(problems)
+    clips, bad, unnamed = check_recordings(asked.corpus, entries, hparams)
+    recordings, total = clips, len(entries) + len(problems)
     if unnamed:
         some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
         print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
-    refuse_or_skip(problems + bad, total, skip_bad)
+    refuse_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
-    long = {c.where for c in clips if c.sound.num_samples > max_seconds * hparams.sampling_rate}
-    if long:
-        print(f"--max-seconds {max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips")
-    clips = [clip for clip in clips if clip.where not in long]
+        refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
+    most = asked.max_seconds * hparams.sampling_rate
+    if long := {clip.where for clip in clips if clip.sound.num_samples > most}:
+        print(
+            f"--max-seconds {asked.max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips"
+        )
+        clips = [clip for clip in clips if clip.where not in long]
     if mel_files and clips:
         faulty = cache_mels(clips, mel_files, hparams)
-        refuse_or_skip(list(faulty.values()), total, skip_bad)
+        refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
         clips = [clip for clip in clips if clip.where not in faulty]
-
     if makes_table and clips:
         clips, hparams = keep_used(clips, hparams)
+    return clips, recordings, hparams
 
+
+def split_clips(
+    asked: Preparation, entries: list[Clip], clips: list[Clip]
+) -> tuple[dict[str, list[Clip]], str]:
+    """The clips of "train" and "val", and where the split is from; UserError if a set is empty."""
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
-    validation, origin = choose_split([entry.id for entry in entries], val_fraction, seed)
+    validation, origin = choose_split(
+        [entry.id for entry in entries], asked.val_fraction, asked.seed
+    )
     held_out = {entry.where for entry in entries if entry.id in validation}
     sets = {
         "train": [clip for clip in clips if clip.where not in held_out],
@@ -154,33 +194,29 @@ def prepare(
             f"({origin}): each set needs at least one; add clips, or change --val-fraction or "
             "--max-seconds. No filelist was written"
         )
-    if makes_table:
-        shown = "".join(hparams.symbol_table)
-        print(f"{len(hparams.symbol_table):,} symbols, the padding first: {shown:.1000}")
+    return sets, origin
+
+
+def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparams: HParams) -> None:
+    """Print the symbols, lengths and split, and warn of what hurts the alignment."""
+    if hparams.symbols == "corpus":
+        table = "".join(hparams.symbol_table)
+        print(f"{len(hparams.symbol_table):,} symbols, the padding first: {table:.1000}")
     print(f"\n{summary(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
     warnings += [*fault_warnings(clips, hparams), rare_symbols(clips, hparams)]
     for warning in filter(None, warnings):
         print(warning)
-    chart = draw_faults(clips, hparams)
-    if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
-        others = f" and {len(changed) - 1:,} more" * (len(changed) > 1)
-        raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
-    return write_lists(sets, overrides, hparams, out, mels, chart)
 
 
 def write_lists(
-    sets: dict[str, list[Clip]],
-    overrides: str,
-    hparams: HParams,
-    out: Path,
-    mels: Path | None,
-    chart: bytes,
+    sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
     """Write everything in `out`, each file after all of them could be written; returns them."""
+    out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
-    contents["settings.txt"] = settings(overrides, out, "_mel" if mels else "").encode()
+    contents["settings.txt"] = settings(asked.overrides, out, "_mel" if mels else "").encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
         contents[SYMBOLS_FILE] = f"{table}\n".encode()

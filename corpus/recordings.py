@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.files import Identity, map_in_threads
 from common.progress import progress_bar
 from corpus.clip_table import Clip, Sound
-from data_utils import symbols_of
+from corpus.filelist import symbols_of
 from hparams import HParams
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length

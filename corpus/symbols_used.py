@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from common.progress import progress_bar
 from corpus.clip_table import Clip
-from data_utils import MOST_CHARACTERS
+from corpus.filelist import MOST_CHARACTERS
 from hparams import HParams, with_table
 from text import clean
 from text.symbols import can_be_symbol, table_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from common.files import METRICS_FILE, json_lines, read_bytes
-from data_utils import LENGTHS_FILE
+from corpus.filelist import LENGTHS_FILE
 from training.checkpoint import BEST, list_checkpoints, load_checkpoint
 
 # Parts of a checkpoint that two equal runs share.

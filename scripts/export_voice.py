@@ -18,7 +18,7 @@ import torch
 from common.arguments import make_parser
 from common.errors import UserError
 from common.files import numbered_lines, refuse_no_folder
-from data_utils import split_filelist_line
+from corpus.filelist import split_filelist_line
 from hparams import HParams
 from synthesis.export import export_voice
 from synthesis.torch_speaker import load_model_speaker

@@ -23,7 +23,7 @@ import signal
 import sys
 
 from common.arguments import at_least_one, make_parser, whole_number
-from corpus.synthesised import make_corpus, stop_requested
+from corpus.demo_corpus import make_corpus, stop_requested
 from text.spoken_numbers import ENGLISH
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from common.arguments import make_parser, positive, share
 from corpus.download import download_corpus
 from corpus.metadata import SEED, VAL_FRACTION
-from corpus.preparation import prepare
+from corpus.preparation import Preparation, prepare
 from hparams import create_hparams
 
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         if args.download:
             download_corpus(args.corpus)
         del args.download
-        written = prepare(**vars(args))
+        written = prepare(Preparation(**vars(args)))
     except KeyboardInterrupt:
         sys.exit("stopped; no filelist was written. Run the same command to resume")
     print("Wrote " + ", ".join(map(str, written)))

@@ -40,13 +40,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from batching import REGISTRY, LengthBatchSampler
 from common.arguments import at_least_one, make_parser
 from common.errors import UserError
 from common.files import lock, open_to_append, read_json, write_atomically, write_json
 from common.progress import progress_bar
 from corpus.lengths import read_lengths
 from hparams import HParams, batching_options, create_hparams
+from length_batching import REGISTRY, LengthBatchSampler
 from paper.learning import (
     VALUES_FILE,
     is_complete,

@@ -10,6 +10,7 @@ import soundfile
 from helpers import fork_server, kill_self
 
 from common.errors import UserError
+from corpus.preparation import Preparation, prepare
 
 RATE = 22050
 
@@ -79,3 +80,8 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 
     with patch.object(Path, "write_bytes", killing_write):
         prepare_ljspeech.main(options)
+
+
+def prepare_with(*values, **options) -> list[Path]:
+    """`prepare` of a Preparation with these values, for functions that call what they are given."""
+    return prepare(Preparation(*values, **options))

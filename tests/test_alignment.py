@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment import NOTICED, SIGMA, alignment_sums, guided_attention_loss
 from layers import padding_mask
+from loss import SIGMA, guided_attention_loss
+from training.alignment import NOTICED, alignment_sums
 
 CLIPS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=4)
 

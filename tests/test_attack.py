@@ -17,11 +17,12 @@ from benchmarks.gpu_report import Part, lines_of, read_parts
 from common.errors import UserError
 from common.files import lock, read_json, write_json
 from common.sound import write_mel, write_wav
-from corpus import download, synthesised
+from corpus import demo_corpus, download
 from corpus.clip_table import Clip, ClipTable, read_table_file
+from corpus.filelist import read_filelist, settings_problem, write_lengths
 from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
-from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
+from data_utils import TextMelDataset
 from hparams import HParams, create_hparams, read_symbols
 from paper.learning import read_values
 from paper.runs import read_runs
@@ -101,7 +102,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "texts.txt": lambda path: read_texts(
         Namespace(text=None, text_file=path, numbers=False, drop_unknown=False), H
     ),
-    "demo_corpus.json": lambda path: synthesised.make_corpus(path.parent),
+    "demo_corpus.json": lambda path: demo_corpus.make_corpus(path.parent),
     "parts.tsv": lambda path: read_parts(path.parent),
     "2-busy.txt": lambda path: lines_of(path.parent, PART, "txt"),
     "values.csv": read_values,

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, contents, refusal
+from corpora import RATE, contents, prepare_with, refusal
 
 from audio import log_mel_spectrogram, read_audio
 from corpus import preparation
+from corpus.derived_files import KEPT_SECONDS
 from corpus.faults import usual_rates
-from corpus.made_files import KEPT_SECONDS
-from corpus.preparation import prepare
+from corpus.filelist import read_filelist
+from corpus.preparation import Preparation, prepare
 from corpus.recordings import WINDOW_SECONDS, count_clipped, silence_at_ends
-from data_utils import read_filelist
 from hparams import create_hparams
 from scripts.prepare_ljspeech import main
 
@@ -130,7 +130,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_warned_of_alone(tmp_path, capsys, fault):
     changes, expected = FAULTS[fault]
-    prepare(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists")
+    prepare(Preparation(write_corpus(tmp_path / "corpus", changes), tmp_path / "lists"))
     (warning,) = warnings(capsys.readouterr().out)
     assert re.search(f"^warning: .*{expected}", warning)
     lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
@@ -188,7 +188,7 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     soundfile.write(source, np.concatenate([np.zeros(start), fine]), RATE, subtype=subtype)
     with open(corpus / "metadata.csv", "a") as file:
         file.write(f"a|raw|{TEXT}\n")
-    prepare(corpus, tmp_path / "lists", trim=tmp_path / "t")
+    prepare(Preparation(corpus, tmp_path / "lists", trim=tmp_path / "t"))
     assert soundfile.info(copy).subtype == subtype
     assert soundfile.info(copy).format == soundfile.info(source).format
     whole, short = (soundfile.read(path, dtype="float64")[0] for path in (source, copy))
@@ -198,35 +198,35 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
 
 def test_clip_too_short_to_trim_is_copied(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", {"c03": (sound(0.5, 0.02), TEXT)})
-    prepare(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t")
+    prepare(Preparation(corpus, tmp_path / "lists", "filter_length=4096", trim=tmp_path / "t"))
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
 
 
 def test_trimmed_mels_do_not_mix_with_others(tmp_path):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
-    prepare(corpus, lists, mels=tmp_path / "m", trim=trimmed)
+    prepare(Preparation(corpus, lists, mels=tmp_path / "m", trim=trimmed))
     mel = log_mel_spectrogram(read_audio(trimmed / "c00.wav", HPARAMS), HPARAMS)
     assert np.array_equal(np.load(tmp_path / "m" / "c00.npy"), mel.numpy())
     hparams = create_hparams(f"@{lists / 'settings.txt'}")
     assert read_filelist(hparams.training_files, hparams)
-    message = refusal(prepare, corpus, lists, mels=tmp_path / "m")
+    message = refusal(prepare_with, corpus, lists, mels=tmp_path / "m")
     assert "silence_trimmed=True, this run has False; name another folder" in message
     before = contents(tmp_path)
-    message = refusal(prepare, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
+    message = refusal(prepare_with, quiet_corpus(tmp_path / "other", 6), lists, trim=trimmed)
     assert f"--trim-silence {trimmed}: holds files made with corpus={corpus}, this run" in message
-    message = refusal(prepare, corpus, lists, trim=corpus / "wavs")
+    message = refusal(prepare_with, corpus, lists, trim=corpus / "wavs")
     assert "holds files made with unknown settings" in message
     assert before.items() <= contents(tmp_path).items()
 
 
 def test_second_run_trims_only_changed_clips(tmp_path, capsys):
     corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
-    prepare(corpus, tmp_path / "l", trim=trimmed)
+    prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     before = contents(trimmed)
     (trimmed / "c01.wav").unlink()
     (trimmed / "c02.wav").write_bytes(before["c02.wav"][:5000])
     os.utime(corpus / "wavs" / "c03.wav")
     capsys.readouterr()
-    prepare(corpus, tmp_path / "l", trim=trimmed)
+    prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     assert f"9 of 12 files were already in {trimmed}" in capsys.readouterr().out
     assert contents(trimmed) == before

@@ -83,7 +83,8 @@ MISSING = (  # on GPU machines
 
 
 READ_CACHED = """
-from data_utils import TextMelDataset, collate, read_filelist
+from corpus.filelist import read_filelist
+from data_utils import TextMelDataset, collate
 from hparams import create_hparams
 hparams = create_hparams("load_mel_from_disk=True")
 dataset = TextMelDataset(read_filelist(sys.argv[1], hparams), hparams)

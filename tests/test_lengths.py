@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from corpus import lengths as module
 from corpus.clip_table import Clip, ClipTable, table_path
+from corpus.filelist import read_filelist
 from corpus.lengths import HEADERS, make_corpus, read_lengths, synthetic_lengths, with_symbols
-from data_utils import read_filelist
 from hparams import HParams, create_hparams
 from text import text_to_sequence
 

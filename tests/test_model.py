@@ -13,7 +13,8 @@ from helpers import GOLDEN
 
 from data_utils import Batch, collate
 from hparams import HParams
-from model import DropoutMasks, Outputs, Tacotron2, Tacotron2Loss, teacher_forced
+from loss import Tacotron2Loss
+from model import DropoutMasks, Outputs, Tacotron2, teacher_forced
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

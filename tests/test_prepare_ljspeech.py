@@ -15,14 +15,24 @@ import matplotlib.image
 import numpy as np
 import pytest
 import soundfile
-from corpora import RATE, add_line, contents, kill_while_preparing, make_corpus, refusal, write_tone
+from corpora import (
+    RATE,
+    add_line,
+    contents,
+    kill_while_preparing,
+    make_corpus,
+    prepare_with,
+    refusal,
+    write_tone,
+)
 from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
-from corpus import made_files, preparation, recordings
+from corpus import derived_files, preparation, recordings
 from corpus.clip_table import Sound
+from corpus.filelist import changed_clips, kept_table, read_filelist
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
-from corpus.preparation import prepare
-from data_utils import TextMelDataset, changed_clips, kept_table, read_filelist
+from corpus.preparation import Preparation, prepare
+from data_utils import TextMelDataset
 from hparams import create_hparams
 from scripts.prepare_ljspeech import main
 
@@ -64,7 +74,7 @@ def ids_of(rows):
 @pytest.mark.parametrize("sound", ["wav", "flac"])
 def test_every_clip_is_in_one_list(tmp_path, sound):
     corpus = make_corpus(tmp_path / "corpus", 10, sound)
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     train, val = read_lists(tmp_path / "lists")
     assert (len(train), len(val)) == (8, 2)
     samples = [4000 + 137 * i for i in range(10)]
@@ -77,9 +87,9 @@ def test_every_clip_is_in_one_list(tmp_path, sound):
 
 def test_running_twice_writes_the_same(corpus, tmp_path, monkeypatch):
     monkeypatch.undo()  # and draws
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     assert contents(tmp_path / "lists") == before
     assert before.keys() == FILES
     for name in ("lengths.png", "corpus.png"):
@@ -89,7 +99,7 @@ def test_running_twice_writes_the_same(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failing", sorted(name for name in FILES if ".clips" not in name))
 def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     write_bytes = Path.write_bytes
 
@@ -99,7 +109,7 @@ def test_full_disk_leaves_the_old_lists(corpus, tmp_path, monkeypatch, failing):
         return write_bytes(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    refusal(prepare, corpus, tmp_path / "lists", seed=5, error=OSError)
+    refusal(prepare_with, corpus, tmp_path / "lists", seed=5, error=OSError)
     assert contents(tmp_path / "lists") == before
 
 
@@ -110,13 +120,13 @@ def test_changes_during_prepare_are_refused(corpus, tmp_path, monkeypatch, chang
         os.replace(tmp_path / "old", corpus / changed)
 
     monkeypatch.setattr(preparation, "fault_warnings", lambda *_: replace_by_older() or [])
-    message = refusal(prepare, corpus, tmp_path / "lists")
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert f"{corpus / changed}: changed while it was checked; start again" in message
     assert not (tmp_path / "lists").exists()
 
 
 def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
     numbers = {tuple(words[:3]): words[3:] for words in lines if len(words) == 8}
     samples = np.arange(10) * 137 + 4000
@@ -138,12 +148,12 @@ def settings_of(folder):
 
 def test_settings_file_can_be_reused(corpus, tmp_path):
     out = tmp_path / "lists"
-    prepare(corpus, out, "hop_length=200", mels=tmp_path / "mels")
+    prepare(Preparation(corpus, out, "hop_length=200", mels=tmp_path / "mels"))
     h = settings_of(out)
     assert (h.hop_length, h.load_mel_from_disk) == (200, True)
     assert (h.training_files, h.validation_files) == (f"{out}/train_mel.txt", f"{out}/val_mel.txt")
     assert len(read_filelist(h.training_files, h)) == 8
-    prepare(corpus, tmp_path / "sound", f"@{out}/settings.txt")
+    prepare(Preparation(corpus, tmp_path / "sound", f"@{out}/settings.txt"))
     h = settings_of(tmp_path / "sound")
     assert (h.hop_length, h.load_mel_from_disk) == (200, False)
     assert h.training_files == f"{tmp_path}/sound/train.txt"
@@ -213,7 +223,7 @@ def test_bad_clips_are_listed_or_left_out(tmp_path, capsys):
             path.unlink()
         write_tone(corpus / "wavs" / f"{name}.wav", 5000)
     (corpus / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
-    prepare(corpus, tmp_path / "fixed")
+    prepare(Preparation(corpus, tmp_path / "fixed"))
     fixed_train, fixed_val = read_lists(tmp_path / "fixed")
     assert len(fixed_train + fixed_val) == 16
     assert ids_of(train) < ids_of(fixed_train)
@@ -223,7 +233,7 @@ def test_bad_clips_are_listed_or_left_out(tmp_path, capsys):
 def test_tables_equal_those_training_would_make(corpus, tmp_path):
     add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
-    prepare(corpus, tmp_path / "lists", mels=tmp_path / "mels")
+    prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
     for name in ("train", "val"):
         for suffix, hparams in (("", HPARAMS), ("_mel", MEL_HPARAMS)):
             filelist = tmp_path / "lists" / f"{name}{suffix}.txt"
@@ -246,7 +256,7 @@ def test_accents_match_in_either_normal_form(corpus, tmp_path, of_file, of_line)
         write_tone(path, 6000 + i)
         add_line(corpus, f"{path.stem}|raw|A text.")
         lengths[str(path)] = 6000 + i
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     train, val = read_lists(tmp_path / "lists")
     seconds = {path: seconds for path, _, seconds in train + val}
     assert all(seconds[path] == f"{n / RATE:.6f}" for path, n in lengths.items())
@@ -275,7 +285,7 @@ def test_unlisted_sound_files_are_a_notice(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "stray.wav", 5000)
     (corpus / "wavs" / "._c01.wav").touch()  # macOS leaves such files behind
     (corpus / "wavs" / "notes.txt").touch()
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     assert "names 2 files in wavs: c00.flac, stray.wav\n" in capsys.readouterr().out
     train, val = read_lists(tmp_path / "lists")
     assert len(train + val) == 10
@@ -283,26 +293,28 @@ def test_unlisted_sound_files_are_a_notice(corpus, tmp_path, capsys):
 
 def test_invalid_corpus_folders_are_refused(corpus, tmp_path):
     lists, empty = tmp_path / "lists", tmp_path / "empty"
-    assert "--download" in refusal(prepare, tmp_path / "absent", lists)
+    assert "--download" in refusal(prepare_with, tmp_path / "absent", lists)
     empty.mkdir()
     metadata = empty / "metadata.csv"
-    assert "id|text|normalised text" in refusal(prepare, empty, lists)
+    assert "id|text|normalised text" in refusal(prepare_with, empty, lists)
     for content, message in (
         (b"\n", "no clip in it"),
         (b"a|b|c\n", f"{empty / 'wavs'}: no such folder"),
         ("a|b|c\nd|e|grâce\n".encode("latin-1"), "not readable as UTF-8 text"),
     ):
         metadata.write_bytes(content)
-        assert message in refusal(prepare, empty, lists)
-    assert f"{metadata}: not a folder" in refusal(prepare, metadata, lists)
-    assert "latin" in refusal(prepare, corpus, lists, "text_cleaners=[latin]")
-    message = refusal(prepare, corpus, lists, "sampling_rate=16000,mel_fmax=8000")
+        assert message in refusal(prepare_with, empty, lists)
+    assert f"{metadata}: not a folder" in refusal(prepare_with, metadata, lists)
+    assert "latin" in refusal(prepare_with, corpus, lists, "text_cleaners=[latin]")
+    message = refusal(prepare_with, corpus, lists, "sampling_rate=16000,mel_fmax=8000")
     assert message.count("22050 Hz, expected 16000") == 10
     barred = make_corpus(tmp_path / "a|b", 1)
-    assert "hold no '|' or line break" in refusal(prepare, barred, lists)
+    assert "hold no '|' or line break" in refusal(prepare_with, barred, lists)
     for name in ("a\nb", "a,b", "a #b", "a "):
-        assert "could not name it" in refusal(prepare, corpus, tmp_path / name)
-    assert "hold no '|' or line break" in refusal(prepare, corpus, lists, mels=tmp_path / "m|els")
+        assert "could not name it" in refusal(prepare_with, corpus, tmp_path / name)
+    assert "hold no '|' or line break" in refusal(
+        prepare_with, corpus, lists, mels=tmp_path / "m|els"
+    )
     assert not lists.exists()
 
 
@@ -331,7 +343,7 @@ def test_full_corpus_gets_the_pinned_split(tmp_path, monkeypatch, capsys, ljspee
         return Sound(samples[path.stem], checksum=hash(path))
 
     monkeypatch.setattr(recordings, "measure_sound", measures)
-    prepare(corpus, tmp_path / "lists")
+    prepare(Preparation(corpus, tmp_path / "lists"))
     printed = capsys.readouterr().out
     assert "the pinned split" in printed
     (warning,) = (line for line in printed.splitlines() if line.startswith("warning"))
@@ -364,7 +376,7 @@ def test_split_follows_ids_fraction_and_seed():
 
 def test_empty_set_is_refused(tmp_path):
     corpus = make_corpus(tmp_path / "corpus", 2)
-    message = refusal(prepare, corpus, tmp_path / "lists")
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert "2 clips for training and 0 for validation" in message
     assert not (tmp_path / "lists").exists()
 
@@ -376,7 +388,7 @@ def test_cached_mels_are_bitwise_the_audios(corpus, tmp_path):
     lists = tmp_path / "lists"
     noise = np.random.default_rng(0).uniform(-1, 1, 60_000)
     soundfile.write(corpus / "wavs" / "c04.wav", noise, RATE)
-    prepare(corpus, lists, mels=tmp_path / "mels")
+    prepare(Preparation(corpus, lists, mels=tmp_path / "mels"))
     for name in ("train", "val"):
         computed = TextMelDataset(read_filelist(lists / f"{name}.txt", HPARAMS), HPARAMS)
         cached = TextMelDataset(read_filelist(lists / f"{name}_mel.txt", MEL_HPARAMS), MEL_HPARAMS)
@@ -387,7 +399,7 @@ def test_cached_mels_are_bitwise_the_audios(corpus, tmp_path):
 
 def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
-    prepare(corpus, lists, mels=mels)
+    prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
     (mels / "c00.npy").unlink()
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
@@ -397,7 +409,7 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
     np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
-    prepare(corpus, lists, mels=mels)
+    prepare(Preparation(corpus, lists, mels=mels))
     assert "5 of 10 files were already in" in capsys.readouterr().out
     after = contents(mels)
     assert after.keys() == before.keys()
@@ -406,13 +418,13 @@ def test_only_missing_or_stale_mels_are_made(corpus, tmp_path, capsys):
 
 def test_mels_of_other_settings_are_refused(corpus, tmp_path):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
-    prepare(corpus, lists, mels=mels)
+    prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
-    message = refusal(prepare, corpus, lists, "hop_length=200", mels=mels)
+    message = refusal(prepare_with, corpus, lists, "hop_length=200", mels=mels)
     assert "hop_length=256, this run has 200; name another folder" in message
     del before["mel_settings.json"]
     (mels / "mel_settings.json").unlink()
-    assert "unknown settings" in refusal(prepare, corpus, lists, mels=mels)
+    assert "unknown settings" in refusal(prepare_with, corpus, lists, mels=mels)
     assert contents(mels) == before
 
 
@@ -421,7 +433,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
     """No mel is left incomplete under its name, and none is computed again."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
-    write_mel, begun = made_files.write_mel, []
+    write_mel, begun = derived_files.write_mel, []
 
     def interrupted(path, mel):
         begun.append(path.name)
@@ -435,7 +447,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
         assert list(mels.glob(".*.tmp"))  # the incomplete mel
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(made_files, "write_mel", interrupted)
+            patch.setattr(derived_files, "write_mel", interrupted)
             message = refusal(main, options, error=SystemExit)
         assert message.startswith("stopped; no filelist was written")
         assert not list(mels.glob(".*"))
@@ -452,7 +464,7 @@ def test_interrupted_caching_resumes(stop, tmp_path, monkeypatch, capsys):
 
 
 def test_real_clips_are_prepared_without_warning(tmp_path, capsys, ljspeech_mini):
-    prepare(ljspeech_mini, tmp_path)
+    prepare(Preparation(ljspeech_mini, tmp_path))
     assert "warning" not in capsys.readouterr().out
     train, val = read_lists(tmp_path)
     assert (len(train), len(val)) == (4, 1)
@@ -468,5 +480,5 @@ def test_real_clips_are_prepared_without_warning(tmp_path, capsys, ljspeech_mini
 def test_file_in_place_of_folder_is_refused(option, name, tmp_path):
     (tmp_path / "file").write_text("mine")
     folders = {"out": tmp_path / "l"} | {option: tmp_path / "file" / "inside"}
-    message = refusal(prepare, tmp_path / "no corpus", **folders)
+    message = refusal(prepare_with, tmp_path / "no corpus", **folders)
     assert message == f"{tmp_path / 'file'}: not a folder; choose another {name}"

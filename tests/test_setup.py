@@ -1,6 +1,8 @@
 """Set-up: which clips a start opens, what several processes do of it, and the batches."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +15,18 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from helpers import ROOT
 
-import data_utils
+from batching import describe_costs, make_sampler
 from common.errors import UserError
+from corpus import filelist as filelists
 from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
 from training import distributed as processes_module
 from training import setup
 from training.checkpoint import Checkpoint
-from training.distributed import Processes, SaidElsewhere
-from training.setup import Start, batching_costs, make_sampler, read_clips, refuse_differences
+from training.distributed import AlreadyReported, Processes
+from training.setup import Start, read_clips, refuse_differences
 
 
 @pytest.fixture
@@ -58,13 +62,13 @@ def opened(monkeypatch):
     found = []
 
     def watch(name, to_its_end):
-        original = getattr(data_utils, name)
+        original = getattr(filelists, name)
 
         def watched(path, hparams):
             found.append((Path(path).stem, to_its_end))
             return original(path, hparams)
 
-        monkeypatch.setattr(data_utils, name, watched)
+        monkeypatch.setattr(filelists, name, watched)
 
     watch("read_header", False)
     watch("read_checked", True)
@@ -136,7 +140,7 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
     if has_table:
         read_clips(lists, new_run=True)
         write_sound(tmp_path / "train-b.wav", length=6000)
-    before, check = (tmp_path / "train.txt").read_text(), data_utils.read_checked
+    before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
         found = check(path, hparams)
@@ -147,7 +151,7 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(data_utils, "read_checked", check_and_change)
+        patch.setattr(filelists, "read_checked", check_and_change)
         with pytest.raises(UserError, match=rf"{changed}: changed while it was checked; start"):
             read_clips(lists, new_run=True)
     training, _ = read_clips(lists, new_run=True)
@@ -160,16 +164,28 @@ def test_list_changed_under_a_look_at_clips_is_refused(lists, tmp_path, monkeypa
     read_clips(lists, new_run=True)
     for clip in clips:
         write_sound(tmp_path / f"train-{clip}.wav", length=6000)
-    filelist, look = tmp_path / "train.txt", data_utils.changed_clips
+    path, look = tmp_path / "train.txt", filelists.changed_clips
 
     def look_and_change(table):
         found = look(table)
-        filelist.write_text(filelist.read_text().splitlines()[0])
+        path.write_text(path.read_text().splitlines()[0])
         return found
 
-    monkeypatch.setattr(data_utils, "changed_clips", look_and_change)
+    monkeypatch.setattr(filelists, "changed_clips", look_and_change)
     with pytest.raises(UserError, match=r"train.txt: changed while it was checked; start"):
         read_clips(lists, new_run=True)
+
+
+def test_all_code_that_trains_is_compared():
+    """Processes that run other code would part without a word."""
+    script = "import sys, train; print(*(getattr(m, '__file__', 0) for m in sys.modules.values()))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    compared = {str(path) for pattern in setup.CODE for path in ROOT.glob(pattern)}
+    loaded = {x for x in run.stdout.split() if x.startswith(f"{ROOT}/") and "/.venv" not in x}
+    assert len(loaded) > 40
+    assert loaded <= compared
 
 
 # ---------------------------------------------------------------------------- several processes
@@ -248,7 +264,7 @@ def test_refused_list_ends_all_processes_with_one_message(lists, tmp_path):
     write_sound(tmp_path / "val-b.wav", np.nan)
     first, second = read_in_two(lists)
     assert f"{lists.validation_files}:2: " in str(first)
-    assert isinstance(second, SaidElsewhere)
+    assert isinstance(second, AlreadyReported)
 
 
 def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
@@ -274,24 +290,25 @@ def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
 CLIPS = ClipTable.of(
     "list.txt", ((i, Clip(f"{i}.wav", "Ah.", (1, 2, 3), 10 + i, f"list.txt:{i}")) for i in range(5))
 )
+FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
 def test_options_the_corpus_does_not_allow_are_refused():
-    assert len(make_sampler(CLIPS, HPARAMS)) == 3
+    assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
-        make_sampler(CLIPS, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
+        make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
 def test_costs_leave_out_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
-    sampler = make_sampler(CLIPS, hparams)
-    shown = batching_costs(sampler, hparams).splitlines()
+    sampler = make_sampler(FRAMES, hparams)
+    shown = describe_costs(sampler, hparams).splitlines()
     sampler.set_epoch(2)
-    assert shown[1:] == batching_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
+    assert shown[1:] == describe_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
     assert shown[0].startswith("batching: semi_sorted, dynamic sizes, from epoch 3 on: ")
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
-    assert "from epoch" not in batching_costs(make_sampler(CLIPS, same), same)
+    assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
 @pytest.mark.parametrize(

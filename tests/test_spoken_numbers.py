@@ -93,7 +93,7 @@ def test_numbers_are_distinct_and_mostly_long():
 
 
 def test_too_many_numbers_are_refused(monkeypatch):
-    monkeypatch.setattr("corpus.spoken_numbers.WEIGHTS", {1: 1})
+    monkeypatch.setattr("text.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
         draw_numbers(10, seed=0)

@@ -14,10 +14,10 @@ import pytest
 from helpers import ROOT
 from records import write_run
 
-from batching import LengthBatchSampler, plan_epoch
 from benchmarks.epoch import PAPER
 from common.files import METRICS_FILE
 from hparams import batching_options, create_hparams
+from length_batching import LengthBatchSampler, plan_epoch
 from paper.survey import Surveyor
 from paper.transcription import Intelligibility
 from scripts import study

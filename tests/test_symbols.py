@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import types
 import unicodedata
 from dataclasses import replace
@@ -19,8 +18,8 @@ from training_runs import refused
 import synthesize
 import train
 from corpus import preparation
-from corpus.preparation import prepare
-from data_utils import kept_table, read_filelist
+from corpus.filelist import kept_table, read_filelist
+from corpus.preparation import Preparation, prepare
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
 from synthesis.torch_speaker import load_model_speaker
@@ -169,18 +168,18 @@ def test_punctuation_of_other_scripts_ends_parts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """In place of text/phones.py: a phone for each letter, and the texts that were given."""
-    module, asked = types.ModuleType("text.phones"), []
+    """text.phones without eSpeak: a phone for each letter, and the texts that were given."""
+    fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
         asked.extend((text, language) for text in texts)
         return ["".join(chr(0x250 + ord(x) % 64) if x.isalpha() else x for x in t) for t in texts]
 
-    module.to_phones, module.espeak_version = to_phones, lambda: module.version
-    module.check_language, module.version = lambda language: None, "1.52"
-    monkeypatch.setitem(sys.modules, "text.phones", module)
-    module.asked = asked
-    return module
+    monkeypatch.setattr("text.phones.to_phones", to_phones)
+    monkeypatch.setattr("text.phones.espeak_version", lambda: fake.version)
+    monkeypatch.setattr("text.phones.check_language", lambda language: None)
+    fake.to_phones, fake.asked = to_phones, asked
+    return fake
 
 
 def test_phones_by_hand_stay_as_they_are(espeak):
@@ -206,7 +205,7 @@ def test_phones_take_symbols_from_the_corpus(espeak):
 
 def test_prepare_makes_phones_once(espeak, tmp_path, quick):
     corpus = make_corpus(tmp_path / "corpus", 5, text="Clip {}.")
-    prepare(corpus, tmp_path / "lists", f"{PHONES},language=x2")
+    prepare(Preparation(corpus, tmp_path / "lists", f"{PHONES},language=x2"))
     assert sorted(espeak.asked) == [(f"Clip {i}.", "x2") for i in range(5)]
     hparams = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
     hparams = read_symbols(check_text_settings(hparams))
@@ -231,7 +230,7 @@ def lists(tmp_path_factory):
         draw_nothing(patch)
         with open(corpus / "metadata.csv", "a", encoding="utf-8") as file:
             file.write("odd|x|Gęś, 3\n")
-        prepare(corpus, folder / "lists", OWN)
+        prepare(Preparation(corpus, folder / "lists", OWN))
     return folder / "lists"
 
 
@@ -270,7 +269,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
 def test_symbols_of_clips_left_out_leave_the_table(lists, tmp_path, quick):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
-    prepare(corpus, tmp_path / "lists", OWN, skip_bad=True)
+    prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))
     table = json.loads((tmp_path / "lists" / "symbols.json").read_text("utf-8"))
     assert "ę" not in table
     assert "ż" in table

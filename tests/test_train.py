@@ -26,10 +26,10 @@ from training_runs import refused, run, watch_steps
 
 import model as model_module
 import train
-from batching import LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
-from model import Tacotron2Loss
+from length_batching import LengthBatchSampler
+from loss import Tacotron2Loss
 from paper.same_run import without_times
 from training import epoch
 from training.checkpoint import LoopState
@@ -46,9 +46,9 @@ class Steps:
         losses_of, compute = Trainer.losses_of, Trainer.compute_gradients_of_update
 
         def record_losses(trainer, *args):
-            losses = losses_of(trainer, *args)
-            self.losses.append((float(losses[1]), float(losses[2])))
-            return losses
+            trained, terms = losses_of(trainer, *args)
+            self.losses.append((float(terms.loss), float(terms.loss_unpadded)))
+            return trained, terms
 
         def record_norm(trainer, *args):
             losses = compute(trainer, *args)

@@ -15,6 +15,7 @@ from training.trainer import (
     PRECISIONS,
     LossWeights,
     MicroBatch,
+    StepValues,
     Trainer,
     choose_decoder,
     guided_attention_weight_at,
@@ -63,13 +64,13 @@ def test_step_returns_losses_and_gradient_norm(precision):
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     losses = trainer.step([MicroBatch(batch)], learning_rate=0.25)
-    loss, unpadded, norm, skipped, guided, asked, failed = losses.values.tolist()
-    assert (asked, failed) == (0, 0)
+    made = StepValues.of(losses.values.tolist())
+    assert (made.stop_requests, made.failures) == (0, 0)
     assert losses.copied is None
-    assert 0 < loss < unpadded
-    assert math.isnan(guided)  # its weight is 0
-    assert norm > 0 or skipped  # fp16's first scale may overflow
-    assert all(map(torch.equal, before, trainer.model.parameters())) == bool(skipped)
+    assert 0 < made.terms.loss < made.terms.loss_unpadded
+    assert math.isnan(made.terms.guided_attention)  # its weight is 0
+    assert made.gradient_norm > 0 or made.skipped  # fp16's first scale may overflow
+    assert all(map(torch.equal, before, trainer.model.parameters())) == bool(made.skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
 
@@ -83,7 +84,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
         trainer = Trainer(
             small(guided_attention_weight=weight, n_mel_channels=MELS, **settings), CPU
         )
-        *_, found = trainer.compute_gradients(tiny_batch())
+        found = trainer.compute_gradients(tiny_batch()).guided_attention
         gradients[weight] = torch.cat(
             [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
         )
@@ -103,9 +104,9 @@ def test_each_loss_has_its_own_weight():
     found = []
     for weights in (LossWeights(), LossWeights(padded_frames=2, frames=3, steps=5)):
         torch.manual_seed(0)
-        trained, padded, _, guided = trainer.losses_of(trainer.model, tiny_batch(), weights)
-        assert trained.item() == pytest.approx(float(padded + 2 * guided))
-        found.append(torch.stack([padded, guided]))
+        trained, terms = trainer.losses_of(trainer.model, tiny_batch(), weights)
+        assert trained.item() == pytest.approx(float(terms.loss + 2 * terms.guided_attention))
+        found.append(torch.stack([terms.loss, terms.guided_attention]))
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
@@ -149,7 +150,8 @@ def test_gradients_are_clipped_by_hand(threshold, precision):
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
     assert 0.01 < norm < 1e6  # the one threshold clips, the other does not
-    assert float(losses.values[2]) == pytest.approx(norm, rel=1e-5)
+    made = StepValues.of(losses.values.tolist())
+    assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
         expected = gradient * min(1, threshold / norm) + decayed
         moment = trainer.optimizer.state[parameter]["exp_avg"]
@@ -163,13 +165,14 @@ def test_loss_not_finite_changes_no_weight(monkeypatch):
     losses_of = trainer.losses_of
 
     def overflowing(*args):
-        trained, padded, *others = losses_of(*args)
-        return trained, padded + math.inf, *others
+        trained, terms = losses_of(*args)
+        return trained, terms._replace(loss=terms.loss + math.inf)
 
     monkeypatch.setattr(trainer, "losses_of", overflowing)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    loss, _, norm, skipped, *_ = trainer.step([MicroBatch(tiny_batch())], 0.25).values.tolist()
-    assert (loss, math.isfinite(norm), skipped) == (math.inf, True, 1)
+    made = StepValues.of(trainer.step([MicroBatch(tiny_batch())], 0.25).values.tolist())
+    assert (made.terms.loss, made.skipped) == (math.inf, 1)
+    assert math.isfinite(made.gradient_norm)
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
 

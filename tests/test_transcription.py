@@ -13,8 +13,8 @@ from corpora import make_corpus, refusal
 from scipy.signal import resample_poly
 
 from common.sound import write_wav
-from corpus.synthesised import EspeakVoice
-from corpus.synthesised import make_corpus as spoken_corpus
+from corpus.demo_corpus import EspeakVoice
+from corpus.demo_corpus import make_corpus as spoken_corpus
 from hparams import HParams, create_hparams
 from paper import transcription
 from paper.transcription import (

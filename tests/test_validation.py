@@ -11,14 +11,16 @@ from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
 import train
-from alignment import NOTICED, alignment_sums
-from batching import plan_epoch
-from data_utils import TextMelDataset, collate, read_filelist
+from corpus.filelist import read_filelist
+from data_utils import TextMelDataset, collate
 from hparams import hparams_from_dict
-from model import Tacotron2, Tacotron2Loss
+from length_batching import plan_epoch
+from loss import Tacotron2Loss
+from model import Tacotron2
 from paper.same_run import without_times
 from synthesis.torch_speaker import load_model_speaker
 from training import logging, validation
+from training.alignment import NOTICED, alignment_sums
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 

@@ -12,6 +12,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from common.errors import UserError
 from text.english import read_english
@@ -78,51 +79,32 @@ def _character_to_ascii(character: str) -> str:
     return written if is_letter and any(map(str.isalnum, written)) else character
 
 
-def _read_as_english(text: str) -> str:
+# ---------------------------------------------------------------------------- the cleaners
+
+
+@dataclass(frozen=True)
+class Cleaner:
+    """What a cleaner does to each piece of a text, in this order. `language` is eSpeak's name."""
+
+    read: Callable[[str, str], str]  # read(text, language): other characters, or words for them
+    rules: Sequence[Rule]  # each applied to the result of the one before, in lower case
+    keeps_case: bool = False
+    finish: Callable[[str, str], str] | None = None  # finish(text, language), after the rules
+    strips_ends: bool = False  # of the whole text; inside, a space separates words from phones
+
+
+def _as_it_is(text: str, language: str) -> str:
+    return text
+
+
+def _ascii(text: str, language: str) -> str:
+    return to_ascii(text)
+
+
+def _read_as_english(text: str, language: str) -> str:
     """Numbers, abbreviations and so on in words, letters in ASCII."""
     text = read_english(text)
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
-
-
-# How each cleaner makes a text ASCII, and its rules, each applied to the result of the one before.
-CLEANERS: dict[str, tuple[Callable[[str], str], list[Rule]]] = {
-    "english_cleaners": (
-        to_ascii,
-        [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES],
-    ),
-    "english_cleaners_corrected": (_read_as_english, [*_SILENT_RULES, *_WHITESPACE_RULES]),
-    "transliteration_cleaners": (to_ascii, _WHITESPACE_RULES),
-    "basic_cleaners": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-    "phones": (str, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-}
-
-
-def clean_pieces(
-    pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
-) -> list[str]:
-    """Clean the pieces of one text, each by itself, with every named cleaner in turn. `language`,
-    eSpeak's name of it, decides the phones, and in Turkish the lower case of I.
-
-    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
-    """
-    pieces = list(pieces)
-    for name in cleaner_names:
-        if name not in CLEANERS:
-            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
-        change, rules = CLEANERS[name]
-        pieces = [change(piece) for piece in pieces]
-        if name == "basic_cleaners":
-            pieces = [_turkish(piece, language) for piece in pieces]
-        if name != "phones":  # eSpeak reads capitals: "US" is not "us"
-            pieces = [piece.lower() for piece in pieces]
-        for pattern, replacement in rules:
-            pieces = [pattern.sub(replacement, piece) for piece in pieces]
-        if name == "phones":
-            pieces = [_phones(piece, language) for piece in pieces]
-        if name == "english_cleaners_corrected":  # inside, a space separates words from phones
-            pieces[0] = pieces[0].lstrip()
-            pieces[-1] = pieces[-1].rstrip()
-    return pieces
 
 
 def _turkish(text: str, language: str) -> str:
@@ -142,3 +124,48 @@ def _phones(text: str, language: str) -> str:
 
     [found] = to_phones([bare], language)
     return text.replace(bare, found.strip(), 1)
+
+
+CLEANERS: dict[str, Cleaner] = {
+    "english_cleaners": Cleaner(
+        _ascii, [*NUMBER_RULES, *_abbreviation_rules(ABBREVIATIONS), *_WHITESPACE_RULES]
+    ),
+    "english_cleaners_corrected": Cleaner(
+        _read_as_english, [*_SILENT_RULES, *_WHITESPACE_RULES], strips_ends=True
+    ),
+    "transliteration_cleaners": Cleaner(_ascii, _WHITESPACE_RULES),
+    "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
+    # eSpeak reads capitals: "US" is not "us".
+    "phones": Cleaner(
+        _as_it_is, [*_WHITESPACE_RULES, *_INVISIBLE_RULES], keeps_case=True, finish=_phones
+    ),
+}
+
+
+def clean_pieces(
+    pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
+) -> list[str]:
+    """Clean the pieces of one text, each by itself, with every named cleaner in turn. `language`,
+    eSpeak's name of it, decides the phones, and in Turkish the lower case of I.
+
+    Raises UserError for an unknown cleaner, ModuleNotFoundError for a missing package.
+    """
+    pieces = list(pieces)
+    for name in cleaner_names:
+        if name not in CLEANERS:
+            raise UserError(f"unknown text cleaner {name!r}; there are {', '.join(CLEANERS)}")
+        cleaner = CLEANERS[name]
+        pieces = [_cleaned(piece, cleaner, language) for piece in pieces]
+        if cleaner.strips_ends:
+            pieces[0] = pieces[0].lstrip()
+            pieces[-1] = pieces[-1].rstrip()
+    return pieces
+
+
+def _cleaned(piece: str, cleaner: Cleaner, language: str) -> str:
+    piece = cleaner.read(piece, language)
+    if not cleaner.keeps_case:
+        piece = piece.lower()
+    for pattern, replacement in cleaner.rules:
+        piece = pattern.sub(replacement, piece)
+    return piece if cleaner.finish is None else cleaner.finish(piece, language)

@@ -75,6 +75,18 @@ def espeak_version() -> str:
     return ".".join(map(str, _backends().version()))
 
 
+def version_of_phones(recorded: str) -> str:
+    """The version that made a run's phones: `recorded` with it, or of here where nothing is. A
+    warning if another one is here."""
+    here = espeak_version()
+    if recorded not in ("", here):
+        print(
+            f"warning: the phones were made by eSpeak NG {recorded}, here is {here}: "
+            "the same text may become other phones"
+        )
+    return recorded or here
+
+
 def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """The phones of each text, with stress, in Unicode's form NFC. Punctuation stays where it is,
     blanks become one space; a text without words has no phones. Errors as `check_language`.

@@ -18,11 +18,11 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 
-from batching import BatchingError, LengthBatchSampler
 from common.errors import UserError
 from common.files import unused_name, write_atomically
 from common.version import __version__
 from hparams import HParams, limits
+from length_batching import BatchingError, LengthBatchSampler
 from synthesis.checkpoint_file import (
     MAX_COUNT,
     CountFrom1,
@@ -37,7 +37,7 @@ from synthesis.checkpoint_file import (
     tensor_problem,
 )
 from synthesis.speech_statistics import SpeechStatistics
-from training.trainer import Trainer
+from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
 DIVERGED = 100  # times the lowest loss of a step so far
@@ -98,6 +98,29 @@ class LoopState:
         kept += ["best_validation_loss", "best_iteration"]
         return LoopState(epoch=epoch, **{name: getattr(self, name) for name in kept})
 
+    def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
+        """Add the losses of an update of so many clips and real frames. Its padded loss is a mean
+        over clips; every other term is one over real frames, those of updates that have the term.
+        """
+        self.clips += clips
+        self.frames += frames
+        self.loss_sum += terms.loss * clips
+        self.loss_unpadded_sum += terms.loss_unpadded * frames
+        if not math.isnan(terms.guided_attention):
+            self.guided_attention_sum += terms.guided_attention * frames
+            self.guided_attention_frames += frames
+
+    def mean_losses(self) -> dict[str, float]:
+        """The epoch's means so far, by their names in metrics.jsonl."""
+        means = {
+            "train_loss": self.loss_sum / self.clips,
+            "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
+        }
+        if self.guided_attention_frames:
+            guided_attention = self.guided_attention_sum / self.guided_attention_frames
+            means["train_guided_attention"] = guided_attention
+        return means
+
     def diverges(self, loss: float) -> bool:
         """Whether a loss is far above the lowest so far; below 1 none is."""
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
@@ -148,6 +171,8 @@ class PlainParts:
     metrics_checksum: Count  # CRC-32 of metrics.jsonl
 
 
+# Fields of LoopState that checkpoints of older versions lack: a run resumes with their defaults.
+ADDED_TO_LOOP: set[str] = set()
 MADE_ANEW = {"speech_statistics"}  # parts that a run can resume without
 PARTS = {"state_dict", "optimizer", "hparams", *(field.name for field in fields(PlainParts))}
 
@@ -166,9 +191,11 @@ def problems_of_run(state: dict[str, Any]) -> list[str]:
 
 
 def _missing_sums(state: dict[str, Any]) -> list[str]:
-    """Each field of the loop has a default, and none may be missing in a checkpoint."""
-    names = (field.name for field in fields(LoopState)) if "loop" in state else ()
-    return [f"loop: {name}: missing" for name in names if name not in state["loop"]]
+    """Fields of the loop have defaults, for those that were added; none of the others may be
+    missing in a checkpoint."""
+    needed = {field.name for field in fields(LoopState)} - ADDED_TO_LOOP
+    missing = sorted(needed - state["loop"].keys()) if "loop" in state else []
+    return [f"loop: {name}: missing" for name in missing]
 
 
 def _contradictions(state: dict[str, Any]) -> list[str]:

@@ -33,8 +33,8 @@ SECONDS_TO_LEAVE = 0.1
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
 
-class SaidElsewhere(UserError):
-    """What ends this process too, and another one tells the user."""
+class AlreadyReported(UserError):
+    """Raised on other ranks: one rank has already reported the error."""
 
 
 class ReductionClock:
@@ -129,7 +129,7 @@ class Processes:
         if not any(problems):
             return result
         if not self.is_first:
-            raise SaidElsewhere("the first process says what is wrong")
+            raise AlreadyReported("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
         said = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
@@ -179,7 +179,7 @@ class Processes:
         if not differences:
             return
         if not self.is_first:
-            raise SaidElsewhere("the first process says how the processes differ")
+            raise AlreadyReported("the first process says how the processes differ")
         advice = "the processes differ; give all the same files, command and version:"
         raise UserError("\n".join([advice, *differences[:10]]))
 

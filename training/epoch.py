@@ -15,22 +15,22 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler
-from batching_costs import padding_stats
 from common.errors import UserError
 from common.progress import duration
 from corpus.clip_table import ClipTable
 from data_utils import Batch
 from hparams import HParams
+from length_batching import LengthBatchSampler, padding_stats
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from training import checkpoint
 from training.checkpoint import LoopState
-from training.distributed import Processes, SaidElsewhere
+from training.distributed import AlreadyReported, Processes
 from training.logging import DEFAULT_LOGS, OutputFolder, RunLogger
 from training.trainer import (
     LossWeights,
     MicroBatch,
     StepLosses,
+    StepValues,
     Trainer,
     hashed_seed,
     learning_rate_at,
@@ -45,7 +45,7 @@ class NoNextBatch(Exception):
     def __str__(self) -> str:
         # A loader's process sends its traceback before the message, and the class's name with it.
         lines = str(self.__cause__).strip().splitlines() or [""]
-        return lines[-1].removeprefix("errors.UserError: ")
+        return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
 
 @dataclass
@@ -205,56 +205,49 @@ def read_pending(run: Run, but: int = 0) -> None:
     if steps[-1].losses.copied is not None:
         steps[-1].losses.copied.synchronize()
     rows = torch.stack([step.losses.values for step in steps]).tolist()
-    for step, row in zip(steps, rows, strict=True):
-        asked, failed = row[5:]
-        if failed:  # it was not made, nor what followed it
+    values = [StepValues.of(row) for row in rows]
+    for step, made in zip(steps, values, strict=True):
+        if made.failures:  # it was not made, nor what followed it
             run.state.iteration, run.state.batches_trained = step.number - 1, step.before
             run.pending = []
             raise NoNextBatch from run.trainer.failure
-        _add(run, step, row)
+        _add(run, step, made)
         padded = [weight.padded_frames for weight in step.update.weights]
         most = max(sum(padded[rank::world_size]) for rank in range(world_size))
         run.state.imbalance_sum += world_size * most  # the most of a process over their mean
         if step.losses.waited is not None:
             run.state.process_wait_seconds += step.losses.waited()
         if world_size > 1:
-            run.must_stop = run.must_stop or asked > 0
-    run.recent_loss = float(np.mean([row[0] for row in rows]))
+            run.must_stop = run.must_stop or made.stop_requests > 0
+    run.recent_loss = float(np.mean([made.terms.loss for made in values]))
 
 
-def _add(run: Run, step: PendingStep, row: list[float]) -> None:
-    """Add a step's losses, `StepLosses.values`, to the epoch's sums."""
-    loss, unpadded, norm, skipped, guided_attention, *_ = row
-    state = run.state
+def _add(run: Run, step: PendingStep, made: StepValues) -> None:
+    """Add what a step did to the epoch's sums, and log it."""
+    state, loss = run.state, made.terms.loss
     if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
         raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
     state.lowest_loss = min(state.lowest_loss, loss)
-    state.skips_running = state.skips_running + 1 if skipped else 0
+    state.skips_running = state.skips_running + 1 if made.skipped else 0
     if state.skips_running >= MOST_SKIPS_RUNNING:
         count = f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row"
         raise _diverged(run, step, f"{count}, the last in step {step.number}")
-    state.skipped_updates += int(skipped)
-    state.updates += int(not skipped)
-    state.gradient_norm_sum += 0.0 if skipped else norm
-    num_clips, num_frames = len(step.update.clips), step.update.frames
-    state.clips += num_clips
-    state.frames += num_frames
-    state.loss_sum += loss * num_clips
-    state.loss_unpadded_sum += unpadded * num_frames
-    shown = {"loss": loss, "loss_unpadded": unpadded, "gradient_norm": norm}
-    shown["learning_rate"] = learning_rate_at(step.number - 1, run.hparams)
-    if not math.isnan(guided_attention):
-        state.guided_attention_sum += guided_attention * num_frames
-        state.guided_attention_frames += num_frames
-        shown["guided_attention"] = guided_attention
+    state.skipped_updates += int(made.skipped)
+    state.updates += int(not made.skipped)
+    state.gradient_norm_sum += 0.0 if made.skipped else made.gradient_norm
+    state.add_losses(made.terms, clips=len(step.update.clips), frames=step.update.frames)
     if run.logger is not None and step.number % run.hparams.log_interval == 0:
-        run.logger.log_steps(step.number, shown)
+        rate = learning_rate_at(step.number - 1, run.hparams)
+        curves = {"gradient_norm": made.gradient_norm, "learning_rate": rate}
+        terms = made.terms._asdict().items()
+        curves |= {name: value for name, value in terms if not math.isnan(value)}
+        run.logger.log_steps(step.number, curves)
 
 
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
-        return SaidElsewhere("the first process says what diverged")
+        return AlreadyReported("the first process says what diverged")
     good = checkpoint.last_good(run.output.path, step.number - 1, run.state.best_iteration)
     where, other = f"The last good checkpoint is {good}", ""
     if run.hparams.precision != "fp32":
@@ -282,8 +275,7 @@ def log_epoch(run: Run) -> None:
     record = {
         "epoch": state.epoch,
         "iteration": state.iteration,
-        "train_loss": state.loss_sum / state.clips,
-        "train_loss_unpadded": state.loss_unpadded_sum / state.frames,
+        **state.mean_losses(),
         "gradient_norm": state.gradient_norm_sum / max(state.updates, 1),
         "skipped_updates": state.skipped_updates,
         "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
@@ -299,9 +291,6 @@ def log_epoch(run: Run) -> None:
         "process_wait_seconds": sum(waited) / len(waited),
         "peak_memory_bytes": state.peak_memory_bytes,
     }
-    if state.guided_attention_frames:
-        guided = state.guided_attention_sum / state.guided_attention_frames
-        record["train_guided_attention"] = guided
     if run.logger is not None:
         run.logger.log_epoch(record)
     for_others = ""

@@ -4,17 +4,17 @@ import contextlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import BatchNorm1d, SyncBatchNorm
 
-from alignment import guided_attention_loss
 from data_utils import Batch, synthetic_batch
 from hparams import HParams
-from model import Tacotron2, Tacotron2Loss, teacher_forced
+from loss import Tacotron2Loss, guided_attention_loss
+from model import Tacotron2, teacher_forced
 from training.distributed import ALONE, Processes, batch_norm_alone
 
 # The dtype of autocast in each precision; None trains in float32. tf32 is float32 whose products
@@ -50,13 +50,35 @@ class MicroBatch(NamedTuple):
     seed: int | None = None  # of the dropout; None draws on from where the generator stands
 
 
-class StepLosses(NamedTuple):
-    """The losses of an update that the device may still be working at."""
+class LossTerms(NamedTuple):
+    """The terms of the loss that are logged: tensors of a batch's part of its update, or numbers of
+    a whole update. `Trainer.losses_of` makes them in this order, `LoopState` keeps their sums."""
 
-    # [7] on the CPU: loss, unpadded loss, gradient norm, 1 if the update was skipped, guided
-    # attention loss, not a number where its weight is 0; how many processes were asked to stop,
-    # and how many found no next batch
-    values: torch.Tensor
+    loss: Any  # padded, the reference's mean
+    loss_unpadded: Any
+    guided_attention: Any  # not a number where its weight is 0
+
+
+class StepValues(NamedTuple):
+    """What an update did, over all its batches and processes."""
+
+    terms: LossTerms
+    gradient_norm: float
+    skipped: float  # 1 if the update was skipped
+    stop_requests: float  # processes that were asked to stop
+    failures: float  # processes that found no next batch
+
+    @classmethod
+    def of(cls, row: Sequence[float]) -> "StepValues":
+        """From the values of `StepLosses.values`, which are in this order."""
+        terms = len(LossTerms._fields)
+        return cls(LossTerms(*row[:terms]), *row[terms:])
+
+
+class StepLosses(NamedTuple):
+    """What an update did, that the device may still be working at."""
+
+    values: torch.Tensor  # on the CPU; `StepValues.of` names them
     copied: torch.cuda.Event | None  # when `values` may be read; None is at once
     waited: Callable[[], float] | None  # seconds for other processes' gradients, once that may be
 
@@ -107,10 +129,9 @@ class Trainer:
 
     def losses_of(
         self, model: Callable[..., Any], batch: Batch, weights: LossWeights
-    ) -> tuple[torch.Tensor, ...]:
-        """The batch's part of its update's losses: what is trained, then the padded loss, the
-        unpadded one and that of guided attention, not a number where its weight is 0. Their sums
-        over the update's batches are the losses of all its clips in one batch."""
+    ) -> tuple[torch.Tensor, LossTerms]:
+        """The batch's part of its update's losses: what is trained, and the terms that are logged.
+        Their sums over the update's batches are the losses of all its clips in one batch."""
         with self.autocast():
             outputs = model(batch)
         losses = self.loss(outputs, batch)
@@ -125,15 +146,16 @@ class Trainer:
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
             guided = guided * weights.steps
             trained = trained + self.guided_attention_weight * guided
-        return trained, *(loss.detach().float() for loss in (padded, unpadded, guided))
+        terms = LossTerms(loss=padded, loss_unpadded=unpadded, guided_attention=guided)
+        return trained, LossTerms(*(term.detach().float() for term in terms))
 
-    def compute_gradients(self, batch: Batch) -> list[torch.Tensor]:
+    def compute_gradients(self, batch: Batch) -> LossTerms:
         """Forward and backward of a batch that is on the device, in this process alone; gradients
-        add to those there. Returns the losses: padded, unpadded, of guided attention."""
+        add to those there."""
         with batch_norm_alone(self.model):
-            trained, *losses = self.losses_of(self.model, batch, LossWeights())
+            trained, terms = self.losses_of(self.model, batch, LossWeights())
             self.scaler.scale(trained).backward()
-        return losses
+        return terms
 
     def step(
         self,
@@ -153,15 +175,16 @@ class Trainer:
         if learning_rate is not None:
             self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
-        loss, unpadded, guided, asked, failed = self.compute_gradients_of_update(
+        *terms, stop_requests, failures = self.compute_gradients_of_update(
             micro_batches, num_batches, stop
         )
+        loss = LossTerms(*terms).loss
         clock = self.processes.clock
         waited = clock.read() if clock is not None else None
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failed > 0)
+        skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failures > 0)
         # Gradient clipping. Fused Adam reads both on the device: it divides gradients by the first,
         # which clips their norm without a pass of its own, and changes nothing where the second
         # is 1.
@@ -169,8 +192,8 @@ class Trainer:
         vars(self.optimizer).update(grad_scale=clipping, found_inf=skip.float())
         self.optimizer.step()
         self.scaler.update()
-        values = torch.stack(
-            [loss, unpadded, gradient_norm.float(), skip.float(), guided, asked, failed]
+        values = torch.stack(  # in the order of StepValues
+            [*terms, gradient_norm.float(), skip.float(), stop_requests, failures]
         ).to("cpu", non_blocking=True)  # from a GPU to pinned memory
         copied = None
         if self.device.type == "cuda":
@@ -181,8 +204,8 @@ class Trainer:
     def compute_gradients_of_update(
         self, micro_batches: Iterable[MicroBatch], num_batches: int, stop: bool
     ) -> torch.Tensor:
-        """[5] losses, processes asked to stop and processes without a next batch, summed over the
-        update's batches and all processes.
+        """[terms + 2] LossTerms, the number of processes that were asked to stop, and of those
+        without a next batch: sums over the update's batches and all processes.
 
         The gradients are those of the whole update afterwards, in every process alike, and batch
         norm's running statistics the mean of what each of its batches alone would make of them.
@@ -190,8 +213,9 @@ class Trainer:
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
-        total = torch.zeros(5, device=self.device)
-        total[3] = float(stop)
+        terms, stop_requests, failures = slice(len(LossTerms._fields)), -2, -1
+        total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
+        total[stop_requests] = float(stop)
         # In one go with the last micro-batch gradients are added up over processes.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
         left = self._all_of(micro_batches, num_batches)
@@ -203,12 +227,12 @@ class Trainer:
                 torch.manual_seed(micro_batch.seed)
             with contextlib.nullcontext() if last else without_sum():
                 batch = micro_batch.batch.to(self.device)
-                trained, *losses = self.losses_of(self.parallel, batch, micro_batch.weights)
-                total[:3] += torch.stack(losses)
+                trained, losses = self.losses_of(self.parallel, batch, micro_batch.weights)
+                total[terms] += torch.stack(losses)
                 if statistics is not None and micro_batch.weights != NO_WEIGHT:
                     statistics.add()
                 if last:  # the sum is made while the backward pass goes on
-                    total[4] = float(self.failure is not None)
+                    total[failures] = float(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
                     reduced = processes.start_adding_up(vector)
                 # What takes the mean over processes must find their sum.
@@ -218,8 +242,9 @@ class Trainer:
         if reduced is not None:
             reduced.wait()
         if statistics is not None:
-            statistics.write(vector[5:] / num_batches, made=vector[4] == 0)
-        return vector[:5]
+            vector, sums = vector[: len(total)], vector[len(total) :]
+            statistics.write(sums / num_batches, made=vector[failures] == 0)
+        return vector
 
     def _all_of(self, given: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
         """The micro-batches given, and synthetic ones where other processes wait for this one too:

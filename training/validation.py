@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from alignment import NOTICED, alignment_sums
 from audio import mel_filters
-from batching import plan_epoch
+from batching import VALIDATION_SEED, validation_batches
 from common.errors import UserError
 from common.progress import progress_bar
 from corpus.clip_table import ClipTable
@@ -18,25 +17,22 @@ from model import Outputs
 from synthesis.griffin_lim import GriffinLim
 from synthesis.speech_end import FORMED
 from synthesis.torch_speaker import ModelSpeaker
+from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
 from training.logging import Example, FreeTake, Take, looking
-from training.process import StopRequest
+from training.signals import StopRequest
 from training.trainer import hashed_seed
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
-VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
 def make_validation_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
 ) -> DataLoader[Any]:
     """This process's share of random batches, which are the same in every run and every epoch."""
-    plan = plan_epoch(
-        clips.num_frames, hparams.validation_batch_size, "random", seed=VALIDATION_SEED
-    )
-    batches = [batch.tolist() for batch in plan]
-    mine = batches[processes.rank :: processes.world_size]
+    share = (processes.rank, processes.world_size)
+    mine = validation_batches(clips.num_frames, hparams, *share)
     return make_loader(clips, hparams, pin_memory, mine)
 
 

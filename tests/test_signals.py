@@ -11,7 +11,7 @@ import pytest
 from helpers import LONG, Child, act_at, assert_same_run, flags
 
 from common.printing import UnfailingFile
-from training.process import messages
+from training.signals import messages
 from training.trainer import Trainer
 
 STREAMS = {"stdout": (1,), "stderr": (2,)}

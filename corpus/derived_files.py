@@ -15,8 +15,8 @@ from common.files import READING_THREADS, Identity, map_in_threads, remove_lefto
 from common.progress import progress_bar
 from common.sound import write_mel
 from corpus.clip_table import Clip
+from corpus.filelist import MEL_SETTINGS_FILE, mel_length, settings_problem
 from corpus.recordings import SILENCE_DECIBELS, WINDOW_SECONDS
-from data_utils import MEL_SETTINGS_FILE, mel_length, settings_problem
 from hparams import HParams
 
 KEPT_SECONDS = 0.05  # of silence at either end

@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 
 from common.errors import UserError, explained
-from training.distributed import Processes, SaidElsewhere, leave_at_exit
+from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
@@ -54,7 +54,7 @@ def messages(resume_command: str = "") -> Iterator[None]:
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
         yield
-    except SaidElsewhere as error:
+    except AlreadyReported as error:
         leave_at_exit()
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:

@@ -1,0 +1,332 @@
+"""Filelists: every line is read and checked once; the table of checked clips lies beside the list.
+
+    training, validation = (checked_clips(path, hparams, new_run=True) for path in lists)
+
+`data_utils.TextMelDataset` reads the clips of such a table.
+"""
+
+import csv
+import hashlib
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audio import frame_count, mel_fingerprint, read_checked, read_header
+from common.errors import UserError, lines_refused
+from common.files import (
+    Identity,
+    map_in_threads,
+    numbered_lines,
+    open_file,
+    read_bytes,
+    read_json,
+    write_bytes,
+)
+from common.progress import progress_bar
+from corpus.clip_table import CHUNK, Clip, ClipTable, read_table_file, table_path
+from hparams import HParams
+from text import can_be_spoken, clean, in_words, unknown_symbols
+
+TEXT_FOLDER = Path(__file__).resolve().parents[1] / "text"
+MEL_SETTINGS_FILE = "mel_settings.json"  # beside cached mels: the settings they were made with
+LENGTHS_FILE = "lengths.csv"  # in a run's folder: id,frames of the clips that it trains on
+LONG = 5  # times the median: clips longer than this are warned of
+NO_FILELIST = (
+    "no such filelist; make one with scripts/prepare_ljspeech.py, or name yours with "
+    "--hparams training_files=...,validation_files=..."
+)
+CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
+MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
+HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
+NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
+
+
+def read_filelist(
+    filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
+) -> ClipTable:
+    """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
+
+    Fields are split on every `|` and stripped; relative paths start at the working directory.
+    Lengths come from the files' headers. Seconds, where given, must agree with them to half a
+    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
+    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
+
+    UserError: one message with every bad line, its number, the problem and how to fix it.
+    """
+    content = read_bytes(filelist, if_missing=NO_FILELIST)
+    lines = numbered_lines(filelist, content=content)
+    numbered = [line for line in lines if only is None or line[0] in only]
+    problems, settings = [], mel_fingerprint(hparams)
+    problem_of = lru_cache(lambda folder: settings_problem(folder / MEL_SETTINGS_FILE, settings))
+
+    def clip_or_problem(numbered_line: tuple[int, str]) -> Clip | UserError:
+        path, length = "", mel_length if hparams.load_mel_from_disk else sound_length
+        try:
+            path, text, seconds = split_filelist_line(numbered_line[1])
+            identity = Identity.of(path)  # before it is opened
+            if hparams.load_mel_from_disk and (problem := problem_of(Path(path).parent)):
+                fix = "set those, or cache the mels again: prepare_ljspeech.py --cache-mels"
+                raise UserError(f"mels {problem}; {fix}")
+            num_frames = length(path, seconds, hparams, new_run)
+            return Clip(path, text, num_frames=num_frames, identity=identity)
+        except UserError as error:
+            return UserError(f"{path}: {error}" if path else str(error))
+
+    def checked() -> Iterator[tuple[int, Clip]]:
+        progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
+        found = map_in_threads(clip_or_problem, numbered)
+        for (number, _), clip in zip(progress, found, strict=True):
+            try:
+                if isinstance(clip, UserError):
+                    raise clip
+                # Not in a thread: inflect, which spells numbers, is not thread-safe.
+                yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
+            except UserError as error:
+                problems.append(f"{filelist}:{number}: {error}")
+
+    # One by one: a list of ten million clips takes many times the memory of their table.
+    table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
+    if problems:
+        raise lines_refused(filelist, problems, len(lines))
+    if not len(table):
+        raise UserError(f"{filelist}: no clip in it; expected lines of path|text|seconds")
+    return table
+
+
+def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
+    """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
+    are not in the table, which are left out in English and with `drop_unknown`."""
+    if len(text) > MOST_CHARACTERS:
+        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+    table = hparams.table
+    cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
+    symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
+    if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):
+        unknown = in_words(
+            unknown_symbols(cleaned, table), table, text, hparams.text_cleaners, hparams.language
+        )
+        raise UserError(
+            f"text {text[:40]!r} has what symbols={hparams.symbols} lacks: {unknown}; {HOW_TO_KNOW}"
+        )
+    if not symbols or (new_run and not can_be_spoken(symbols, table)):
+        raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
+    return symbols
+
+
+def split_filelist_line(line: str) -> tuple[str, str, float | None]:
+    """(path, text, seconds or None) of a filelist's line; UserError if it is none."""
+    parts = [part.strip() for part in line.split("|")]
+    if len(parts) not in (2, 3):
+        raise UserError(
+            f"{len(parts)} fields, expected path|text|seconds or path|text: {line[:60]!r}"
+        )
+    try:
+        return parts[0], parts[1], float(parts[2]) if len(parts) == 3 else None
+    except ValueError:
+        raise UserError(f"seconds {parts[2]!r}, expected a number") from None
+
+
+def sound_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    if path.endswith(".npy"):
+        raise UserError("a cached mel; read it with load_mel_from_disk=True")
+    whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
+    rate = hparams.sampling_rate
+    if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
+        raise UserError(
+            f"{seconds:.6f} seconds in the list, {whole / rate:.6f} in the file; the clip changed "
+            "after the list was made: make the list again"
+        )
+    return frame_count(whole, hparams)
+
+
+def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
+    mel = read_mel(path, hparams, read_contents)
+    rate, num_frames = hparams.sampling_rate, mel.shape[1]
+    samples = round(seconds * rate) if seconds is not None and 0 <= seconds < 1e9 else -1
+    if seconds is not None and num_frames != frame_count(samples, hparams):
+        listed = f"{seconds:.6f} seconds in the list"
+        fix = "cache the mels and make the list again"
+        raise UserError(f"{num_frames} frames, not the {listed}; {fix}")
+    if read_contents and not np.isfinite(mel).all():
+        frame = int(np.isfinite(mel).all(axis=0).argmin())
+        raise UserError(f"frame {frame} holds nan or infinity; cache the mels again")
+    return num_frames
+
+
+def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
+    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
+    the file holds anything else."""
+    with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
+        try:
+            np.lib.format.read_magic(file)
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # numpy raises many kinds for a damaged header
+            raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
+        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
+            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
+        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if there < size:
+            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        if not read_contents:
+            return np.broadcast_to(np.float32(0), shape)
+        content = bytearray(size)
+        file.readinto(content)
+    return np.ndarray(shape, np.float32, content, order="F" if by_columns else "C")
+
+
+def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
+    """How the settings in a JSON file differ from those of this run; empty where they agree."""
+    try:
+        made = dict(read_json(path))
+    except (ValueError, TypeError):
+        return f"made with unknown settings, no readable {path.name} beside them"
+    differing = [
+        f"{name}={made.get(name)}, this run has {value}"
+        for name, value in wanted.items()
+        if made.get(name) != value
+    ]
+    return "made with " + "; ".join(differing) if differing else ""
+
+
+def warn_of_long_clips(
+    seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
+) -> str | None:
+    """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
+    lengths = np.asarray(seconds)
+    median = float(np.median(lengths))
+    long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
+    if not long:
+        return None
+    return (
+        f"warning: {long:,} of {len(lengths):,} clips are more than {LONG} times as long as the "
+        f"median, {median:.1f} s; the longest is {name_of(longest)} ({lengths[longest]:.1f} s). It "
+        "sets the memory that a run needs and, with dynamic_batch_size, the size of every batch: "
+        "leave such clips out (prepare_ljspeech.py --max-seconds S, or delete their lines), or "
+        "split them"
+    )
+
+
+def corpus_fingerprint(*tables: ClipTable) -> str:
+    return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
+
+
+def write_lengths(path: Path, clips: ClipTable) -> None:
+    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
+    content = io.StringIO()
+    rows = zip(clips.ids(), clips.num_frames, strict=True)
+    csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
+    write_bytes(path, content.getvalue().encode())
+
+
+# ---------------------------------------------------------------------------- kept tables
+
+
+def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
+    """What a table of the clips in a filelist, given by its content, is made from."""
+    code = sorted(TEXT_FOLDER.glob("*.py"))  # which makes the symbols
+    audio = mel_fingerprint(hparams)
+    if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
+        audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
+    return {
+        "filelist": hashlib.sha256(filelist).hexdigest(),
+        "text_code": [hashlib.sha256(path.read_bytes()).hexdigest() for path in code],
+        "load_mel_from_disk": hparams.load_mel_from_disk,
+        "audio": audio,
+        "text_cleaners": list(hparams.text_cleaners),
+        "language": [hparams.language, hparams.espeak_version],
+        "symbols": list(hparams.symbol_table),
+        "drop_unknown": hparams.drop_unknown,
+    }
+
+
+def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
+    """The table beside a filelist, if it, and the mels in it, were made with these settings."""
+    try:
+        key = table_key(read_bytes(filelist), hparams)
+        table = read_table_file(table_path(filelist), key)
+    except (UserError, OSError):  # reading the list will say what is wrong
+        return None
+    mels = table.paths() if hparams.load_mel_from_disk else ()
+    files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
+    return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
+
+
+def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
+    """Write the table beside its filelist. Returns it as it is read from there, where it can be.
+
+    UserError: if the list or a clip is not what it was before it was checked.
+    """
+    refuse_changed_list(table, hparams)
+    if len(changed := changed_clips(table)):
+        clip, more = table[changed[0]], f", and {len(changed) - 1:,} more" * (len(changed) > 1)
+        raise UserError(f"{clip.where}: {clip.path}{more}: {CHANGED_IN_CHECK}")
+    try:
+        table.write()
+    except (OSError, UserError) as error:
+        reason, path = str(error).splitlines()[0], table_path(table.filelist)
+        print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
+        return table
+    return kept_table(table.filelist, hparams) or table
+
+
+def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
+    """Raise UserError if the table is not of the list as it is now."""
+    if table_key(read_bytes(table.filelist), hparams) != table.made_from:
+        raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
+
+
+def changed_clips(table: ClipTable) -> np.ndarray:
+    """Indices of the clips whose files are not those that were checked, or are missing."""
+
+    def changed_in(start: int) -> list[int]:
+        found = map(Identity.of, table.paths(start, start + CHUNK))
+        checked = table.rows(start, min(start + CHUNK, len(table)))[list(Identity._fields)]
+        pairs = enumerate(zip(found, checked.tolist(), strict=True), start)
+        return [index for index, (now, before) in pairs if now != before]
+
+    starts = range(0, len(table), CHUNK)
+    unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
+    progress = progress_bar(title, len(starts), unit, iterable=starts)
+    found = zip(progress, map_in_threads(changed_in, starts), strict=True)
+    return np.array([index for _, chunk in found for index in chunk], np.int64)
+
+
+def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
+    """The table after checking these clips as a new run does; errors as `read_filelist`."""
+    lines = set(table.rows(0, len(table))["line"][changed].tolist())
+    read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
+    if read.made_from != table.made_from:
+        raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
+    return table.with_clips(dict(zip(changed.tolist(), read, strict=True)))
+
+
+def checked_clips(
+    filelist: str, hparams: HParams, new_run: bool, looked_at: bool = False
+) -> ClipTable:
+    """The clips of a list, from its table where that is current; errors as `read_filelist`.
+
+    With a table no clip is opened but those whose files have changed since they were checked,
+    unless another process has just `looked_at` them. Without one every clip is, and the table is
+    made. A list or clip that changes meanwhile is refused.
+    """
+    table = kept_table(filelist, hparams)
+    if table and (table.complete or not new_run):
+        changed = np.array([]) if looked_at else changed_clips(table)
+        if not len(changed):
+            refuse_changed_list(table, hparams)
+            return table
+        print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
+        return keep_table(check_again(table, changed, hparams), hparams)
+    if new_run and Path(filelist).is_file():
+        print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")
+    return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

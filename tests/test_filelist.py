@@ -1,0 +1,259 @@
+"""filelist.py: lines as they are read, what is refused in them, and the kept table."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from clips import write_list
+from helpers import make_other_than_file
+
+from audio import mel_fingerprint
+from corpus.clip_table import Clip, ClipTable
+from corpus.filelist import (
+    keep_table,
+    kept_table,
+    read_filelist,
+    warn_of_long_clips,
+    write_lengths,
+)
+from data_utils import (
+    TextMelDataset,
+)
+from hparams import HParams, create_hparams
+from text import text_to_sequence
+
+H = HParams()
+CACHED = HParams(load_mel_from_disk=True)
+
+
+def refusal(filelist, h=H, **options):
+    with pytest.raises(ValueError, match=re.escape(str(filelist))) as caught:
+        read_filelist(filelist, h, **options)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------------------- filelists
+
+
+def test_both_filelist_formats_are_read(sounds):
+    filelist = write_list(
+        sounds,
+        f"{sounds}/a.wav|First text.|1.000000",
+        f"{sounds}/b.flac|Second text.",
+        f"  {sounds}/c.wav  |  Third text.  |  0.226757  ",
+    )
+    clips = read_filelist(filelist, H)
+    assert [clip.text for clip in clips] == ["First text.", "Second text.", "Third text."]
+    assert [clip.path for clip in clips] == [f"{sounds}/{n}" for n in ("a.wav", "b.flac", "c.wav")]
+    assert [clip.num_frames for clip in clips] == [1 + 22050 // 256, 1 + 11025 // 256, 20]
+    assert [clip.where for clip in clips] == [f"{filelist}:{n}" for n in (1, 2, 3)]
+    ids = [text_to_sequence(clip.text, ["english_cleaners"]) for clip in clips]
+    assert [list(clip.symbols) for clip in clips] == ids
+
+
+def test_text_is_kept_letter_by_letter(sounds, monkeypatch):
+    """No CSV rules apply: LJSpeech holds 523 lines with a lone quotation mark. Only a line feed
+    ends a line, after a carriage return or not; blank lines count; paths may be relative."""
+    texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
+    lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
+    (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
+    monkeypatch.chdir(sounds)
+    clips = read_filelist("list.txt", H)
+    assert [clip.text for clip in clips] == texts
+    assert [clip.path for clip in clips] == ["a.wav"] * 5
+    assert [clip.where for clip in clips] == [f"list.txt:{1 + 2 * i}" for i in range(5)]
+
+
+@pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
+def test_seconds_within_half_a_sample_agree(sounds, seconds):
+    assert read_filelist(write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}"), H)
+
+
+@pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan"])
+def test_seconds_must_agree_with_the_sound(sounds, seconds):
+    filelist = write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}")
+    found = f"{float(seconds):.6f} seconds in the list, 1.000000 in the file"
+    assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
+
+
+def test_all_bad_lines_are_listed_together(sounds):
+    soundfile.write(sounds / "rate.wav", np.zeros(5000), 16000)
+    expected = {
+        f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
+        f"{sounds}/a.wav": "1 fields, expected path|text|seconds or path|text",
+        f"{sounds}/a.wav|Text.|1.0|more": "4 fields",
+        f"{sounds}/a.wav|Text.|one second": "seconds 'one second', expected a number",
+        f"{sounds}/rate.wav|Text.": "rate.wav: 16000 Hz, expected 22050",
+        f"{sounds}/a.wav|{'nine' * 9999}|1.0": "... of 39,996 characters, expected at most 5,000",
+        f"{sounds}/a.wav||1.0": "text '' has no letter left after cleaning; write the words",
+        f"{sounds}/mel.npy|Text.": "load_mel_from_disk=True",
+    }
+    filelist = write_list(sounds, f"{sounds}/a.wav|Good.|1.0", "", *expected)
+    first, *lines = refusal(filelist).splitlines()
+    assert first == f"{filelist}: 8 of 9 lines refused:"
+    for number, (line, words) in enumerate(zip(lines, expected.values(), strict=True), 3):
+        assert line.startswith(f"  {filelist}:{number}: ")
+        assert words in line
+
+
+def test_invalid_filelists_are_refused(sounds):
+    assert "no such filelist; make one with scripts/prepare" in refusal(sounds / "gone.txt")
+    assert "no clip in it" in refusal(write_list(sounds, "", "  "))
+    assert "a folder, expected a file" in refusal(sounds)
+    lines = refusal(write_list(sounds, *(f"{sounds}/{n}.wav|Text." for n in range(50))))
+    first, example, others = lines.splitlines()
+    assert first.endswith(": 50 of 50 lines refused:")
+    assert "/0.wav: no such file" in example
+    assert others.startswith("    the same in 49 more: 2, 3, 4, ")
+    swapped = write_list(sounds, f"{'a text longer than any file name ' * 30}|clip.wav")
+    assert f"{swapped}:1: " in refusal(swapped)
+
+
+# ---------------------------------------------------------------------------- contents
+
+
+def test_texts_without_letters_end_new_runs_only(sounds):
+    filelist = write_list(sounds, f"{sounds}/a.wav|...")
+    assert len(read_filelist(filelist, H)) == 1
+    assert f"{filelist}:1: text '...' has no letter left" in refusal(filelist, new_run=True)
+
+
+# ---------------------------------------------------------------------------- kept tables
+
+
+def test_kept_table_belongs_to_its_list_and_settings(sounds, monkeypatch):
+    lines = [f"{sounds}/a.wav|One.|1.0", f"{sounds}/c.wav|Two."]
+    filelist = write_list(sounds, *lines)
+    assert kept_table(filelist, H) is None
+    checked = read_filelist(filelist, H, new_run=True)
+    keep_table(checked, H)
+    for path in sounds.glob("*.wav"):
+        path.unlink()  # nothing is opened
+    found = kept_table(str(filelist), H)
+    assert list(found) == list(checked)
+    assert found.complete
+    for change in (
+        "hop_length=200",
+        "text_cleaners=[basic_cleaners]",
+        "load_mel_from_disk=True",
+        "language=tr",
+        "drop_unknown=True",
+    ):
+        assert kept_table(filelist, create_hparams(change)) is None
+    assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
+    with monkeypatch.context() as patch:
+        (sounds / "text").mkdir()
+        (sounds / "text" / "symbols.py").write_text("other code")
+        patch.setattr("corpus.filelist.TEXT_FOLDER", sounds / "text")
+        assert kept_table(filelist, H) is None
+    write_list(sounds, *lines, "")
+    assert kept_table(filelist, H) is None
+
+
+def test_kept_table_of_other_mels_is_ignored(cached_mels):
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
+    keep_table(read_filelist(filelist, CACHED), CACHED)
+    assert list(kept_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
+    other = mel_fingerprint(create_hparams("mel_fmax=7000"))
+    (cached_mels / "mel_settings.json").write_text(json.dumps(other))
+    assert kept_table(filelist, CACHED) is None
+
+
+def test_unwritable_table_costs_a_line(sounds, capsys):
+    filelist = write_list(sounds, f"{sounds}/a.wav|One.|1.0")
+    (sounds / "list.txt.clips").mkdir()
+    checked = read_filelist(filelist, H)
+    assert list(keep_table(checked, H)) == list(checked)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{filelist}.clips: cannot be written (")
+
+
+def test_lengths_are_written_one_per_line(tmp_path):
+    clips = [Clip("x/a.wav", "", (1,), 7, ""), Clip('b, "c".d.npy', "", (1,), 8, "")]
+    write_lengths(tmp_path / "lengths.csv", ClipTable.of("list.txt", enumerate(clips)))
+    with open(tmp_path / "lengths.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
+
+
+def test_longest_of_the_long_clips_is_named():
+    seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
+    warning = warn_of_long_clips(seconds, "list:{}".format)
+    assert "3 of 103 clips are more than 5 times as long as the median, 5.6 s; the" in warning
+    assert "the longest is list:101 (600.0 s). It" in warning
+    assert "--max-seconds" in warning
+    assert warn_of_long_clips(seconds[:100], str) is None
+
+
+# ---------------------------------------------------------------------------- cached mels
+
+
+@pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
+def test_seconds_must_agree_with_a_cached_mel(cached_mels, seconds):
+    for samples in (39 * 256, 40 * 256 - 1):  # of 40 frames
+        filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
+        assert read_filelist(filelist, CACHED)[0].num_frames == 40
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
+    words = f"{filelist}:1: {cached_mels}/x.npy: 40 frames, not the {float(seconds):.6f} s"
+    assert words in refusal(filelist, CACHED)
+
+
+def test_cached_mels_are_read(cached_mels):
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")  # 1 + 10,068 // 256
+    clips = read_filelist(filelist, CACHED)
+    assert [clip.num_frames for clip in clips] == [40]
+    _, mel, _ = TextMelDataset(clips, CACHED)[0]
+    assert mel.dtype == torch.float32
+    np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
+    mel += 1  # a copy in memory: the file stays as it is
+    assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
+
+
+def test_cached_mels_of_other_settings_are_refused(cached_mels):
+    filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
+    for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
+        other = create_hparams(f"load_mel_from_disk=True,{name}={value}")
+        assert re.search(f"{name}=[0-9.]+, this run has {value}", refusal(filelist, other))
+    (cached_mels / "mel_settings.json").write_text("no json")
+    assert "made with unknown settings, no readable mel_settings.json" in refusal(filelist, CACHED)
+
+
+def test_bad_cached_mels_are_listed_together(cached_mels):
+    mel = np.load(cached_mels / "x.npy")
+    bad = mel.copy()
+    bad[3, 17] = np.nan
+    arrays = {"bands": mel[:64], "empty": mel[:, :0], "half": mel.astype(np.float16), "nan": bad}
+    for name, array in arrays.items():
+        np.save(cached_mels / f"{name}.npy", array)
+    np.savez(cached_mels / "archive", mel=mel)
+    (cached_mels / "archive.npz").rename(cached_mels / "archive.npy")
+    content = (cached_mels / "x.npy").read_bytes()
+    (cached_mels / "cut.npy").write_bytes(content[:-1])
+    absurd = content.replace(b"40), }" + b" " * 12, b"40" + b"0" * 12 + b"), }")
+    (cached_mels / "absurd.npy").write_bytes(absurd)
+    make_other_than_file(cached_mels / "pipe.npy", "a named pipe")
+    shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (80, %d)}\n" % 2**70
+    for name, header in {"minus": b"-" * 9000, "huge": shape}.items():
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        (cached_mels / f"{name}.npy").write_bytes(start + header)
+    expected = {
+        "bands": "float32 (64, 40), expected float32 (80, frames)",
+        "empty": "float32 (80, 0), expected",
+        "half": "float16 (80, 40), expected",
+        "archive": "not a .npy array",
+        "cut": "truncated, 12799 of 12800 bytes",
+        "absurd": "truncated, 12800 of 12800000000000000 bytes",
+        "minus": "not a .npy array (",
+        "huge": "truncated, 0 of ",
+        "pipe": "a named pipe, expected a file",
+        "gone": "no such file; run prepare_ljspeech.py --cache-mels",
+        "nan": "frame 17 holds nan or infinity",
+    }
+    filelist = write_list(cached_mels, *(f"{cached_mels}/{name}.npy|Text." for name in expected))
+    lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
+    for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
+        assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
+    assert len(refusal(filelist, CACHED).splitlines()) == len(expected)  # a resumed run takes nan

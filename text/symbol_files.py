@@ -1,0 +1,22 @@
+"""Tables of symbols in files, which `prepare` writes beside the filelists of a corpus.
+
+table = read_table(Path("filelists") / SYMBOLS_FILE)
+"""
+
+from pathlib import Path
+
+from common.files import naming, read_json
+from text.symbols import SymbolTable
+
+SYMBOLS_FILE = "symbols.json"  # a list of strings
+
+
+def read_table(path: Path) -> SymbolTable:
+    """The table in a file; UserError if it cannot be read, or holds no table of symbols."""
+    symbols = read_json(
+        path,
+        "no such table of symbols; scripts/prepare_ljspeech.py --hparams symbols=corpus makes it "
+        "beside the filelists, or name a .json by symbols=",
+    )
+    with naming(path):
+        return SymbolTable(symbols)
