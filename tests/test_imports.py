@@ -14,8 +14,9 @@ from helpers import ROOT
 LAYERS = [
     "common length_batching",
     "text",
-    "hparams layers",
-    "audio batching model",
+    "hparams",
+    "audio batching layers",
+    "model",
     "fast_decoder loss",
     "synthesis",
     "corpus",
