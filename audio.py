@@ -24,7 +24,7 @@ from synthesis.griffin_lim import ITERATIONS, LOG_FLOOR, GriffinLim, encode
 SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 BLOCK = 2**20  # samples read at once
-MOST_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could fill the memory
+MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could fill the memory
 UNKNOWN_SAMPLES = 2**36 - 1  # or more, in a FLAC's header; soundfile's number for its 0 is more
 UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}  # or more, in a WAV written to a pipe
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
@@ -114,8 +114,8 @@ def _length_problem(num_samples: int, hparams: HParams) -> str | None:
     if num_samples < minimum:
         empty = "empty" if num_samples == 0 else f"{num_samples} samples"
         return f"{empty}, expected at least {minimum} samples; leave the clip out"
-    if num_samples > MOST_SAMPLES:
-        most = f"expected at most {MOST_SAMPLES:,}"
+    if num_samples > MAX_SAMPLES:
+        most = f"expected at most {MAX_SAMPLES:,}"
         return f"{num_samples:,} samples or more, {most}; split the clip or convert it again"
     return None
 
@@ -133,7 +133,7 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
             patches = {21: bytes([head[21] & 0xF0, 0, 0, 0, 0])}
             sound = soundfile.SoundFile(Patched(file, patches if head[:4] == b"fLaC" else {}))
         sound.seekable = lambda: False  # else it seeks after each block, beyond the end too
-        while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MOST_SAMPLES):
+        while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MAX_SAMPLES):
             blocks.append(sound.read(size, dtype=dtype))
     except soundfile.SoundFileError as error:
         found = f"not readable as sound to its end ({error}), so truncated or damaged inside"

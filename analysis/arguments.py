@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from common.errors import MOST_SHOWN, UserError, about_lines, lines_refused
+from common.errors import MAX_LINES_SHOWN, UserError, about_lines, lines_refused
 from common.files import STANDARD_INPUT, STANDARD_INPUTS, numbered_lines, read_stream
 from common.version import __version__
 
@@ -124,8 +124,8 @@ def read_texts(args: argparse.Namespace, hparams: "HParams") -> tuple[list[Text]
         if len(lines) == 1:
             raise UserError((problems or silent)[0])
         refused = lines_refused(source, problems or silent, len(lines))
-        if unknown and len(problems) > MOST_SHOWN and not args.numbers:
-            found = ", ".join(map(repr, [*unknown][:MOST_SHOWN]))
+        if unknown and len(problems) > MAX_LINES_SHOWN and not args.numbers:
+            found = ", ".join(map(repr, [*unknown][:MAX_LINES_SHOWN]))
             refused = UserError(f"{refused}\n  unknown in these lines: {found}")
         raise refused
     if silent:

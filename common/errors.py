@@ -4,7 +4,7 @@ import errno
 import re
 from pathlib import Path
 
-MOST_SHOWN = 20  # bad lines of a file, one by one
+MAX_LINES_SHOWN = 20  # bad lines of a file, one by one
 
 
 class UserError(ValueError):
@@ -27,7 +27,7 @@ def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> User
 
 
 def about_lines(
-    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MOST_SHOWN
+    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MAX_LINES_SHOWN
 ) -> str:
     """One message about lines that were refused, or what was `done` with them. `problems` are
     "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
@@ -37,14 +37,14 @@ def about_lines(
         same = _fault(problem) if len(problems) > one_by_one else problem
         faults.setdefault(same, []).append(problem)
     shown = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
-    for first, *others in [*faults.values()][:MOST_SHOWN]:
+    for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
         shown.append(first)
         if others:
-            numbers = [x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MOST_SHOWN]]
-            more = ", ..." if len(others) > MOST_SHOWN else ""
+            numbers = [x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MAX_LINES_SHOWN]]
+            more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
             shown.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
-    if len(faults) > MOST_SHOWN:
-        shown.append(f"... and {len(faults) - MOST_SHOWN:,} other faults")
+    if len(faults) > MAX_LINES_SHOWN:
+        shown.append(f"... and {len(faults) - MAX_LINES_SHOWN:,} other faults")
     return "\n  ".join(shown)
 
 

@@ -25,9 +25,9 @@ from common.errors import UserError
 
 Found = TypeVar("Found")
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
-LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
-LARGEST_JSON = 2**26
-MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+MAX_TEXT_BYTES = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
+MAX_JSON_BYTES = 2**26
+MAX_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"  # as messages name these paths
@@ -106,7 +106,7 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, {EXPECTED}")
 
 
-def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
+def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
     """All of a file of at most so many bytes; UserError names it and says what is wrong."""
     try:
         with naming(path), open_file(path, if_missing) as file:
@@ -138,7 +138,7 @@ def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> by
 
 def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
     """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
-    content = read_bytes(path, LARGEST_JSON, if_missing)
+    content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return parse_json(content)
     except ValueError as error:
@@ -149,7 +149,7 @@ def read_as(path: str | Path, expected: type[Found], if_missing: str = NO_FILE) 
     """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
     from pydantic import TypeAdapter, ValidationError
 
-    content = read_bytes(path, LARGEST_JSON, if_missing)
+    content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return TypeAdapter(expected).validate_json(content, strict=True)
     except ValidationError as error:
@@ -164,8 +164,8 @@ def parse_json(text: str | bytes) -> Any:
 
     def number(digits: str) -> Any:
         value = float(digits)
-        if len(digits) > MOST_DIGITS or not math.isfinite(value):
-            raise ValueError(f"{digits[:MOST_DIGITS]}... is no number that is written here")
+        if len(digits) > MAX_DIGITS or not math.isfinite(value):
+            raise ValueError(f"{digits[:MAX_DIGITS]}... is no number that is written here")
         return value if set(digits) & set(".eE") else int(digits)
 
     try:

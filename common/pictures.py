@@ -15,7 +15,7 @@ IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "
 FONT_SIZE = 9  # of the symbols along an axis, in points
 LINE = 1.2 * FONT_SIZE  # points from one of their labels to the next
 AROUND = 0.8  # inches of a picture's height above and below its axes
-LONGEST_LABEL, LONGEST_TITLE = 20, 80  # letters
+MAX_LABEL_LETTERS, MAX_TITLE_LETTERS = 20, 80
 SPACE, BOX = "␣", "□"  # a space that is a label, a letter that no font has
 
 
@@ -69,14 +69,14 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
     for text in shown:
         for piece in _pieces(text, least):
             label = "".join(piece)
-            labels.append(_shortened(label.strip(), LONGEST_LABEL) or SPACE)
+            labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
             places.append(start + (len(piece) - 1) / 2)
             start += len(piece)
     # A text may hold two dollar signs, which would make a formula of what is between them.
     font: dict[str, Any] = {"family": families, "parse_math": False}
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
     whole = " ".join("".join(text).strip() for text in shown)
-    axes.set_title(_shortened(f"{title}: {whole}", LONGEST_TITLE), fontsize=FONT_SIZE + 1, **font)
+    axes.set_title(_shortened(f"{title}: {whole}", MAX_TITLE_LETTERS), fontsize=FONT_SIZE + 1, **font)
 
 
 def _pieces(text: Sequence[str], least: int) -> list[list[str]]:
@@ -86,7 +86,7 @@ def _pieces(text: Sequence[str], least: int) -> list[list[str]]:
     for symbol in text:
         pieces[-1].append(symbol)
         can_end = least == 1 or symbol.isspace() or _width(symbol[0]) == 2
-        if len(pieces[-1]) >= (least if can_end else max(least, LONGEST_LABEL)):
+        if len(pieces[-1]) >= (least if can_end else max(least, MAX_LABEL_LETTERS)):
             pieces.append([])
     if (rest := pieces.pop()) and pieces and len(rest) < least:
         pieces[-1] += rest

@@ -24,7 +24,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.files import (
-    LARGEST_JSON,
+    MAX_JSON_BYTES,
     UNKNOWN,
     Identity,
     naming,
@@ -287,7 +287,7 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         if found != checksum:
             raise ValueError("damaged")
         file.seek(9)
-        version, *known = parse_json(file.readline(LARGEST_JSON))
+        version, *known = parse_json(file.readline(MAX_JSON_BYTES))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
         if [type(value) for value in known[:-1]] != [int, bool, str]:

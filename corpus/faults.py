@@ -15,7 +15,7 @@ from text.tags import without_pauses
 if TYPE_CHECKING:  # the page with a voice starts without torch
     from corpus.clip_table import Clip
 
-LONGEST_SILENCE = 0.3  # seconds before or after speech
+MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
 CONTEXT = 40  # characters on either side that decide how one is read
 # Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
@@ -37,12 +37,12 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
 
     faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
         (
-            f"silence over {LONGEST_SILENCE:g} s before or after speech",
+            f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
             "Trim it with --trim-silence DIR",
             [
                 f"{clips[i].id} ({clips[i].sound.silence_before / rate:.2f} s before, "
                 f"{clips[i].sound.silence_after / rate:.2f} s after)"
-                for i in _worst(silences, LONGEST_SILENCE * rate)
+                for i in _worst(silences, MAX_SILENCE_SECONDS * rate)
             ],
         ),
         (

@@ -44,7 +44,7 @@ NO_FILELIST = (
     "--hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
-MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
+MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
@@ -104,8 +104,8 @@ def read_filelist(
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
     are not in the table, which are left out in English and with `drop_unknown`."""
-    if len(text) > MOST_CHARACTERS:
-        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
+    if len(text) > MAX_CHARACTERS:
+        most = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
     table = hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)

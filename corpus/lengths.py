@@ -19,7 +19,7 @@ from text import text_to_sequence
 
 HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
-MOST_COUNTED = 10**10 - 1  # samples or frames of a clip: five days of audio
+MAX_LENGTH = 10**10 - 1  # samples or frames of a clip: five days of audio
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
@@ -89,8 +89,8 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         if seconds is None:
             raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
         samples = seconds * hparams.sampling_rate
-        if not 0 < samples <= MOST_COUNTED:
-            most = MOST_COUNTED / hparams.sampling_rate
+        if not 0 < samples <= MAX_LENGTH:
+            most = MAX_LENGTH / hparams.sampling_rate
             raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
         return clip_id(name), frame_count(round(samples), hparams), text
 
@@ -100,7 +100,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         except csv.Error as error:
             raise ValueError(f"{error}; expected {header}") from None
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
-            raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
+            raise ValueError(f"expected {header} in whole numbers from 1 to {MAX_LENGTH:,}")
         count = int(counts[0])
         return name, frame_count(count, hparams) if header == "id,samples" else count
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from corpus.clip_table import Clip
-from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
+from corpus.faults import MAX_SILENCE_SECONDS, symbol_rates, usual_rates
 from corpus.recordings import seconds_of
 from hparams import HParams
 
@@ -90,10 +90,10 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     for end in ("before", "after"):
         samples = [getattr(clip.sound, f"silence_{end}") for clip in clips]
         silences[f"{end} speech: longest {max(samples) / rate:.2f} s"] = np.array(samples) / rate
-    longest = max(LONGEST_SILENCE, *(values.max() for values in silences.values()))
+    longest = max(MAX_SILENCE_SECONDS, *(values.max() for values in silences.values()))
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
-    axes.axvline(LONGEST_SILENCE, **LIMIT, label="warned above")
+    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warned above")
     axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")

@@ -18,7 +18,7 @@ from hparams import HParams
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent
-SHORTEST_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
+MIN_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
 
 
 def check_recordings(
@@ -102,7 +102,7 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Of int16 or float32 samples [N] those at full scale in runs of SHORTEST_CLIPPED_RUN or more.
+    """Of int16 or float32 samples [N] those at full scale in runs of MIN_CLIPPED_RUN or more.
     Full scale is 32767 of 32768, the largest positive value of 16 bits."""
     limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
     if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster
@@ -110,4 +110,4 @@ def count_clipped(samples: np.ndarray) -> int:
     full = (samples >= limit) | (samples <= -limit)
     edges = np.flatnonzero(np.diff(full, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
-    return int(runs[runs >= SHORTEST_CLIPPED_RUN].sum())
+    return int(runs[runs >= MIN_CLIPPED_RUN].sum())

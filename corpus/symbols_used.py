@@ -5,20 +5,20 @@ from dataclasses import replace
 
 from common.progress import progress_bar
 from corpus.clip_table import Clip
-from corpus.filelist import MOST_CHARACTERS
+from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
 from text import clean
 from text.symbols import can_be_symbol, table_of
 
 RARE = 10  # a symbol that fewer clips have is hardly learnt
-MOST_SHOWN = 20  # rare symbols in a report, and
+MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and
 CLIPS_SHOWN = 5  # clips of each
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     """The settings with the table of all that the clips' texts consist of after cleaning."""
     found: set[str] = set()
-    texts = [clip.text for clip in clips if len(clip.text) <= MOST_CHARACTERS]
+    texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
         found.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
     # Others are refused, or dropped, in the lines where they are.
@@ -46,11 +46,11 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     if not rare or hparams.table.is_english:
         return ""
     notes = []
-    for i in rare[:MOST_SHOWN]:
+    for i in rare[:MAX_SYMBOLS_SHOWN]:
         more = ", ..." * (len(places[i]) > CLIPS_SHOWN)
         count, shown = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
         notes.append(f"{hparams.table.symbols[i]!r} in {count} ({shown}{more})")
-    more = f" and {len(rare) - MOST_SHOWN:,} more" * (len(rare) > MOST_SHOWN)
+    more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "
         f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/languages.md)"

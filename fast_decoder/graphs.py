@@ -18,7 +18,7 @@ from fast_decoder.cuda_capture import captured
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # steps a graph
-MOST_KEPT = 64  # `Graphs`, of a few megabytes each
+MAX_GRAPHS = 64  # `Graphs`, of a few megabytes each
 UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 processors
 PROCESSORS = 132
 COLUMNS, INNER = 64, 64  # of a backward product's result a program, and what it adds up at once
@@ -141,7 +141,7 @@ def graphs_for(
     return _graphs(setting)
 
 
-@functools.lru_cache(MOST_KEPT)
+@functools.lru_cache(MAX_GRAPHS)
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
@@ -351,7 +351,7 @@ def _attention_gradient(setting: Setting) -> Callable:
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
     most = _power_of_two(setting.symbols)
     return _launch(
-        setting, setting.attention, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8
+        setting, setting.attention, "attention_gradient", grid, MAX_SYMBOLS=most, num_warps=8
     )
 
 
@@ -371,7 +371,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         grid,
         WARPS=query_warps,
         SYMBOLS_A_PART=SYMBOLS,
-        MOST_SYMBOLS=setting.symbols,
+        MAX_SYMBOLS=setting.symbols,
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,

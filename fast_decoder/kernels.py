@@ -388,7 +388,7 @@ def attention_gradient(
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     CONTEXT_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
@@ -404,7 +404,7 @@ def attention_gradient(
     num_symbols = tl.where(nothing, 0, symbols)  # to load, as are these columns
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
-    n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MOST_SYMBOLS)
+    n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
     dim = tl.arange(0, DIM_BLOCK)
     has_dim = dim < tl.where(nothing, 0, DIM)
     step = t * batch + clip
@@ -463,7 +463,7 @@ def cell_gradient(
     SYMBOLS_A_PART: tl.constexpr,  # of the query's gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
@@ -486,7 +486,7 @@ def cell_gradient(
         _wait(EARLY, LET_NEXT)
         if QUERY > 0 and has_step and clip < batch:
             _through_windows(
-                table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
+                table, t, clip, KERNEL, KERNEL_BLOCK, MAX_SYMBOLS, SYMBOLS_BLOCK, DTYPE
             )
         return
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -521,7 +521,7 @@ def cell_gradient(
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
         dhidden += _through_query(
-            table, step, row, has_row, dim, weight, QUERY, MOST_SYMBOLS, SYMBOLS_A_PART, PRECISION
+            table, step, row, has_row, dim, weight, QUERY, MAX_SYMBOLS, SYMBOLS_A_PART, PRECISION
         )
     if DROPOUT:
         dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
@@ -543,7 +543,7 @@ def _through_query(
     dim,  # [warps, a warp's share of D]
     weight,  # [warps, a warp's share of D, units]
     QUERY: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -552,7 +552,7 @@ def _through_query(
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
     dquery = tl.zeros((dim.shape[0], row.shape[0], dim.shape[1]), weight.dtype)
-    for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
+    for part in tl.static_range(MAX_SYMBOLS // SYMBOLS_A_PART):
         rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
         in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
         dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
@@ -571,7 +571,7 @@ def _through_windows(
     clip,
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
@@ -583,7 +583,7 @@ def _through_windows(
     cumulative = _buffer(table, DCUMULATIVE, DTYPE) + clip * symbols
     carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
     tap = tl.arange(0, KERNEL_BLOCK)
-    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
+    for start in tl.static_range(0, MAX_SYMBOLS, SYMBOLS_BLOCK):
         m = start + tl.arange(0, SYMBOLS_BLOCK)
         n = m[None, :] + KERNEL // 2 - tap[:, None]
         inside = (n >= 0) & (n < symbols) & (tap < KERNEL)[:, None] & (m < symbols)[None, :]

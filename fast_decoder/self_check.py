@@ -40,7 +40,7 @@ BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
 # Errors are relative to each tensor's largest value: at most the first, which is float32's, or so
 # many times that of plain operations in the same precision.
-LEAST_BOUND, TIMES_PLAIN = 1e-5, 2.5
+MIN_BOUND, TIMES_PLAIN = 1e-5, 2.5
 SIZES = (  # what Decoder reads of the hyper-parameters
     *("n_mel_channels", "n_frames_per_step", "prenet_dim", "encoder_embedding_dim"),
     *("attention_rnn_dim", "decoder_rnn_dim", "attention_dim", "attention_location_n_filters"),
@@ -203,7 +203,7 @@ def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iter
     problem = problem.to(torch.float32, device)
     errors = relative_errors(problem.run(kernels, precision=autocast), exact)
     for name, allowed in relative_errors(problem.run(plain, precision=autocast), exact).items():
-        bound = max(LEAST_BOUND, TIMES_PLAIN * allowed)
+        bound = max(MIN_BOUND, TIMES_PLAIN * allowed)
         # Where plain operations leave float16's range, there is nothing to compare with.
         if math.isfinite(bound):
             text = f"{name} has error {errors[name]:.1e} of {bound:.1e} allowed"

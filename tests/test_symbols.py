@@ -26,7 +26,7 @@ from synthesis.speaker import sequence_to_speak
 from synthesis.speaking import load_speaker
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
-from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.setup import map_embedding
 
@@ -51,7 +51,7 @@ def draw_nothing(patch):
         ("_a", "no list"),
         ({"_": 0}, "no list"),
         (["_"], "1 of them"),
-        (["_", *map(chr, range(0x4E00, 0x4E00 + MOST_SYMBOLS))], f"{MOST_SYMBOLS + 1:,} of them"),
+        (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} of them"),
         (["a", "_"], "number 1, 'a': expected every symbol once, and the padding '_' first"),
         (["_", "a", "_"], "number 3, '_': expected every symbol once"),
         (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),

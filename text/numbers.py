@@ -11,7 +11,7 @@ from typing import Any
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
+_MAX_NAMED_DIGITS = 36  # digits; inflect has no name for anything above 999 decillion
 
 
 def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
@@ -31,7 +31,7 @@ def spell_number(number: str, andword: str = "") -> str:
     """12 -> twelve, 12th -> twelfth; a number too large for a name is read digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
-    if len(digits) > _LONGEST_NAMED_NUMBER:
+    if len(digits) > _MAX_NAMED_DIGITS:
         return " ".join([*map(spell_number, digits[:-1]), spell_number(digits[-1] + suffix)])
     return _inflect_engine().number_to_words(digits + suffix, andword=andword)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from common.errors import UserError
 
 PADDING = "_"  # id 0, which fills up a batch
-MOST_SYMBOLS = 10_000  # Chinese written as it is has some thousands
+MAX_SYMBOLS = 10_000  # Chinese written as it is has some thousands
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -72,9 +72,9 @@ class SymbolTable:
 
 def _problem_of(found: object) -> str:
     """What is wrong with the symbols of a table, if anything."""
-    if not isinstance(found, list | tuple) or not 2 <= len(found) <= MOST_SYMBOLS:
+    if not isinstance(found, list | tuple) or not 2 <= len(found) <= MAX_SYMBOLS:
         count = f"{len(found):,} of them" if isinstance(found, list | tuple) else "no list"
-        return f"{count}, expected a list of 2 to {MOST_SYMBOLS:,}, the padding '_' first"
+        return f"{count}, expected a list of 2 to {MAX_SYMBOLS:,}, the padding '_' first"
     seen: set[str] = set()
     for i, symbol in enumerate(found):
         where = f"number {i + 1}, {str(symbol)[:20]!r}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.errors import UserError
 
-LONGEST_PAUSE = 60  # seconds
+MAX_PAUSE_SECONDS = 60  # seconds
 _PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)
 _MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # as in SSML, HTML and XML
 
@@ -46,7 +46,7 @@ def without_pauses(text: str) -> str:
 
 def _seconds(written: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*s?", written)
-    if number and float(number[1]) <= LONGEST_PAUSE:
+    if number and float(number[1]) <= MAX_PAUSE_SECONDS:
         return float(number[1])
-    expected = f"expected seconds from 0 to {LONGEST_PAUSE}, as in [pause 0.5]"
+    expected = f"expected seconds from 0 to {MAX_PAUSE_SECONDS}, as in [pause 0.5]"
     raise UserError(f"[pause{written and f' {written[:40]}'}]: {expected}")

@@ -28,7 +28,8 @@ from common.errors import UserError, explained
 from common.progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
-MOST = 10**6  # processes, and seconds to wait for them: 11 days
+MAX_PROCESSES = 10**6
+MAX_TIMEOUT_SECONDS = 10**6  # 11 days
 SECONDS_TO_LEAVE = 0.1
 SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
 
@@ -254,7 +255,7 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
         problems.append(f"{name} {found}: expected a whole number from {low} to {high}")
         return high
 
-    world_size = number("WORLD_SIZE", 1, MOST, None if "RANK" in os.environ else "1")
+    world_size = number("WORLD_SIZE", 1, MAX_PROCESSES, None if "RANK" in os.environ else "1")
     machines = rank = local_rank = 0
     if world_size > 1 and not problems:
         rank = number("RANK", 0, world_size - 1)
@@ -266,8 +267,9 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
             problems.append("MASTER_ADDR is not set: expected the first process's address")
     if problems:
         problems.append("start several processes by torchrun, which sets these, or one without any")
-    if not 1 <= seconds <= MOST:  # nan too
-        problems.append(f"--process-timeout {seconds:g}: expected seconds from 1 to {MOST}")
+    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:  # nan too
+        limits = f"from 1 to {MAX_TIMEOUT_SECONDS}"
+        problems.append(f"--process-timeout {seconds:g}: expected seconds {limits}")
     if problems:
         raise UserError("\n  ".join(problems))
     return world_size, machines, rank, local_rank

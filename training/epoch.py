@@ -36,7 +36,7 @@ from training.trainer import (
     learning_rate_at,
 )
 
-MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+MAX_CONSECUTIVE_SKIPS = 20  # updates skipped one after another before the run stops
 
 
 class NoNextBatch(Exception):
@@ -230,8 +230,8 @@ def _add(run: Run, step: PendingStep, made: StepValues) -> None:
         raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
     state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if made.skipped else 0
-    if state.skips_running >= MOST_SKIPS_RUNNING:
-        count = f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row"
+    if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
+        count = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} steps in a row"
         raise _diverged(run, step, f"{count}, the last in step {step.number}")
     state.skipped_updates += int(made.skipped)
     state.updates += int(not made.skipped)
