@@ -115,8 +115,8 @@ def _length_problem(num_samples: int, hparams: HParams) -> str | None:
         empty = "empty" if num_samples == 0 else f"{num_samples} samples"
         return f"{empty}, expected at least {minimum} samples; leave the clip out"
     if num_samples > MAX_SAMPLES:
-        most = f"expected at most {MAX_SAMPLES:,}"
-        return f"{num_samples:,} samples or more, {most}; split the clip or convert it again"
+        expected = f"expected at most {MAX_SAMPLES:,}"
+        return f"{num_samples:,} samples or more, {expected}; split the clip or convert it again"
     return None
 
 
@@ -125,8 +125,8 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
     inside, or if they are not as many as its header says."""
     import soundfile
 
-    said, blocks = sound.frames, list[np.ndarray]()
-    size = min(BLOCK, said + 1)  # a sample more than there should be
+    num_in_header, blocks = sound.frames, list[np.ndarray]()
+    size = min(BLOCK, num_in_header + 1)  # a sample more than there should be
     try:
         if sound.format == "FLAC":  # soundfile would stop at the number in the header: 36 bits
             head = os.pread(file.fileno(), 22, 0)
@@ -136,13 +136,13 @@ def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> n
         while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MAX_SAMPLES):
             blocks.append(sound.read(size, dtype=dtype))
     except soundfile.SoundFileError as error:
-        found = f"not readable as sound to its end ({error}), so truncated or damaged inside"
-        raise UserError(f"{found}; copy or convert it again") from None
+        reason = f"not readable as sound to its end ({error}), so truncated or damaged inside"
+        raise UserError(f"{reason}; copy or convert it again") from None
     samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
     if problem := _length_problem(len(samples), hparams):
         raise UserError(problem)
-    if said != len(samples) and said < UNKNOWN_SAMPLES:
-        counts = f"{len(samples):,} samples, but its header says {said:,}"
+    if num_in_header != len(samples) and num_in_header < UNKNOWN_SAMPLES:
+        counts = f"{len(samples):,} samples, but its header says {num_in_header:,}"
         raise UserError(f"truncated or damaged: {counts}; copy or convert it again")
     return samples
 
@@ -197,9 +197,9 @@ def _is_cut_off_wav(file: BinaryIO) -> bool:
     sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
     if head.startswith(b"RF64"):
         sizes = {7: head[20:28], start: head[28:36]}
-    most = UNKNOWN_BYTES.get(head[:4], 0)
+    unknown_size = UNKNOWN_BYTES.get(head[:4], 0)
     ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
-    return any(size < most and length < begin + size for begin, size in ends)
+    return any(size < unknown_size and length < begin + size for begin, size in ends)
 
 
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:

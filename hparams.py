@@ -182,25 +182,25 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
     says all that is wrong, with the file and line of overrides from a file.
     """
     base = base or HParams()
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     places: dict[str, str] = {}
     entries, problems = _split_overrides(overrides or "")
     for place, entry in entries:
         try:
             name, value = _parse(entry)
-            given[name], places[name] = value, place
+            changes[name], places[name] = value, place
         except ValueError as error:
             problems.append(f"{place}{error}")
     wrong = [
         f"{time} and {length} are both given; keep one"
         for time, length in TIMES
-        if given.get(time) is not None and length in given
+        if changes.get(time) is not None and length in changes
     ]
-    values = asdict(base) | given
-    if "phones" in values["text_cleaners"] and "symbols" not in given:
+    values = asdict(base) | changes
+    if "phones" in values["text_cleaners"] and "symbols" not in changes:
         values["symbols"] = base.symbols if base.symbols != "english" else "corpus"
     bad = _field_problems(values)
-    values = _resolve_times(values | {name: getattr(base, name) for name in bad}, given)
+    values = _resolve_times(values | {name: getattr(base, name) for name in bad}, changes)
     wrong += [*bad.values(), *_rule_problems(types.SimpleNamespace(**values))]
     for problem in wrong:  # with the place of the first setting named in it
         named = (places.get(name) for name in re.findall(r"\w+", problem))
@@ -354,15 +354,15 @@ def _convert(text: str, kind: Any) -> Any:
         raise ValueError(f"expected {'a whole' if kind is int else 'a'} number") from None
 
 
-def _resolve_times(values: dict[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
+def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
     """Turn times given in ms into lengths; a length given later takes the place of a time."""
     for time, length in TIMES:
-        if length in given:
+        if length in changes:
             values[time] = None
         elif values[time] is not None:
             values[length] = milliseconds_to_samples(values[time], values["sampling_rate"])
-    window_changed = "win_time" in given or "sampling_rate" in given
-    if values["win_time"] is not None and window_changed and "filter_length" not in given:
+    window_changed = "win_time" in changes or "sampling_rate" in changes
+    if values["win_time"] is not None and window_changed and "filter_length" not in changes:
         values["filter_length"] = 1 << (values["win_length"] - 1).bit_length()
     return values
 
@@ -382,10 +382,10 @@ def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
     except pydantic.ValidationError as error:
         for each in error.errors():
             name = str(each["loc"][0])
-            value = shown = values[name]
+            value = display = values[name]
             if isinstance(value, int) and abs(value) >= 10**30:
-                shown = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
-            problems[name] = f"{name}={shown!s:.200}: {each['msg']}"
+                display = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
+            problems[name] = f"{name}={display!s:.200}: {each['msg']}"
     return problems
 
 

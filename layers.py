@@ -96,8 +96,8 @@ def draw_keep_mask(
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
-    return (values < kept - 2**15).to(device)
+    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
+    return (values < num_kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:

@@ -228,13 +228,13 @@ def teacher_forced(
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
-    made = []
+    outputs = []
     for t, prenet_output in enumerate(prenet_outputs):
         frame, gate, state = decoder.step(
             prenet_output, state, memory, processed_memory, mask, dropout_masks.at(t)
         )
-        made.append((frame, gate, state.alignment))
-    frames, gates, alignments = zip(*made, strict=True)
+        outputs.append((frame, gate, state.alignment))
+    frames, gates, alignments = zip(*outputs, strict=True)
     return (
         decoder.to_frames(torch.stack(frames)),
         torch.stack(gates, dim=1),

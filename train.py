@@ -258,9 +258,9 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     """Loss, alignment sharpness, and the times left if all goes as fast as `done` in `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
-    shown = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
-    shown += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
-    return f"{shown}epoch {duration(left)} left, run {duration(whole)} left"
+    recent = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
+    recent += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
+    return f"{recent}epoch {duration(left)} left, run {duration(whole)} left"
 
 
 def save(run: Run, stop: StopRequest) -> None:

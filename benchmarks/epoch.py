@@ -114,9 +114,11 @@ def make_plans(
             )
         size = capacity // longest
         h = batching_settings(batching, replace(hparams, batch_size=size))
-        held = capacity if h.batch_size == size else h.batch_size * longest  # it names its own
-        h = replace(h, batch_capacity=held if h.dynamic_batch_size else None)
-        plans.append(make_plan(clips, h)._replace(capacity=held))
+        batch_capacity = capacity
+        if h.batch_size != size:  # the batching names its own
+            batch_capacity = h.batch_size * longest
+        h = replace(h, batch_capacity=batch_capacity if h.dynamic_batch_size else None)
+        plans.append(make_plan(clips, h)._replace(capacity=batch_capacity))
     return plans
 
 
@@ -241,15 +243,17 @@ def table(rows: list[dict]) -> str:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = options.measuring_parser(__doc__)
     add, from_two = parser.add_argument, options.whole_number(2)
-    shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
-    add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
+    help_text = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
+    add("lengths", nargs="?", type=Path, help=f"{help_text}; default: distributed as LJSpeech's")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
-    shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
-    add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
-    shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=shown)
-    shown = "default: that of --hparams"
-    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
+    help_text = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
+    add(
+        "--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=help_text
+    )
+    help_text = "default: 2 (GPU: 2,4,8) x the first"
+    add("--capacities", type=options.whole_numbers, metavar="25824,51648", help=help_text)
+    help_text = "default: that of --hparams"
+    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=help_text)
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12")
     add("--repeats", type=options.at_least_one, help="of each update; default 1, on a GPU 3")
     args = parser.parse_args(arguments)

@@ -19,7 +19,7 @@ MAX_LINES = 150  # of a part's output and of its errors
 DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's
 # Rows of the table of targets: an entry of a part's JSON, what it measures, what is asked at least,
 # what is aimed at (a lower value is better if the aim is lower), and the format of a value.
-Target = namedtuple("Target", "part entry measure at_least aim shown")
+Target = namedtuple("Target", "part entry measure at_least aim value_format")
 LONG, SPEED, MEMORY = "16 clips x 774 frames", "fast_frames_per_second", "peak_memory_ratio"
 TARGETS = [
     Target("decoder_fp32", "speedup", f"fast over reference, fp32, {LONG}", 6, 9, ".2f"),
@@ -47,13 +47,13 @@ def read_parts(out: Path) -> list[Part]:
 
 def reached(target: Target, value: float | None) -> list[str]:
     """A row of the table of targets."""
-    bounds = [format(bound, target.shown) for bound in (target.at_least, target.aim)]
+    bounds = [format(bound, target.value_format) for bound in (target.at_least, target.aim)]
     if value is None:
         return [target.measure, "–", *bounds, "not measured"]
     sign = 1 if target.aim > target.at_least else -1
     named = {"aim": target.aim, "at least": target.at_least}
     best = next((name for name, bound in named.items() if sign * value >= sign * bound), "no")
-    return [target.measure, format(value, target.shown), *bounds, best]
+    return [target.measure, format(value, target.value_format), *bounds, best]
 
 
 def lines_of(out: Path, part: Part, end: str) -> list[str]:

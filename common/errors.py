@@ -27,7 +27,11 @@ def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> User
 
 
 def about_lines(
-    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MAX_LINES_SHOWN
+    path: str | Path,
+    problems: list[str],
+    num_lines: int,
+    done: str,
+    one_by_one: int = MAX_LINES_SHOWN,
 ) -> str:
     """One message about lines that were refused, or what was `done` with them. `problems` are
     "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
@@ -36,16 +40,18 @@ def about_lines(
     for problem in problems:
         same = _fault(problem) if len(problems) > one_by_one else problem
         faults.setdefault(same, []).append(problem)
-    shown = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
+    lines = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
     for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
-        shown.append(first)
+        lines.append(first)
         if others:
-            numbers = [x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MAX_LINES_SHOWN]]
+            numbers = [
+                x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MAX_LINES_SHOWN]
+            ]
             more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
-            shown.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
+            lines.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
     if len(faults) > MAX_LINES_SHOWN:
-        shown.append(f"... and {len(faults) - MAX_LINES_SHOWN:,} other faults")
-    return "\n  ".join(shown)
+        lines.append(f"... and {len(faults) - MAX_LINES_SHOWN:,} other faults")
+    return "\n  ".join(lines)
 
 
 def _fault(problem: str) -> str:

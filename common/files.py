@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from common.errors import UserError
 
-Found = TypeVar("Found")
+Record = TypeVar("Record")
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
 MAX_TEXT_BYTES = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
 MAX_JSON_BYTES = 2**26
@@ -54,12 +54,12 @@ class Identity(NamedTuple):
     def of(cls, file: str | Path | int) -> "Identity":
         """Of a file by its path or descriptor; zeros if there is none."""
         try:
-            found = os.stat(file)
+            status = os.stat(file)
         except (OSError, ValueError):  # ValueError: a zero byte in the path
             return cls()
         # As 63 bits: a file system may have times after 2262, or before 1970.
-        times = (ns & (2**63 - 1) for ns in (found.st_mtime_ns, found.st_ctime_ns))
-        return cls(found.st_size, *times)
+        times = (ns & (2**63 - 1) for ns in (status.st_mtime_ns, status.st_ctime_ns))
+        return cls(status.st_size, *times)
 
 
 UNKNOWN = Identity()
@@ -96,8 +96,9 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
         broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
         raise UserError(broken or if_missing) from None
     except OSError as error:
-        found = ERRORS_OF_KINDS.get(error.errno or 0)
-        problem = f"{found}, {EXPECTED}" if found else f"{error.strerror}; choose another path"
+        problem = f"{error.strerror}; choose another path"
+        if other_kind := ERRORS_OF_KINDS.get(error.errno or 0):
+            problem = f"{other_kind}, {EXPECTED}"
         raise UserError(problem) from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
@@ -145,7 +146,7 @@ def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
         raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
 
 
-def read_as(path: str | Path, expected: type[Found], if_missing: str = NO_FILE) -> Found:
+def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE) -> Record:
     """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -208,15 +209,15 @@ def numbered_lines(
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
     """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
     may leave it; errors as `numbered_lines`."""
-    lines, found = numbered_lines(path, if_missing), []
+    lines, values = numbered_lines(path, if_missing), []
     for number, line in lines:
         try:
-            found.append(parse_json(line))
+            values.append(parse_json(line))
         except ValueError:
             if number == lines[-1][0]:
                 break
             raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
-    return found
+    return values
 
 
 def map_in_threads(
@@ -326,10 +327,10 @@ def open_to_append(path: Path) -> BinaryIO:
     """A file, made if it is missing, or a copy in its place if it has other names (hard links);
     UserError if it is a link, or no regular file."""
     file = _open_to_append(path)
-    if (found := os.fstat(file.fileno())).st_nlink == 1:
+    if (status := os.fstat(file.fileno())).st_nlink == 1:
         return file
     file.close()
-    cut(path, found.st_size)
+    cut(path, status.st_size)
     return _open_to_append(path)
 
 

@@ -93,10 +93,10 @@ def measured_on(device: torch.device) -> dict[str, Any]:
 
 def fingerprint_of_code(*patterns: str) -> str:
     """Of the files of this recipe that match the patterns."""
-    found, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
-        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

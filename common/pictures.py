@@ -63,11 +63,11 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
     """The symbols of a text's parts along the axis, in `num_lines` labels at most, each in the
     middle of its symbols, and in the title."""
     families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
-    shown = [[_shown(symbol, lacking) for symbol in text] for text in texts]
-    least = -(-sum(map(len, shown)) // num_lines)
+    drawable = [[_drawable(symbol, lacking) for symbol in text] for text in texts]
+    min_symbols = -(-sum(map(len, drawable)) // num_lines)
     labels, places, start = list[str](), list[float](), 0
-    for text in shown:
-        for piece in _pieces(text, least):
+    for text in drawable:
+        for piece in _pieces(text, min_symbols):
             label = "".join(piece)
             labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
             places.append(start + (len(piece) - 1) / 2)
@@ -75,27 +75,28 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
     # A text may hold two dollar signs, which would make a formula of what is between them.
     font: dict[str, Any] = {"family": families, "parse_math": False}
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
-    whole = " ".join("".join(text).strip() for text in shown)
-    axes.set_title(_shortened(f"{title}: {whole}", MAX_TITLE_LETTERS), fontsize=FONT_SIZE + 1, **font)
+    whole = " ".join("".join(text).strip() for text in drawable)
+    title = _shortened(f"{title}: {whole}", MAX_TITLE_LETTERS)
+    axes.set_title(title, fontsize=FONT_SIZE + 1, **font)
 
 
-def _pieces(text: Sequence[str], least: int) -> list[list[str]]:
+def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
     """A text in words, several together where they have fewer symbols than `least`; in symbols if
     that is 1. A piece ends after a space or a wide letter, and where it would not fit a label."""
     pieces: list[list[str]] = [[]]
     for symbol in text:
         pieces[-1].append(symbol)
-        can_end = least == 1 or symbol.isspace() or _width(symbol[0]) == 2
-        if len(pieces[-1]) >= (least if can_end else max(least, MAX_LABEL_LETTERS)):
+        can_end = min_symbols == 1 or symbol.isspace() or _width(symbol[0]) == 2
+        if len(pieces[-1]) >= (min_symbols if can_end else max(min_symbols, MAX_LABEL_LETTERS)):
             pieces.append([])
-    if (rest := pieces.pop()) and pieces and len(rest) < least:
+    if (rest := pieces.pop()) and pieces and len(rest) < min_symbols:
         pieces[-1] += rest
     elif rest:
         pieces.append(rest)
     return pieces
 
 
-def _shown(symbol: str, lacking: set[str]) -> str:
+def _drawable(symbol: str, lacking: set[str]) -> str:
     """A symbol as fonts can draw it: an accent alone on a circle, an empty box if none has it."""
     if any(character in lacking for character in symbol):
         return BOX

@@ -142,8 +142,8 @@ class ClipTable:
 
     def rows(self, first: int, stop: int) -> np.ndarray:
         """The rows of COLUMNS from `first` to before `stop`."""
-        found = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
-        return np.frombuffer(found, [(name, np.int64) for name in COLUMNS])
+        content = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
+        return np.frombuffer(content, [(name, np.int64) for name in COLUMNS])
 
     def refuse_nonsense(self) -> None:
         """Raise ValueError if the rows are those of no clips."""
@@ -241,19 +241,19 @@ class Body:
         """UserError if the file is no longer what it was."""
         if not self.file:
             return self._content[start:stop]
-        descriptor, found = self.file.fileno(), b""
+        descriptor, content = self.file.fileno(), b""
         while 0 <= start < stop <= self.size:
             # At most 2 GB in one call.
             block = os.pread(descriptor, stop - start, self._start + start)
             if not block:
                 break
-            found, start = found + block, start + len(block)
+            content, start = content + block, start + len(block)
         if start != stop or Identity.of(descriptor)[:2] != self._identity[:2]:
             raise UserError(
                 f"{self.path}: changed while it was in use; let no other program write to it. "
                 "When training starts or resumes, it is made again"
             )
-        return found
+        return content
 
 
 def _path_and_text(content: bytes) -> tuple[str, str]:
@@ -281,10 +281,10 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
     with naming(path):
         file = open_file(path)
     try:
-        checksum, found = int(file.readline(9), 16), 0
+        expected, checksum = int(file.readline(9), 16), 0
         while block := file.read(2**20):
-            found = zlib.crc32(block, found)
-        if found != checksum:
+            checksum = zlib.crc32(block, checksum)
+        if checksum != expected:
             raise ValueError("damaged")
         file.seek(9)
         version, *known = parse_json(file.readline(MAX_JSON_BYTES))

@@ -96,11 +96,13 @@ def make_corpus(
     record = json.dumps(made_from)
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
-        found = read_bytes(file).decode(errors="replace").strip() if file.exists() else "no record"
-        if found != record:
+        existing = "no record"
+        if file.exists():
+            existing = read_bytes(file).decode(errors="replace").strip()
+        if existing != record:
             raise UserError(
                 f"{out} holds something else; nothing was changed. Name another folder, or delete "
-                f"this one first.\nfound:  {found[:200]}\nwanted: {record}"
+                f"this one first.\nfound:  {existing[:200]}\nwanted: {record}"
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return

@@ -68,10 +68,10 @@ class Folder:
         progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
         # Closed when interrupted: the files begun are then finished.
         with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
-            found = {c.where: result for c, result in zip(progress, results, strict=True)}
-        if already := [*found.values()].count(False):
+            outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
+        if already := [*outcomes.values()].count(False):
             print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
-        return {where: result for where, result in found.items() if isinstance(result, str)}
+        return {where: result for where, result in outcomes.items() if isinstance(result, str)}
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
@@ -150,14 +150,14 @@ def trim_clips(
         f"{folder.path}, by {sum(cuts) / hparams.sampling_rate:,.1f} s in all; {KEPT_SECONDS:g} s "
         "of silence is kept at either end"
     )
-    made = [copies[clip.where] for clip in good]
-    return [replace(copy, identity=Identity.of(copy.path)) for copy in made], problems
+    good_copies = [copies[clip.where] for clip in good]
+    return [replace(copy, identity=Identity.of(copy.path)) for copy in good_copies], problems
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
     """The clip as it becomes in `folder`; whole where too little for a mel would be left."""
-    sound, kept = clip.sound, round(KEPT_SECONDS * hparams.sampling_rate)
-    before, after = min(sound.silence_before, kept), min(sound.silence_after, kept)
+    sound, kept_samples = clip.sound, round(KEPT_SECONDS * hparams.sampling_rate)
+    before, after = min(sound.silence_before, kept_samples), min(sound.silence_after, kept_samples)
     length = sound.speech_samples + before + after
     if length >= audio.minimum_samples(hparams):
         sound = replace(sound, num_samples=length, silence_before=before, silence_after=after)

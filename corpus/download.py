@@ -66,16 +66,16 @@ def download_corpus(corpus: Path) -> None:
         _fetch(part)
         os.replace(part, archive)
     print(f"Verifying {archive}", flush=True)
-    found = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
+    problem = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
     with naming(archive), open_file(archive) as file:
         if _size(archive) == ARCHIVE_BYTES:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
-    if found:
+            problem = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
+    if problem:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: {found}; the file is broken and now named "
+            f"{archive}: {problem}; the file is broken and now named "
             f"{broken.name}: delete it and run the same command to download it again"
         )
     _unpack(archive, corpus)

@@ -65,10 +65,7 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
         (
             "characters or phones that the text cleaners drop, by their columns in the text,",
             "Write them as words, or choose other text_cleaners by --hparams",
-            [
-                f"{lines[i]}: {_with_columns(dropped[i])}"
-                for i in _worst([len(found) for found in dropped], 0)
-            ],
+            [f"{lines[i]}: {_with_columns(dropped[i])}" for i in _worst([*map(len, dropped)], 0)],
         ),
         (
             "the sound of another clip",
@@ -80,9 +77,9 @@ def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
     for what, advice, notes in faults:
         more = len(notes) - WORST_SHOWN
         listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        found = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
+        summary = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
         if notes:
-            warnings.append(f"warning: {found}. {advice} (docs/own-data.md)")
+            warnings.append(f"warning: {summary}. {advice} (docs/own-data.md)")
     return warnings
 
 
@@ -150,7 +147,7 @@ def dropped_symbols(text: str, hparams: HParams) -> dict[str, list[int]]:
         before, after = text[start : column - 1], text[column : column + CONTEXT]
         return letters(before + text[column - 1] + after) == letters(f"{before} {after}")
 
-    whole, found = letters(text), {}
+    whole, dropped = letters(text), {}
     for character in dict.fromkeys(text):
         if character in symbols or character in UNSPOKEN.get(cleaners[-1], '"'):
             continue
@@ -160,9 +157,9 @@ def dropped_symbols(text: str, hparams: HParams) -> dict[str, list[int]]:
         if whole != letters(text.replace(character, " ")):
             columns = [column for column in columns if is_silent(column)]
         if columns:
-            found[character] = columns
+            dropped[character] = columns
     for span in re.finditer(r"\{(.+?)\}", text):
         for phone in re.finditer(r"\S+", span[1]):
             if f"@{phone[0]}" not in symbols:
-                found.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)
-    return found
+                dropped.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)
+    return dropped

@@ -82,8 +82,8 @@ def read_filelist(
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-        found = map_in_threads(clip_or_problem, numbered)
-        for (number, _), clip in zip(progress, found, strict=True):
+        results = map_in_threads(clip_or_problem, numbered)
+        for (number, _), clip in zip(progress, results, strict=True):
             try:
                 if isinstance(clip, UserError):
                     raise clip
@@ -105,8 +105,8 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
     are not in the table, which are left out in English and with `drop_unknown`."""
     if len(text) > MAX_CHARACTERS:
-        most = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
-        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+        count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
     table = hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
@@ -171,12 +171,12 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
             shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # numpy raises many kinds for a damaged header
             raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
-        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
-        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
-        if there < size:
-            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        header, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", header):
+            raise UserError(f"{header}, expected float32 ({bands}, frames); cache the mels again")
+        size, available = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if available < size:
+            raise UserError(f"truncated, {available} of {size} bytes; cache the mels again")
         if not read_contents:
             return np.broadcast_to(np.float32(0), shape)
         content = bytearray(size)
@@ -187,13 +187,13 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
     """How the settings in a JSON file differ from those of this run; empty where they agree."""
     try:
-        made = dict(read_json(path))
+        saved = dict(read_json(path))
     except (ValueError, TypeError):
         return f"made with unknown settings, no readable {path.name} beside them"
     differing = [
-        f"{name}={made.get(name)}, this run has {value}"
+        f"{name}={saved.get(name)}, this run has {value}"
         for name, value in wanted.items()
-        if made.get(name) != value
+        if saved.get(name) != value
     ]
     return "made with " + "; ".join(differing) if differing else ""
 
@@ -289,16 +289,16 @@ def changed_clips(table: ClipTable) -> np.ndarray:
     """Indices of the clips whose files are not those that were checked, or are missing."""
 
     def changed_in(start: int) -> list[int]:
-        found = map(Identity.of, table.paths(start, start + CHUNK))
+        identities = map(Identity.of, table.paths(start, start + CHUNK))
         checked = table.rows(start, min(start + CHUNK, len(table)))[list(Identity._fields)]
-        pairs = enumerate(zip(found, checked.tolist(), strict=True), start)
+        pairs = enumerate(zip(identities, checked.tolist(), strict=True), start)
         return [index for index, (now, before) in pairs if now != before]
 
     starts = range(0, len(table), CHUNK)
     unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
     progress = progress_bar(title, len(starts), unit, iterable=starts)
-    found = zip(progress, map_in_threads(changed_in, starts), strict=True)
-    return np.array([index for _, chunk in found for index in chunk], np.int64)
+    chunks = zip(progress, map_in_threads(changed_in, starts), strict=True)
+    return np.array([index for _, chunk in chunks for index in chunk], np.int64)
 
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:

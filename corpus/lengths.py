@@ -90,8 +90,8 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
             raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
         samples = seconds * hparams.sampling_rate
         if not 0 < samples <= MAX_LENGTH:
-            most = MAX_LENGTH / hparams.sampling_rate
-            raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
+            max_seconds = MAX_LENGTH / hparams.sampling_rate
+            raise ValueError(f"expected seconds above 0, at most {max_seconds:,.0f}")
         return clip_id(name), frame_count(round(samples), hparams), text
 
     def csv_clip(line: str) -> tuple[str, int]:
@@ -108,8 +108,10 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
         return CorpusLengths(names, np.array(frames), texts=texts)
     if header not in HEADERS or len(lines) == 1:
-        shown = "" if not lines else f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
-        raise UserError(f"{path}{shown}; expected {EXPECTED}")
+        beginning = ""
+        if lines:
+            beginning = f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
+        raise UserError(f"{path}{beginning}; expected {EXPECTED}")
     names, frames = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
     return CorpusLengths(names, np.array(frames))
 
@@ -120,8 +122,8 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
         return clips
     if clips.texts is not None:
         h = read_symbols(hparams)
-        found = (text_to_sequence(t, h.text_cleaners, h.table, h.language) for t in clips.texts)
-        counts = [max(1, len(sequence)) for sequence in found]
+        sequences = (text_to_sequence(t, h.text_cleaners, h.table, h.language) for t in clips.texts)
+        counts = [max(1, len(sequence)) for sequence in sequences]
         return replace(clips, symbols=np.array(counts))
     seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
     return replace(clips, symbols=_synthetic_symbols(seconds, np.random.default_rng(0)))

@@ -29,13 +29,13 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
         if len(fields) != 3:
-            found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
-            problems.append(f"{where}: {found}; fix the line")
+            problem = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
+            problems.append(f"{where}: {problem}; fix the line")
         elif "/" in name:  # mels and trimmed copies would get the name of another clip's
             problems.append(f"{where}: id {name!r}, expected a file's name without '/'; rename it")
         elif name in first_line:
-            found = f"id {name!r} is also in line {first_line[name]}"
-            problems.append(f"{where}: {found}; delete one of them, or give it another id")
+            problem = f"id {name!r} is also in line {first_line[name]}"
+            problems.append(f"{where}: {problem}; delete one of them, or give it another id")
         else:
             first_line[name] = number
             clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))

@@ -154,14 +154,14 @@ def usable_clips(
     clips, bad, unnamed = check_recordings(asked.corpus, entries, hparams)
     recordings, total = clips, len(entries) + len(problems)
     if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+        examples = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {examples}")
     refuse_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
         refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
-    most = asked.max_seconds * hparams.sampling_rate
-    if long := {clip.where for clip in clips if clip.sound.num_samples > most}:
+    max_samples = asked.max_seconds * hparams.sampling_rate
+    if long := {clip.where for clip in clips if clip.sound.num_samples > max_samples}:
         print(
             f"--max-seconds {asked.max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips"
         )

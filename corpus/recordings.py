@@ -38,8 +38,8 @@ def check_recordings(
     def sound_of(clip: Clip) -> Path | None:
         names = [f"{clip.id}{kind}" for kind in kinds]
         normal = [unicodedata.normalize("NFC", name) for name in names]
-        found = [*map(sounds.get, names), *map(composed.get, normal)]
-        return next(filter(None, found), None)
+        candidates = [*map(sounds.get, names), *map(composed.get, normal)]
+        return next(filter(None, candidates), None)
 
     def measured_or_problem(clip: Clip) -> Clip | str:
         path = paths[clip.where]
@@ -55,19 +55,19 @@ def check_recordings(
     paths = {clip.where: sound_of(clip) for clip in clips}
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
-    for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
+    for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
         silent = ""
         try:
             clip_symbols = symbols_of(clip.text, hparams)
         except UserError as error:
             silent = f"{clip.where}: {clip.id}: normalised {error}"
-        if isinstance(found, str):
-            problems.append(f"{found}; and {silent}" if silent else found)
+        if isinstance(result, str):
+            problems.append(f"{result}; and {silent}" if silent else result)
         elif silent:
             problems.append(silent)
         else:
-            good.append(replace(found, symbols=clip_symbols))
+            good.append(replace(result, symbols=clip_symbols))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
 

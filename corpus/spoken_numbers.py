@@ -78,10 +78,10 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
         return f"{words.capitalize() if is_english(language) else words}."
     if not is_english(language):
         raise UserError(f"{text!r}: this model speaks only numbers: give one in digits")
-    found = re.findall("[a-z]+", text.lower().replace(" and ", " "))
-    unknown = sorted(set(found) - WORDS)
-    if not found or unknown:
+    number_words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
+    unknown = sorted(set(number_words) - WORDS)
+    if not number_words or unknown:
         note = f"it does not know {', '.join(unknown[:10])}; " if unknown else ""
         only = "this model speaks only numbers, in digits or in words"
         raise UserError(f"{text[:60]!r}: {note}{only}")
-    return f"{' '.join(found).capitalize()}."
+    return f"{' '.join(number_words).capitalize()}."

@@ -17,12 +17,12 @@ CLIPS_SHOWN = 5  # clips of each
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     """The settings with the table of all that the clips' texts consist of after cleaning."""
-    found: set[str] = set()
+    characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        found.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
+        characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
     # Others are refused, or dropped, in the lines where they are.
-    return with_table(hparams, table_of(filter(can_be_symbol, found)).symbols)
+    return with_table(hparams, table_of(filter(can_be_symbol, characters)).symbols)
 
 
 def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
@@ -31,8 +31,8 @@ def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HPar
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
     ids = [new.ids.get(symbol, 0) for symbol in old.symbols]
-    kept = [replace(clip, symbols=tuple(ids[i] for i in clip.symbols)) for clip in clips]
-    return kept, with_table(hparams, new.symbols)
+    renumbered = [replace(clip, symbols=tuple(ids[i] for i in clip.symbols)) for clip in clips]
+    return renumbered, with_table(hparams, new.symbols)
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
@@ -48,8 +48,8 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     notes = []
     for i in rare[:MAX_SYMBOLS_SHOWN]:
         more = ", ..." * (len(places[i]) > CLIPS_SHOWN)
-        count, shown = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
-        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({shown}{more})")
+        count, examples = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
+        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({examples}{more})")
     more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "

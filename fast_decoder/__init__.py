@@ -97,13 +97,13 @@ def describe(device: torch.device) -> str:
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
     """The kernels' graphs if they run here, else the loops in plain operations."""
-    found = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
-    if not isinstance(found, str):
-        return found
+    loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
+    if not isinstance(loops, str):
+        return loops
     if memory.is_cuda:
         warnings.warn(  # of the same reason Python shows it once
             "the fast decoder runs in plain operations, with the same results, but several times "
-            f"slower than its Triton kernels: {found}",
+            f"slower than its Triton kernels: {loops}",
             stacklevel=2,
         )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)

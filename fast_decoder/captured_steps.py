@@ -53,7 +53,8 @@ def free_running(
     masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
-        frames, state, furthest, allowed, made = last_frames, first_state, last_furthest, mask, []
+        frames, state, furthest, allowed = last_frames, first_state, last_furthest, mask
+        outputs = []
         for t in range(CHUNK):
             keep = masks.at(t)
             prenet_output = decoder.prenet(frames, keep.prenet)
@@ -64,11 +65,11 @@ def free_running(
             )
             if window:
                 furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
-            made.append((frames, gate, state.alignment))
-        held, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
-        for before, after in zip(held, new, strict=True):
+            outputs.append((frames, gate, state.alignment))
+        old, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
+        for before, after in zip(old, new, strict=True):
             before.copy_(after)
-        return SpokenSteps(*(torch.stack(steps) for steps in zip(*made, strict=True)))
+        return SpokenSteps(*(torch.stack(steps) for steps in zip(*outputs, strict=True)))
 
     results = repeated(make_steps, memory.device)
     for start in range(0, max_steps, CHUNK):

@@ -220,8 +220,8 @@ class _Loop:
         self.table.copy_(table, non_blocking=True)
 
 
-def _power_of_two(size: int, least: int = 16) -> int:
-    return max(least, 1 << (size - 1).bit_length())
+def _power_of_two(size: int, minimum: int = 16) -> int:
+    return max(minimum, 1 << (size - 1).bit_length())
 
 
 # ---------------------------------------------------------------------------- the launches
@@ -349,9 +349,9 @@ def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
 
 def _attention_gradient(setting: Setting) -> Callable:
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
-    most = _power_of_two(setting.symbols)
+    max_symbols = _power_of_two(setting.symbols)
     return _launch(
-        setting, setting.attention, "attention_gradient", grid, MAX_SYMBOLS=most, num_warps=8
+        setting, setting.attention, "attention_gradient", grid, MAX_SYMBOLS=max_symbols, num_warps=8
     )
 
 
@@ -416,13 +416,15 @@ class Graphs:
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
         """What every loop reads and writes of its buffers, by place in the table."""
-        found = {name.upper(): x for name, x in vars(buffers).items()}
-        found |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": found.pop("ROWS")}
-        found["WEIGHT"] = buffers.weight.to(self.operand_dtype)
+        entries = {name.upper(): x for name, x in vars(buffers).items()}
+        entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
+        entries["WEIGHT"] = buffers.weight.to(self.operand_dtype)
         if isinstance(buffers, AttentionBuffers):
-            found["SYMBOLS"] = buffers.memory.shape[1]
-            found["LOCATION_WEIGHT"] = buffers.location_weight.T
-        return found | {name: _aligned(found[name]) for name in READ if found.get(name) is not None}
+            entries["SYMBOLS"] = buffers.memory.shape[1]
+            entries["LOCATION_WEIGHT"] = buffers.location_weight.T
+        return entries | {
+            name: _aligned(entries[name]) for name in READ if entries.get(name) is not None
+        }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
         """What both backward loops read beside those."""

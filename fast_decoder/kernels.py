@@ -179,8 +179,8 @@ def lstm_step(
     has_column = column_unit < SIZE
     gates = tl.load(gates, has_row[:, None] & has_column[None, :], 0.0)
     if DROPOUT:
-        kept = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
-        kept = tl.load(kept, inside, 0)
+        keep = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
+        keep = tl.load(keep, inside, 0)
     if QUERY > 0:
         dim = tl.arange(0, QUERY_BLOCK)
         place = tl.arange(0, 2 * UNITS)
@@ -197,7 +197,7 @@ def lstm_step(
     )
     hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
     if DROPOUT:
-        hidden = tl.where(kept != 0, hidden * scale, 0.0)
+        hidden = tl.where(keep != 0, hidden * scale, 0.0)
     place = step[:, None] * WIDTH + unit[None, :]
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, hidden, inside)
     if OPERAND != DTYPE:
@@ -411,10 +411,10 @@ def attention_gradient(
     alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
     alignment = tl.load(alignments + n, n < num_symbols, 0.0)
     here = tl.load(alignments + m, m < num_symbols, 0.0)
-    given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
-    num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
-    elsewhere = tl.load(given + m, m < num_given, 0.0)
-    dalignment = tl.load(given + n, n < num_given, 0.0)
+    grad_alignments = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+    num_grad_alignments = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
+    elsewhere = tl.load(grad_alignments + m, m < num_grad_alignments, 0.0)
+    dalignment = tl.load(grad_alignments + n, n < num_grad_alignments, 0.0)
     v = tl.load(_buffer(table, V, DTYPE) + dim, has_dim, 0.0)
     column = tl.arange(0, CONTEXT_BLOCK)
     rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
@@ -499,7 +499,7 @@ def cell_gradient(
     dhidden = tl.load(dhidden, inside, 0.0)
     here = step[:, None] * SIZE + unit[None, :]
     if DROPOUT:
-        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+        keep = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
     i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
     g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
@@ -524,7 +524,7 @@ def cell_gradient(
             table, step, row, has_row, dim, weight, QUERY, MAX_SYMBOLS, SYMBOLS_A_PART, PRECISION
         )
     if DROPOUT:
-        dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
+        dhidden = tl.where(keep != 0, dhidden * scale, 0.0)
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)

@@ -86,8 +86,8 @@ def relative_errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> d
     another shape, or that is not finite."""
     errors = dict.fromkeys(expected, float("inf"))
     for name, wanted in expected.items():
-        found = actual[name].double()
-        if found.shape == wanted.shape and found.isfinite().all():
-            difference = (found - wanted).abs().max()
+        value = actual[name].double()
+        if value.shape == wanted.shape and value.isfinite().all():
+            difference = (value - wanted).abs().max()
             errors[name] = difference.item() / (wanted.abs().max().item() or 1.0)
     return errors

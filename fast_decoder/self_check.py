@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     """What is known of the kernels on a GPU."""
 
     mode: str  # of MODES
-    found: list[str]  # of each mode that was tried: the largest error, or what failed
+    results: list[str]  # of each mode that was tried: the largest error, or what failed
     facts: dict  # what it holds for: GPU, versions, sizes, precision
 
 
@@ -69,21 +69,22 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
     file = cache_file(facts)
     try:
         cached = Answer(**read_json(file))
-        is_whole = isinstance(cached.found, list) and all(isinstance(x, str) for x in cached.found)
-        if cached.facts == facts and cached.mode in MODES and is_whole and cached.found:
+        texts = cached.results
+        is_whole = isinstance(texts, list) and texts and all(isinstance(x, str) for x in texts)
+        if cached.facts == facts and cached.mode in MODES and is_whole:
             return cached
     except (ValueError, TypeError):
         pass  # missing or damaged
     say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
-    found, right = [], False
+    results, right = [], False
     for mode in ("early", "late") if graphs.launches_early(device) else ("late",):
         right, text = check_in_process(facts, str(device), mode)
-        found.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
+        results.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
         if right:
             break
         if any(reason in text for reason in BUSY):
-            return Answer("plain", found, facts)
-    answer = Answer(mode if right else "plain", found, facts)
+            return Answer("plain", results, facts)
+    answer = Answer(mode if right else "plain", results, facts)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, answer._asdict())
@@ -95,15 +96,15 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
     """The training decoder to use after this answer, and how it runs, in a phrase; with `warn`
     what is wrong is said, and what to report."""
-    uses = f"Triton kernels in CUDA graphs, {answer.found[-1]}"
+    uses = f"Triton kernels in CUDA graphs, {answer.results[-1]}"
     decoder: Callable = fast_decoder.teacher_forced
     if answer.mode == "plain":
         decoder = functools.partial(decoder, loops_for=fast_decoder.plain_loops)
         uses = "plain operations, several times slower than its kernels"
     if answer.mode == "late":
         graphs.EARLY_LAUNCHES = False
-    if warn and (answer.mode == "plain" or len(answer.found) > 1):
-        lines = (*answer.found, *(f"{name}: {value}" for name, value in answer.facts.items()))
+    if warn and (answer.mode == "plain" or len(answer.results) > 1):
+        lines = (*answer.results, *(f"{name}: {value}" for name, value in answer.facts.items()))
         report = "\n    ".join(lines)
         warnings.warn(
             f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
@@ -155,10 +156,10 @@ def cache_file(facts: dict) -> Path:
 
 def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
     """`main` in a fresh process, however it ends."""
-    given = json.dumps({"facts": facts, "device": device, "mode": mode})
+    request = json.dumps({"facts": facts, "device": device, "mode": mode})
     try:
         ended = subprocess.run(
-            COMMAND, cwd=ROOT, input=given, timeout=SECONDS, capture_output=True, errors="replace"
+            COMMAND, cwd=ROOT, input=request, timeout=SECONDS, capture_output=True, errors="replace"
         )
     except OSError as error:
         return False, f"{NO_PROCESS}: {error}"
@@ -174,15 +175,15 @@ def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
 
 def main() -> None:
     """Check the kernels as standard input says; the last line of output is [right, text]."""
-    given = json.load(sys.stdin)
-    device, facts = torch.device(given["device"]), given["facts"]
+    request = json.load(sys.stdin)
+    device, facts = torch.device(request["device"]), request["facts"]
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = facts["TF32"]
-    graphs.EARLY_LAUNCHES = given["mode"] == "early"
+    graphs.EARLY_LAUNCHES = request["mode"] == "early"
     try:
         excess, text = max(
-            found for symbols in BATCHES for found in compare(symbols, facts, device)
+            comparison for symbols in BATCHES for comparison in compare(symbols, facts, device)
         )
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         excess, text = math.inf, traceback.format_exception_only(error)[0].strip().splitlines()[0]
@@ -212,10 +213,10 @@ def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iter
 
 def kernel_loops(*batch) -> graphs.Graphs:
     """The kernels' graphs for a batch; raises RuntimeError where there are none."""
-    found = graphs.graphs_for(*batch)
-    if isinstance(found, str):
-        raise RuntimeError(f"no graphs could be made: {found}")
-    return found
+    loops = graphs.graphs_for(*batch)
+    if isinstance(loops, str):
+        raise RuntimeError(f"no graphs could be made: {loops}")
+    return loops
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
         return processes.rank
 
     found = in_two_processes(
-        lambda processes: processes.all_or_none_however_long(lambda: work(processes), "count")
+        lambda processes: processes.all_or_none_with_heartbeat(lambda: work(processes), "count")
     )
     assert found == [0, 1]
     printed = capsys.readouterr().out.splitlines()

@@ -55,12 +55,12 @@ def clean(
         pieces = [text] if len(pieces) == 1 else pieces
     pieces[::2] = clean_pieces(pieces[::2], cleaner_names, language)
 
-    found: list[str] = []
+    symbols: list[str] = []
     for i, piece in enumerate(pieces):
         composed = unicodedata.normalize("NFC", piece)
         in_braces = i % 2 and by_hand is _ARPABET_SPAN
-        found += [f"@{x}" for x in piece.split()] if in_braces else composed
-    return found
+        symbols += [f"@{x}" for x in piece.split()] if in_braces else composed
+    return symbols
 
 
 def text_to_sequence(
@@ -68,8 +68,8 @@ def text_to_sequence(
 ) -> list[int]:
     """Ids, each from 0 to len(table) - 1, of a text, cleaned as by `clean`; the empty list for an
     empty one. What has no symbol is dropped; `unknown_symbols` names it. Errors as `clean`."""
-    found = clean(text, cleaner_names, table, language)
-    return [table.ids[symbol] for symbol in found if symbol in table.ids]
+    cleaned = clean(text, cleaner_names, table, language)
+    return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
@@ -101,14 +101,14 @@ def in_words(
 ) -> str:
     """Unknown symbols of a text, with their places, their code points and the nearest that is
     known."""
-    shown = []
+    descriptions = []
     for symbol in list(unknown)[:10]:
         near = nearest(symbol, table)
         points = " ".join(f"U+{ord(x):04X}" for x in symbol)
         about = f"({points}, {f'nearest: {near!r}' if near else 'nothing near'})"
         columns = columns_of(symbol, text, cleaner_names, table, language)
-        shown.append(f"{symbol!r}{at_columns(columns)} {about}")
-    return ", ".join(shown)
+        descriptions.append(f"{symbol!r}{at_columns(columns)} {about}")
+    return ", ".join(descriptions)
 
 
 def columns_of(
@@ -141,8 +141,8 @@ def at_columns(columns: Sequence[int]) -> str:
 
 def _plain(symbol: str) -> str:
     """A letter without case and accents."""
-    kept = [x for x in unicodedata.normalize("NFD", symbol) if unicodedata.category(x)[0] == "L"]
-    return "".join(kept).casefold()
+    letters = [x for x in unicodedata.normalize("NFD", symbol) if unicodedata.category(x)[0] == "L"]
+    return "".join(letters).casefold()
 
 
 def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool:
@@ -153,15 +153,15 @@ def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool
 def one_character_each(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
     """Letters in lower case, "@" for phones of the ARPAbet and for marks that are written with a
     letter, such as vowel signs; other symbols as they are."""
-    found = (table.symbols[i] for i in sequence)
+    symbols = (table.symbols[i] for i in sequence)
     return "".join(
-        "@" if len(x) > 1 or unicodedata.category(x)[0] == "M" else x.lower()[0] for x in found
+        "@" if len(x) > 1 or unicodedata.category(x)[0] == "M" else x.lower()[0] for x in symbols
     )
 
 
 def sequence_to_text(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
     """The text that ids from 0 to len(table) - 1 stand for: ARPAbet phones in braces, padding as
     "_"."""
-    found = (table.symbols[int(i)] for i in sequence)
-    text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in found)
+    symbols = (table.symbols[int(i)] for i in sequence)
+    text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in symbols)
     return text.replace("}{", " ")

@@ -122,8 +122,8 @@ def _phones(text: str, language: str) -> str:
         return text  # nothing to speak
     from text.phones import to_phones
 
-    [found] = to_phones([bare], language)
-    return text.replace(bare, found.strip(), 1)
+    [phones] = to_phones([bare], language)
+    return text.replace(bare, phones.strip(), 1)
 
 
 CLEANERS: dict[str, Cleaner] = {

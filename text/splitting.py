@@ -105,7 +105,7 @@ def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
     # Costs: the endings of each kind, worst first, and the sum of squared lengths.
     best: list[tuple[list[int], list[TextPart]]] = [([0] * (len(Ending) + 1), [])]
     for end in range(1, len(units) + 1):
-        found = []
+        ways = []
         for start in reversed(range(end)):
             part = TextPart(units[start].start, units[end - 1].end, units[end - 1].ending)
             length = part.end - part.start
@@ -115,6 +115,6 @@ def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
             cost[-1] += length**2
             if parts:
                 cost[Ending.INSIDE - parts[-1].ending] += 1
-            found.append((cost, [*parts, part]))
-        best.append(min(reversed(found), key=lambda way: way[0]))
+            ways.append((cost, [*parts, part]))
+        best.append(min(reversed(ways), key=lambda way: way[0]))
     return best[-1][1]

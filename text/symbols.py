@@ -70,13 +70,13 @@ class SymbolTable:
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
-def _problem_of(found: object) -> str:
+def _problem_of(table: object) -> str:
     """What is wrong with the symbols of a table, if anything."""
-    if not isinstance(found, list | tuple) or not 2 <= len(found) <= MAX_SYMBOLS:
-        count = f"{len(found):,} of them" if isinstance(found, list | tuple) else "no list"
+    if not isinstance(table, list | tuple) or not 2 <= len(table) <= MAX_SYMBOLS:
+        count = f"{len(table):,} of them" if isinstance(table, list | tuple) else "no list"
         return f"{count}, expected a list of 2 to {MAX_SYMBOLS:,}, the padding '_' first"
     seen: set[str] = set()
-    for i, symbol in enumerate(found):
+    for i, symbol in enumerate(table):
         where = f"number {i + 1}, {str(symbol)[:20]!r}"
         if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
             return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
@@ -101,9 +101,9 @@ ENGLISH = SymbolTable(tuple(symbols))
 
 
 @functools.lru_cache(8)
-def table_with(found: tuple[str, ...]) -> SymbolTable:
+def table_with(symbols: tuple[str, ...]) -> SymbolTable:
     """The table of these symbols; of none, as in checkpoints without a table, the English one."""
-    return SymbolTable(found) if found else ENGLISH
+    return SymbolTable(symbols) if symbols else ENGLISH
 
 
 def table_of(characters: Iterable[str]) -> SymbolTable:

@@ -101,16 +101,16 @@ class Processes:
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
         wrapped = DistributedDataParallel(model, **options)
 
-        def note_and_add_up(
+        def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
         ) -> torch.futures.Future[torch.Tensor]:  # torch looks at the annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
-        wrapped.register_comm_hook(self.clock, note_and_add_up)
+        wrapped.register_comm_hook(self.clock, note_and_reduce)
         return wrapped
 
-    def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
+    def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
         """Let `vector` become its sum over all processes; wait for what this returns."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
@@ -133,10 +133,10 @@ class Processes:
             raise AlreadyReported("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        said = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
-        raise UserError("\n".join(said))
+        messages = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
+        raise UserError("\n".join(messages))
 
-    def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
+    def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
         """`all_or_none` of an action that may take longer than processes wait for each other.
 
         It runs in a thread, and meanwhile the processes tell each other every second that they are
@@ -153,12 +153,12 @@ class Processes:
                 future.set_exception(error)
 
         threading.Thread(target=act, daemon=True).start()
-        began = shown = time.monotonic()
+        began = last_printed = time.monotonic()
         while any(working := self.gather(not future.done())):
             wait([future], SECONDS_BETWEEN_SIGNS)
             now = time.monotonic()
-            if not working[self.rank] and now - shown >= SECONDS_BETWEEN_LINES:
-                shown = now
+            if not working[self.rank] and now - last_printed >= SECONDS_BETWEEN_LINES:
+                last_printed = now
                 print(
                     f"waiting for {sum(working)} other processes, which {what}: "
                     f"{duration(now - began)} so far",
@@ -192,9 +192,9 @@ class Processes:
         """Every process's value, in the order of ranks."""
         if self.world_size == 1:
             return [value]
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
 
 @contextlib.contextmanager
@@ -213,7 +213,7 @@ def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
 ALONE = Processes()
 
 
-def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
+def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """A store that the processes of this very start share.
 
     torchrun keeps one store while it restarts processes, in which the addresses of those that are
@@ -251,8 +251,8 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
         text = os.environ.get(name, default)
         if text and text.isdecimal() and len(text) < 10 and low <= int(text) <= high:
             return int(text)
-        found = "is not set" if text is None else f"is {text[:60]!r}"
-        problems.append(f"{name} {found}: expected a whole number from {low} to {high}")
+        actual = "is not set" if text is None else f"is {text[:60]!r}"
+        problems.append(f"{name} {actual}: expected a whole number from {low} to {high}")
         return high
 
     world_size = number("WORLD_SIZE", 1, MAX_PROCESSES, None if "RANK" in os.environ else "1")
@@ -293,7 +293,7 @@ def join(seconds: float) -> Processes:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store = meet(rank, world_size, seconds)
+    store = shared_store(rank, world_size, seconds)
     limit = timedelta(seconds=seconds)
     dist.init_process_group(backend, None, limit, world_size, rank, store)
     return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)

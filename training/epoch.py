@@ -206,41 +206,41 @@ def read_pending(run: Run, but: int = 0) -> None:
         steps[-1].losses.copied.synchronize()
     rows = torch.stack([step.losses.values for step in steps]).tolist()
     values = [StepValues.of(row) for row in rows]
-    for step, made in zip(steps, values, strict=True):
-        if made.failures:  # it was not made, nor what followed it
+    for step, step_values in zip(steps, values, strict=True):
+        if step_values.failures:  # it was not made, nor what followed it
             run.state.iteration, run.state.batches_trained = step.number - 1, step.before
             run.pending = []
             raise NoNextBatch from run.trainer.failure
-        _add(run, step, made)
+        _add(run, step, step_values)
         padded = [weight.padded_frames for weight in step.update.weights]
-        most = max(sum(padded[rank::world_size]) for rank in range(world_size))
-        run.state.imbalance_sum += world_size * most  # the most of a process over their mean
+        max_frames = max(sum(padded[rank::world_size]) for rank in range(world_size))
+        run.state.imbalance_sum += world_size * max_frames  # largest process over the mean
         if step.losses.waited is not None:
             run.state.process_wait_seconds += step.losses.waited()
         if world_size > 1:
-            run.must_stop = run.must_stop or made.stop_requests > 0
-    run.recent_loss = float(np.mean([made.terms.loss for made in values]))
+            run.must_stop = run.must_stop or step_values.stop_requests > 0
+    run.recent_loss = float(np.mean([step_values.terms.loss for step_values in values]))
 
 
-def _add(run: Run, step: PendingStep, made: StepValues) -> None:
+def _add(run: Run, step: PendingStep, values: StepValues) -> None:
     """Add what a step did to the epoch's sums, and log it."""
-    state, loss = run.state, made.terms.loss
+    state, loss = run.state, values.terms.loss
     if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
         raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
     state.lowest_loss = min(state.lowest_loss, loss)
-    state.skips_running = state.skips_running + 1 if made.skipped else 0
+    state.skips_running = state.skips_running + 1 if values.skipped else 0
     if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
         count = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} steps in a row"
         raise _diverged(run, step, f"{count}, the last in step {step.number}")
-    state.skipped_updates += int(made.skipped)
-    state.updates += int(not made.skipped)
-    state.gradient_norm_sum += 0.0 if made.skipped else made.gradient_norm
-    state.add_losses(made.terms, clips=len(step.update.clips), frames=step.update.frames)
+    state.skipped_updates += int(values.skipped)
+    state.updates += int(not values.skipped)
+    state.gradient_norm_sum += 0.0 if values.skipped else values.gradient_norm
+    state.add_losses(values.terms, clips=len(step.update.clips), frames=step.update.frames)
     if run.logger is not None and step.number % run.hparams.log_interval == 0:
         rate = learning_rate_at(step.number - 1, run.hparams)
-        curves = {"gradient_norm": made.gradient_norm, "learning_rate": rate}
-        terms = made.terms._asdict().items()
+        curves = {"gradient_norm": values.gradient_norm, "learning_rate": rate}
+        terms = values.terms._asdict().items()
         curves |= {name: value for name, value in terms if not math.isnan(value)}
         run.logger.log_steps(step.number, curves)
 

@@ -36,7 +36,7 @@ SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left 
 
 
 @contextlib.contextmanager
-def looking(what: str) -> Iterator[None]:
+def warn_on_failure(what: str) -> Iterator[None]:
     """What only shows how training goes may fail: a warning names the cause."""
     try:
         yield
@@ -151,8 +151,8 @@ class OutputFolder:
         if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
             fix = "put it back to resume from its newest checkpoint"
             raise UserError(f"{self.path}: moved or replaced while the run trained; {fix}")
-        kept, file = os.fstat(self._lock.fileno()), self.path / ".lock"
-        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), kept):
+        locked, file = os.fstat(self._lock.fileno()), self.path / ".lock"
+        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), locked):
             self._lock = lock(self.path)
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class RunLogger:
         self._write("validation", record)
         if example is None:
             return
-        with looking("drawing a validation clip"):
+        with warn_on_failure("drawing a validation clip"):
             for name, figure in figures_of(example).items():
                 self._draw("add_figure", name, figure, record["iteration"], close=False)
             for name, samples in example.sounds.items():
@@ -267,7 +267,7 @@ class RunLogger:
 
     def _write_lines(self) -> None:
         file, waiting = self.metrics.fileno(), self._waiting
-        with looking(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
+        with warn_on_failure(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
             if waiting and (written := os.write(file, waiting)) < len(waiting):
                 os.ftruncate(file, os.fstat(file).st_size - written)  # no half line stays
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -276,8 +276,9 @@ class RunLogger:
 
     def _draw(self, method: str, *values: Any, **options: Any) -> None:
         try:
-            for path, kept in self._events.items():  # TensorBoard opens it by name at each write
-                if self._draws and not os.path.samestat(path.lstat(), os.fstat(kept)):
+            # TensorBoard opens its file by name at each write.
+            for path, descriptor in self._events.items():
+                if self._draws and not os.path.samestat(path.lstat(), os.fstat(descriptor)):
                     raise OSError(f"{path}: moved or replaced while the run trained")
             if self._draws:
                 getattr(self.writer, method)(*values, **options)

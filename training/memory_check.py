@@ -94,8 +94,8 @@ def _problems(
         shapes = worst_case_shapes(*lengths, count, count * longest if capacity else None)
         return not fit(trainer, step, shapes)
 
-    most = -(-capacity // longest) if capacity else min(batch_size, len(clips))
-    fitting = bisect.bisect(range(1, most), False, key=too_many)
+    max_count = -(-capacity // longest) if capacity else min(batch_size, len(clips))
+    fitting = bisect.bisect(range(1, max_count), False, key=too_many)
     purpose = " for validation" if setting == "validation_batch_size" else ""
     needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
     message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "

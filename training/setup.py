@@ -76,23 +76,23 @@ def find_start(
     and nothing says to resume it."""
 
     def find() -> Checkpoint | None:
-        held = output.holds_run()
+        holds_run = output.holds_run()
         if resume:
-            return checkpoint.load_newest(output.path) if held else None
+            return checkpoint.load_newest(output.path) if holds_run else None
         source = path if not warm_start else None
-        if held and not (source and lies_in(source, output.path)):
+        if holds_run and not (source and lies_in(source, output.path)):
             other = f"{os.path.realpath(source)} is no checkpoint in it; " if source else ""
             raise UserError(
                 f"{output.path} holds a run: {other}add --resume to resume it, or choose another -o"
             )
         return Checkpoint.read(source) if source else None
 
-    found = processes.all_or_none(lambda: find() if processes.is_first else None)
-    found_path = processes.gather(found and found.path)[0]
+    resumed = processes.all_or_none(lambda: find() if processes.is_first else None)
+    resumed_path = processes.gather(resumed and resumed.path)[0]
 
     def read() -> Start:
-        if found_path is not None:
-            return Start(resumed=checkpoint.complete(found or Checkpoint.read(found_path)))
+        if resumed_path is not None:
+            return Start(resumed=checkpoint.complete(resumed or Checkpoint.read(resumed_path)))
         return Start(weights=Checkpoint.read(path)) if path is not None and warm_start else Start()
 
     return processes.all_or_none(read)
@@ -151,13 +151,13 @@ def settle_symbols(hparams: HParams, resumed: HParams | None) -> HParams:
 def is_finished(start: Start, hparams: HParams, output: OutputFolder, processes: Processes) -> bool:
     """Whether the checkpoint is the last of its run; its best one is then marked. UserError if
     that is so by the settings of some processes, and others have other settings."""
-    found = start.resumed
-    finished = found is not None and found.state["loop"]["epoch"] > hparams.epochs
-    if found is None or not processes.any(finished):
+    resumed = start.resumed
+    finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
+    if resumed is None or not processes.any(finished):
         return False
     processes.refuse_differences(asdict(hparams) | {"finished already": finished})
-    if lies_in(found.path, output.path) and output.is_used:
-        checkpoint.mark_if_best(found)
+    if lies_in(resumed.path, output.path) and output.is_used:
+        checkpoint.mark_if_best(resumed)
     return True
 
 
@@ -165,13 +165,13 @@ def refuse_differences(
     hparams: HParams, clips: "Clips", start: Start, device: torch.device, processes: Processes
 ) -> None:
     """Refuse processes that do not know the same; UserError in all of them."""
-    found = start.resumed
+    resumed = start.resumed
     processes.refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found
-            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
+            "the checkpoint": resumed
+            and f"CRC-32 {zlib.crc32(read_bytes(resumed.path, checkpoint.LARGEST_CHECKPOINT)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -207,10 +207,11 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
 def limit_workers(hparams: HParams, processes: Processes) -> HParams:
     """Settings for data loaders: `num_workers` bounded by what the machine has."""
     cpus = len(os.sched_getaffinity(0)) * processes.machines
-    most = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
-    if hparams.num_workers > most:
-        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow for {most}")
-    return replace(hparams, num_workers=min(hparams.num_workers, most))
+    max_workers = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
+    if hparams.num_workers > max_workers:
+        limit = f"this machine's CPUs allow for {max_workers}"
+        print(f"warning: num_workers={hparams.num_workers}: {limit}")
+    return replace(hparams, num_workers=min(hparams.num_workers, max_workers))
 
 
 # ---------------------------------------------------------------------------- clips
@@ -219,23 +220,23 @@ def limit_workers(hparams: HParams, processes: Processes) -> HParams:
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
     """The clips that the filelists name; UserError if they cannot be read, or are not those of the
     checkpoint and `new_clips` does not allow that."""
-    found = start.resumed
+    resumed = start.resumed
     try:
-        training, validation = read_clips(hparams, processes, new_run=new_clips or found is None)
+        training, validation = read_clips(hparams, processes, new_run=new_clips or resumed is None)
     except UserError as error:
-        if found and "lines refused" in str(error):
+        if resumed and "lines refused" in str(error):
             error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
-    clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
+    clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
     return clips
 
 
-def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
+def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
     """How many clips were added, are gone or have another text or length."""
-    if found is None or found.state["corpus"] == clips.fingerprint:
+    if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
-    path = found.path.with_name(CLIPS_FILE)
+    path = resumed.path.with_name(CLIPS_FILE)
     text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
     before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
     gone, added = list((before - now).elements()), list((now - before).elements())
@@ -244,9 +245,9 @@ def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[
     change = {"added": len(added) - changed, "gone": len(gone) - changed, "changed": changed}
     if not is_allowed:
         raise UserError(
-            f"{found.path} was trained on other clips than training_files and validation_files now "
-            f"name: {in_words(change)}. Give the filelists and audio settings that it was trained "
-            "with, or resume with these clips by --resume --new-clips"
+            f"{resumed.path} was trained on other clips than training_files and validation_files "
+            f"now name: {in_words(change)}. Give the filelists and audio settings that it was "
+            "trained with, or resume with these clips by --resume --new-clips"
         )
     return change
 
@@ -278,14 +279,14 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     times. Without a table every clip is looked at, of a new run to its end, and the table is made:
     by one process of each machine, or by all where no table could be written.
     """
-    lists = processes.all_or_none_however_long(
+    lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check their filelists",
     )
     # A table that could not be written may be there as it was before clips changed.
-    kept = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
-    lists = processes.all_or_none_however_long(
-        lambda: lists or _read_lists(hparams, new_run, looked_at=kept),
+    all_saved = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
+    lists = processes.all_or_none_with_heartbeat(
+        lambda: lists or _read_lists(hparams, new_run, looked_at=all_saved),
         "check their filelists themselves",
     )
     training, validation = lists
@@ -341,7 +342,7 @@ def start_from(run: Run, start: Start) -> None:
 
 
 def map_embedding(
-    found: Checkpoint, table: SymbolTable, seed: int
+    source: Checkpoint, table: SymbolTable, seed: int
 ) -> tuple[dict[str, Any], list[str]]:
     """A checkpoint's state with the rows of `table` for its embedding: a symbol that it knows keeps
     its row, a new one is drawn from the normal distribution of all its rows, column by column, with
@@ -350,14 +351,14 @@ def map_embedding(
     Raises:
         UserError: if nothing says which symbols its rows are of.
     """
-    saved, theirs = found.state, hparams_from_dict(found.state.get("hparams", {}))
+    saved, theirs = source.state, hparams_from_dict(source.state.get("hparams", {}))
     old = checkpoint.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
         return saved, []  # `load_weights` says what does not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
-            f"{found.path}: embedding.weight has {len(old)} rows, and no table of symbols says of "
-            "which; leave it out with --hparams ignore_layers=[embedding.weight]"
+            f"{source.path}: embedding.weight has {len(old)} rows, and no table of symbols says "
+            "of which; leave it out with --hparams ignore_layers=[embedding.weight]"
         )
     old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
     noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -376,14 +377,14 @@ def open_logs(run: Run, start: Start) -> None:
     if not run.processes.is_first:
         return
     run.output.make()
-    directory, state, found = run.output.path, run.state, start.resumed
+    directory, state, resumed = run.output.path, run.state, start.resumed
     remove_leftovers(directory)
     remove_leftovers(directory / run.output.logs)  # TensorBoard would read them
     own = None
-    if found is not None and lies_in(found.path, directory):
-        own = checkpoint.put_in_place(found, directory)
+    if resumed is not None and lies_in(resumed.path, directory):
+        own = checkpoint.put_in_place(resumed, directory)
     # Before the logs are cut: killed in between, the next --resume must cut them too.
-    for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+    for moved in checkpoint.set_aside_newer(directory, state.iteration if resumed else -1):
         print(f"set aside a later or damaged checkpoint: {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)

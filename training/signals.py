@@ -64,10 +64,10 @@ def messages(resume_command: str = "") -> Iterator[None]:
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
-        said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
-        if said_by_gloo or isinstance(error, torch.distributed.DistError):
-            said = str(error).partition("\n")[0]  # torch adds a stack to some
-            sys.exit(f"train.py: another process of this run ended or does not answer: {said}")
+        is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
+        if is_from_gloo or isinstance(error, torch.distributed.DistError):
+            message = str(error).partition("\n")[0]  # torch adds a stack to some
+            sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
         if "Too many open files" in str(error):  # between a loader's processes
             sys.exit(f"train.py: too many open files: raise ulimit -n, or num_workers=0\n{resume}")
         if not str(error).startswith(OF_DEAD_WORKERS):

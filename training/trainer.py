@@ -234,7 +234,7 @@ class Trainer:
                 if last:  # the sum is made while the backward pass goes on
                     total[failures] = float(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
-                    reduced = processes.start_adding_up(vector)
+                    reduced = processes.start_all_reduce(vector)
                 # What takes the mean over processes must find their sum.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
@@ -243,27 +243,29 @@ class Trainer:
             reduced.wait()
         if statistics is not None:
             vector, sums = vector[: len(total)], vector[len(total) :]
-            statistics.write(sums / num_batches, made=vector[failures] == 0)
+            statistics.write(sums / num_batches, applied=vector[failures] == 0)
         return vector
 
-    def _all_of(self, given: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
+    def _all_of(
+        self, micro_batches: Iterable[MicroBatch], num_batches: int
+    ) -> Iterator[MicroBatch]:
         """The micro-batches given, and synthetic ones where other processes wait for this one too:
         for its gradients, or for the statistics of its batch norm. They count for nothing.
 
         What goes wrong in reading is kept in `failure` if other processes wait: they learn of it
         with the update, which is not made.
         """
-        count, least = 0, 1
+        count, min_count = 0, 1
         if self.hparams.sync_batch_norm:
-            least = -(-num_batches // self.processes.world_size)
+            min_count = -(-num_batches // self.processes.world_size)
         try:
-            for count, micro_batch in enumerate(given, 1):  # noqa: B007
+            for count, micro_batch in enumerate(micro_batches, 1):  # noqa: B007
                 yield micro_batch
         except Exception as error:
             if self.processes.world_size == 1:
                 raise
             self.failure = self.failure or error.__cause__ or error
-        for _ in range(count, least):
+        for _ in range(count, min_count):
             yield MicroBatch(synthetic_batch([1], [1], self.hparams), NO_WEIGHT, 0)
 
 
@@ -289,11 +291,11 @@ class RunningStatistics:
         """After its backward pass, which does not allow that they change before."""
         self._put(self._before)
 
-    def write(self, means: torch.Tensor, made: torch.Tensor) -> None:
+    def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
         """`means` over all batches of the update, in all processes; nothing changes if the update
-        is not `made`."""
-        self._put(torch.where(made, means, self._before))
-        torch._foreach_copy_(self._counts, list((self._counts_before + made).unbind()))
+        was not `applied`."""
+        self._put(torch.where(applied, means, self._before))
+        torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))
 
     def _put(self, values: torch.Tensor) -> None:
         split = torch.split(values, [len(buffer) for buffer in self._buffers])
@@ -305,8 +307,8 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any],
     The recipe works without the folder fast_decoder/."""
     if name == "reference":
         return teacher_forced, "reference, step by step"
-    found = importlib.util.find_spec("fast_decoder")
-    if found is None or found.origin is None:  # gone, or nothing but compiled files left over
+    spec = importlib.util.find_spec("fast_decoder")
+    if spec is None or spec.origin is None:  # gone, or nothing but compiled files left over
         return teacher_forced, "reference, step by step: the folder fast_decoder/ is missing"
     import fast_decoder
 
@@ -327,12 +329,12 @@ def checked_decoder(
         return decoder, description
 
     autocast, looks = AUTOCAST_DTYPES[hparams.precision], processes.local_rank == 0
-    mine = processes.all_or_none_however_long(
+    mine = processes.all_or_none_with_heartbeat(
         lambda: self_check.check(hparams, device, autocast) if looks else None,
         "check the decoder's kernels",
     )
-    answers = [found for found in processes.gather(mine) if found is not None]
-    worst = max(answers, key=lambda found: self_check.MODES.index(found.mode))
+    answers = [answer for answer in processes.gather(mine) if answer is not None]
+    worst = max(answers, key=lambda answer: self_check.MODES.index(answer.mode))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
     return decoder, f"fast ({description})"
 

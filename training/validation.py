@@ -1,5 +1,6 @@
 """Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from synthesis.torch_speaker import ModelSpeaker
 from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
-from training.logging import Example, FreeTake, Take, looking
+from training.logging import Example, FreeTake, Take, warn_on_failure
 from training.signals import StopRequest
 from training.trainer import hashed_seed
 
@@ -67,7 +68,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
                 outputs, sizes, sums = _validate_batch(run, batch, generator)
                 mine.append((number, sizes, sums))
                 if number == 0:
-                    with looking("making pictures and sound of a validation clip"):
+                    with warn_on_failure("making pictures and sound of a validation clip"):
                         example = example_of(run, batch, outputs)
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
@@ -81,7 +82,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
         epoch = run.state.epoch
         print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
         return None
-    record = _record(run, sorted(batch for _, some in answers for batch in some))
+    record = _record(run, sorted(itertools.chain(*(batches for _, batches in answers))))
     return record | (spoken_numbers(example) if example is not None else {}), example
 
 
@@ -106,10 +107,10 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
     return outputs, (len(steps), *(int(length.sum()) for length in lengths)), sums
 
 
-def _record(run: Run, found: list[Any]) -> dict[str, Any]:
+def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    values = np.array([sums for *_, sums in found])
-    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in found]).T
+    values = np.array([sums for *_, sums in batches])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in batches]).T
     return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
@@ -133,14 +134,14 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
         torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
     )
     mels, spoken = {"predicted": forced.mel}, None
-    with looking("speaking the text of a validation clip"):
+    with warn_on_failure("speaking the text of a validation clip"):
         spoken = speak_freely(run, ids)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = recording
     sounds = {}
-    with looking("making the sound of a validation clip"):
+    with warn_on_failure("making the sound of a validation clip"):
         for name, mel in mels.items():
             sounds[name] = griffin_lim(torch.from_numpy(mel), h, iterations=30)
     target = batch.gate[0, :steps].numpy()
@@ -184,10 +185,10 @@ def log_validation(run: Run, record: dict[str, Any], example: Example | None) ->
     )
     if example is not None and example.spoken is not None:
         end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
-        made, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
+        seconds, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
         how = "stopped" if end.is_found else f"did not stop: {end.value}"
         print(
-            f"  spoken freely: {how} after {made:.1f} s (the recording has {recorded:.1f}), "
+            f"  spoken freely: {how} after {seconds:.1f} s (the recording has {recorded:.1f}), "
             f"coverage {record['spoken_coverage']:.2f}"
         )
     if (
