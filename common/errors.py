@@ -1,4 +1,4 @@
-"""The one exception for what the user must fix."""
+"""`UserError`, for faults that the user must fix, and messages about the bad lines of a file."""
 
 import errno
 import re
@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 def explained(error: UserError | OSError) -> str:
-    """The message; of the system's errors with what may help."""
+    """Return the error's message; a system error also gets advice on how to mend it."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     fix = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it usable"
@@ -22,7 +22,7 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """One message about the bad lines of a file, to be raised; `problems` as in `about_lines`."""
+    """Return a UserError about the bad lines of a file; `problems` as in `about_lines`."""
     return UserError(about_lines(path, problems, num_lines, "refused"))
 
 
@@ -33,9 +33,11 @@ def about_lines(
     done: str,
     one_by_one: int = MAX_LINES_SHOWN,
 ) -> str:
-    """One message about lines that were refused, or what was `done` with them. `problems` are
-    "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
-    its first line is shown, with the numbers of the others."""
+    """Return one message about all bad lines of a file; `done` says what happened to them.
+
+    Each of `problems` is "PATH:LINE: what is wrong; fix". If there are more than `one_by_one`,
+    those with the same fix are grouped: the message shows the first one and the line numbers of
+    the others."""
     faults: dict[str, list[str]] = {}
     for problem in problems:
         same = _fault(problem) if len(problems) > one_by_one else problem
@@ -55,5 +57,5 @@ def about_lines(
 
 
 def _fault(problem: str) -> str:
-    """What problems have in common that one fix mends: the fix, without numbers and quotations."""
+    """The key by which problems are grouped: the fix, without numbers and quotations."""
     return re.sub(r"""(['"]).*\1|\d+""", "", problem).rpartition("; ")[2]

@@ -26,13 +26,14 @@ def _figure(height: float, width: float = 8) -> Figure:
 def draw_alignment(
     *alignments: np.ndarray, texts: Sequence[Sequence[str]] = (), title: str = "alignment"
 ) -> Figure:
-    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment. Those
-    of several parts of a text follow one another, between thin lines, in a picture of up to four
-    times the size.
+    """Draw attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
+
+    Several parts of a text are drawn one after another, separated by thin lines, in a picture of
+    up to four times the size.
 
     Args:
-        texts: the T_in symbols of each part, to show in the title and along the axis: each by
-            itself or, where there is no room for that, in words. Without them they are numbered.
+        texts: the T_in symbols of each part, for the title and the axis. The axis shows symbols
+            or, where there is no room, words. Without texts the symbols are numbered.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
@@ -60,8 +61,8 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """The symbols of a text's parts along the axis, in `num_lines` labels at most, each in the
-    middle of its symbols, and in the title."""
+    """Label the axis with the parts' symbols, in at most `num_lines` labels, each in the middle of
+    its symbols, and write the text into the title."""
     families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
     drawable = [[_drawable(symbol, lacking) for symbol in text] for text in texts]
     min_symbols = -(-sum(map(len, drawable)) // num_lines)
@@ -72,7 +73,7 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
             labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
             places.append(start + (len(piece) - 1) / 2)
             start += len(piece)
-    # A text may hold two dollar signs, which would make a formula of what is between them.
+    # Two dollar signs in a text would turn what is between them into a formula.
     font: dict[str, Any] = {"family": families, "parse_math": False}
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
     whole = " ".join("".join(text).strip() for text in drawable)
@@ -81,8 +82,8 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
 
 
 def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
-    """A text in words, several together where they have fewer symbols than `least`; in symbols if
-    that is 1. A piece ends after a space or a wide letter, and where it would not fit a label."""
+    """Split a text into pieces of at least `min_symbols` (1: single symbols). A piece ends after a
+    space or a wide letter, or where it would not fit a label."""
     pieces: list[list[str]] = [[]]
     for symbol in text:
         pieces[-1].append(symbol)
@@ -97,27 +98,27 @@ def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
 
 
 def _drawable(symbol: str, lacking: set[str]) -> str:
-    """A symbol as fonts can draw it: an accent alone on a circle, an empty box if none has it."""
+    """A symbol as fonts can draw it: a lone accent on a circle, an empty box if no font has it."""
     if any(character in lacking for character in symbol):
         return BOX
     return f"◌{symbol}" if unicodedata.combining(symbol[0]) else symbol
 
 
 def _width(character: str) -> int:
-    """In letters: Chinese ones are twice as wide, and so is the box that stands for them."""
+    """Width in letters: Chinese characters are two wide, and so is the box for missing ones."""
     return 2 if unicodedata.east_asian_width(character) in "WF" or character == BOX else 1
 
 
 def _shortened(text: str, longest: int) -> str:
-    """A text of the width of so many letters at most."""
+    """Shorten a text to the width of at most `longest` letters."""
     count = int((np.cumsum([_width(x) for x in text]) <= longest).sum())
     return text if count == len(text) else f"{text[: count - 1]}…"
 
 
 @functools.lru_cache(16)
 def fonts_of(characters: frozenset[str]) -> tuple[list[str], set[str]]:
-    """Families of fonts that together have these characters, the usual one first, and the
-    characters that none of this machine has."""
+    """Find font families that together cover the characters, the default one first. Also returns
+    the characters that no font of this machine has."""
     usual = FontProperties()
     families, lacking = [*usual.get_family()], _lacking(findfont(usual), characters)
     for font in fontManager.ttflist if lacking else ():
@@ -136,8 +137,8 @@ def _lacking(path: str, characters: frozenset[str]) -> frozenset[str]:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Log-mels [n_mels, frames], one over the other by their names, in the colours of the one
-    called `like`, or of the first."""
+    """Draw log-mels [n_mels, frames] one above another, titled by their names. All share the colour
+    scale of the one called `like`, or of the first."""
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
     low, high = np.percentile(mels[like or next(iter(mels))], [1, 99.9])
@@ -158,8 +159,8 @@ def draw_gate(
     threshold: float | None = None,
     title: str = "gate",
 ) -> Figure:
-    """Stop probabilities [T]: predicted, and wanted in teacher forcing. Of speech, the number of
-    steps at whose end it ended, and the probability at which the gate ends it."""
+    """Draw stop probabilities [T]: `predicted` and, under teacher forcing, the `target`. For
+    synthesis, `end` is the number of steps at which it ended, `threshold` the gate's."""
     figure = _figure(3)
     axes = figure.add_subplot()
     if target is not None:

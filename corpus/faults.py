@@ -1,4 +1,4 @@
-"""What in a corpus keeps the alignment from forming: warnings, no refusals (docs/own-data.md)."""
+"""Warnings about faults of a corpus that keep the alignment from forming (docs/own-data.md)."""
 
 import re
 import unicodedata
@@ -17,15 +17,15 @@ if TYPE_CHECKING:  # the page with a voice starts without torch
 
 MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
-CONTEXT = 40  # characters on either side that decide how one is read
-# Nobody speaks them: dashes, brackets and quotation marks; spaces and invisible characters;
-# accents written after their letter. Any of them may vanish.
+CONTEXT = 40  # characters on either side that decide how a character is read
+# Never spoken, so they may be dropped silently: dashes, brackets and quotation marks; spaces and
+# invisible characters; accents written after their letter.
 _UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 UNSPOKEN = {"english_cleaners_corrected": '"/'}  # it reads "and/or" as two words
 
 
 def fault_warnings(clips: "Sequence[Clip]", hparams: HParams) -> list[str]:
-    """A line about each kind of fault that some clips have, always in the same order."""
+    """One warning for each kind of fault that clips have, in a fixed order."""
     rate = hparams.sampling_rate
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
@@ -89,9 +89,9 @@ def symbol_rates(clips: "Sequence[Clip]", sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """The lowest usual rate, the median and the highest usual rate. Unusual is what differs from
-    the median by more than 6 robust standard deviations (of logarithms; 1.4826 times the median
-    absolute deviation), and by more than half: two of LJSpeech's 13,100 clips."""
+    """Return the lowest usual rate, the median and the highest usual rate. A rate is unusual if it
+    differs from the median by more than 6 robust standard deviations (of logarithms; 1.4826 times
+    the median absolute deviation) and by more than half: two of LJSpeech's 13,100 clips."""
     logarithms = np.log(rates)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
@@ -101,7 +101,7 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
 
 
 def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
-    """The places of what is above the limit, worst first."""
+    """Indices of the values above the limit, worst first."""
     order = np.argsort(-np.asarray(badness), kind="stable")
     return [i for i in order.tolist() if badness[i] > limit]
 
@@ -118,7 +118,7 @@ def _duplicates(clips: "Sequence[Clip]") -> list[str]:
 
 
 def left_out(text: str, hparams: HParams) -> list[str]:
-    """A warning for who has a text spoken, if there are `dropped_symbols`; pauses are none."""
+    """A warning for synthesis if the text has `dropped_symbols`; pauses do not count."""
     dropped = dropped_symbols(without_pauses(text), hparams)
     reason = "left out, because the model has no symbol for it: "
     return [reason + _with_columns(dropped)] if dropped else []
@@ -129,17 +129,19 @@ def _with_columns(dropped: dict[str, list[int]]) -> str:
 
 
 def dropped_symbols(text: str, hparams: HParams) -> dict[str, list[int]]:
-    """What of `text` reaches the model in no form, in the order of the text, and its columns there,
-    counted in characters from 1: what a table that is not English lacks; in English, characters
-    without which the symbols stay the same, spaces apart ("$", unless an amount follows), and
-    phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes never count:
-    LJSpeech has hundreds, and nobody speaks them."""
+    """Find what of `text` never reaches the model: {symbol: its columns}, in the order of the text.
+    Columns count characters from 1.
+
+    With a table that is not English these are symbols that the table lacks. In English they are
+    characters whose removal leaves the symbols unchanged, spaces apart ("$", unless an amount
+    follows), and phones in braces that are not in the ARPAbet. Quotation marks, brackets and dashes
+    never count: LJSpeech has hundreds, and nobody speaks them."""
     cleaners, table, language = hparams.text_cleaners, hparams.table, hparams.language
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaners, table, language), table)
         return {x: columns_of(x, text, cleaners, table, language) for x in unknown}
 
-    def letters(text: str) -> list[int]:  # spaces may take the place of what is dropped
+    def letters(text: str) -> list[int]:  # without spaces, which may replace what is dropped
         return [i for i in text_to_sequence(text, cleaners) if symbols[i] != " "]
 
     def is_silent(column: int) -> bool:  # where it is: "#5" is read, and "a # b" is not

@@ -1,4 +1,4 @@
-"""Filelists: every line is read and checked once; the table of checked clips lies beside the list.
+"""Filelists: every line is checked once, and the table of checked clips is cached beside the list.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in lists)
 
@@ -52,14 +52,15 @@ NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are 
 def read_filelist(
     filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
 ) -> ClipTable:
-    """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
+    """Read and check a filelist: one clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
-    Fields are split on every `|` and stripped; relative paths start at the working directory.
-    Lengths come from the files' headers. Seconds, where given, must agree with them to half a
-    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
-    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
+    Fields are split at every `|` and stripped; relative paths start at the working directory.
+    Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
+    plus one millionth of a second, or to the frame of a cached mel. A new run also checks all
+    samples or mel values, and refuses texts without a letter. `only`: numbers of the lines to read.
 
-    UserError: one message with every bad line, its number, the problem and how to fix it.
+    Raises:
+        UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
@@ -92,7 +93,7 @@ def read_filelist(
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # One by one: a list of ten million clips takes many times the memory of their table.
+    # From an iterator: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_refused(filelist, problems, len(lines))
@@ -102,8 +103,8 @@ def read_filelist(
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
-    """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
-    are not in the table, which are left out in English and with `drop_unknown`."""
+    """Return the ids of a clip's text. UserError if it is too long, has no letter, or has symbols
+    that are not in the table (in English and with `drop_unknown` those are left out)."""
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
@@ -123,7 +124,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 
 
 def split_filelist_line(line: str) -> tuple[str, str, float | None]:
-    """(path, text, seconds or None) of a filelist's line; UserError if it is none."""
+    """Parse a filelist's line into (path, text, seconds or None). UserError if it is malformed."""
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
         raise UserError(
@@ -163,8 +164,8 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 
 
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
-    the file holds anything else."""
+    """Read a cached log-mel [n_mel_channels, frames]; without `read_contents`, zeros of that shape
+    that take no memory. UserError if the file holds anything else."""
     with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
         try:
             np.lib.format.read_magic(file)
@@ -185,7 +186,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """How the settings in a JSON file differ from those of this run; empty where they agree."""
+    """Describe how the settings in a JSON file differ from `wanted`; empty if they agree."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
@@ -201,7 +202,7 @@ def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
 def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
-    """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
+    """A warning about clips much longer than the rest, or None. `name_of(index)` names one."""
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
     long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
@@ -221,21 +222,21 @@ def corpus_fingerprint(*tables: ClipTable) -> str:
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
+    """Write `lengths.csv`, id and frames of every training clip, for tools that need no audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
     write_bytes(path, content.getvalue().encode())
 
 
-# ---------------------------------------------------------------------------- kept tables
+# ---------------------------------------------------------------------------- cached tables
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """What a table of the clips in a filelist, given by its content, is made from."""
-    code = sorted(TEXT_FOLDER.glob("*.py"))  # which makes the symbols
+    """Everything that the table of a filelist depends on; `filelist` is the list's content."""
+    code = sorted(TEXT_FOLDER.glob("*.py"))  # turns texts into symbols
     audio = mel_fingerprint(hparams)
-    if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
+    if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
@@ -250,7 +251,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
 
 
 def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """The table beside a filelist, if it, and the mels in it, were made with these settings."""
+    """The cached table of a filelist, if it and its mels were made with these settings, or None."""
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_table_file(table_path(filelist), key)
@@ -262,9 +263,11 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the table beside its filelist. Returns it as it is read from there, where it can be.
+    """Write the table beside its filelist. Returns the table read from there, or `table` itself if
+    it cannot be written.
 
-    UserError: if the list or a clip is not what it was before it was checked.
+    Raises:
+        UserError: if the list or a clip changed while it was checked.
     """
     refuse_changed_list(table, hparams)
     if len(changed := changed_clips(table)):
@@ -280,13 +283,13 @@ def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
 
 
 def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
-    """Raise UserError if the table is not of the list as it is now."""
+    """Raise UserError if the list has changed since the table was made."""
     if table_key(read_bytes(table.filelist), hparams) != table.made_from:
         raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Indices of the clips whose files are not those that were checked, or are missing."""
+    """Indices of the clips whose files have changed since they were checked, or are missing."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
@@ -302,7 +305,7 @@ def changed_clips(table: ClipTable) -> np.ndarray:
 
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
-    """The table after checking these clips as a new run does; errors as `read_filelist`."""
+    """Check these clips as a new run does; returns the updated table. Errors as `read_filelist`."""
     lines = set(table.rows(0, len(table))["line"][changed].tolist())
     read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
     if read.made_from != table.made_from:
@@ -313,11 +316,11 @@ def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> Clip
 def checked_clips(
     filelist: str, hparams: HParams, new_run: bool, looked_at: bool = False
 ) -> ClipTable:
-    """The clips of a list, from its table where that is current; errors as `read_filelist`.
+    """Return the clips of a filelist, from its cached table if that is current.
 
-    With a table no clip is opened but those whose files have changed since they were checked,
-    unless another process has just `looked_at` them. Without one every clip is, and the table is
-    made. A list or clip that changes meanwhile is refused.
+    With a table only those clips are opened whose files have changed since they were checked, or
+    none if another process has just `looked_at` them. Without a table every clip is opened, and the
+    table is made. A list or clip that changes meanwhile is refused. Errors as `read_filelist`.
     """
     table = kept_table(filelist, hparams)
     if table and (table.complete or not new_run):

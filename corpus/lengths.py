@@ -1,4 +1,4 @@
-"""The lengths of a corpus' clips, read from any file that holds them, or drawn; without audio."""
+"""Lengths of a corpus' clips without audio: read from any file that holds them, or synthetic."""
 
 import csv
 import re
@@ -54,7 +54,7 @@ class CorpusLengths:
 
 
 def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLengths:
-    """Frames and symbols distributed as LJSpeech's."""
+    """Draw synthetic frames and symbols, distributed as LJSpeech's."""
     rng = np.random.default_rng(seed)
     seconds = np.interp(rng.random(count), LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
     samples = (seconds * hparams.sampling_rate).astype(int)
@@ -69,7 +69,7 @@ def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
-    """A CSV with one of HEADERS, a filelist with seconds, or the table of clips beside a filelist.
+    """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist's table of clips.
 
     Samples and seconds become frames as `hparams` cuts them; frames are taken as they are. Empty
     lines, spaces around fields, a byte-order mark and CRLF are allowed.
@@ -117,7 +117,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
 
 
 def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
-    """The clips with their symbols after cleaning; without texts, distributed as LJSpeech's."""
+    """Add the number of symbols after cleaning; without texts, distributed as LJSpeech's."""
     if clips.symbols is not None:
         return clips
     if clips.texts is not None:
@@ -130,7 +130,7 @@ def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:
-    """`parse` of every line; the lines for which it raises a ValueError are refused together."""
+    """Parse every line; all lines whose parsing raises ValueError are refused in one message."""
     rows, problems = [], []
     for number, line in lines:
         try:
@@ -143,7 +143,7 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
 
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
-    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`."""
+    """Write a synthetic corpus: mels of noise as long as `clips`, and their filelist."""
     rng, lines = np.random.default_rng(0), []
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):

@@ -1,4 +1,4 @@
-"""Figures of a corpus: how long its clips are, and what keeps the alignment from forming."""
+"""Figures of a corpus: lengths of its clips, and faults that keep the alignment from forming."""
 
 import io
 from typing import Any
@@ -19,7 +19,7 @@ LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """A PNG: share of each set's clips by length, in seconds and frames."""
+    """Draw the share of each set's clips by length, in seconds and frames. Returns a PNG."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -41,7 +41,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
-    """A PNG: symbols against seconds of speech, and silence at the ends."""
+    """Draw symbols against seconds of speech, and silence at the ends. Returns a PNG."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
     rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)

@@ -1,4 +1,4 @@
-"""From a corpus in LJSpeech's layout to filelists: every clip is checked, then all is written."""
+"""`prepare` turns a corpus in LJSpeech's layout into filelists, after checking every clip."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from text.symbol_files import SYMBOLS_FILE
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
-    """A table of the sets' clips and their lengths in three units."""
+    """Markdown table of the sets' clips and their lengths in three units."""
     rows = []
     for name, clips in sets.items():
         units = {
@@ -44,7 +44,7 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Those that training will keep, of all clips."""
+    """The statistics that training stores in checkpoints, here of all clips."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames, lengths = zip(*((clip.num_frames, len(clip.symbols)) for clip in clips), strict=True)
@@ -52,7 +52,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """List every problem; UserError unless the bad clips are to be left out."""
+    """Report the bad clips: UserError, or a notice with `skip_bad`."""
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {problem}" for problem in problems)
     advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
@@ -63,7 +63,7 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
 
 
 def settings(overrides: str, out: Path, suffix: str) -> str:
-    """The settings file for train.py: `overrides`, and the filelists in `out`, a line each."""
+    """Content of the settings file for train.py: `overrides` and the filelists in `out`."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": out / f"train{suffix}.txt",
@@ -77,7 +77,7 @@ def settings(overrides: str, out: Path, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What `prepare` is asked for; scripts/prepare_ljspeech.py has an option for each."""
+    """Arguments of `prepare`; scripts/prepare_ljspeech.py has an option for each."""
 
     corpus: Path  # absolute, as are the two other folders below
     out: Path  # for the filelists
@@ -109,9 +109,9 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus and write its filelists (and mels); returns the files in `out` it wrote.
+    """Check a corpus and write its filelists (and mels). Returns the files written in `out`.
 
-    UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
+    UserError lists every bad clip (unless `skip_bad`) or says what else is wrong; no filelist is
     written then.
     """
     hparams = check_text_settings(create_hparams(asked.overrides))
@@ -147,8 +147,8 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """The clips to train on, trimmed and with cached mels if asked for; the recordings that were
-    read for them; and the settings, with the corpus's own table of symbols if asked for."""
+    """Return the clips to train on, trimmed and with cached mels if asked for; the recordings they
+    were read from; and the settings, with the corpus's own table of symbols if asked for."""
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
     clips, bad, unnamed = check_recordings(asked.corpus, entries, hparams)
@@ -178,7 +178,7 @@ def usable_clips(
 def split_clips(
     asked: Preparation, entries: list[Clip], clips: list[Clip]
 ) -> tuple[dict[str, list[Clip]], str]:
-    """The clips of "train" and "val", and where the split is from; UserError if a set is empty."""
+    """Split into "train" and "val"; also returns the split's origin. UserError for an empty set."""
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split(
         [entry.id for entry in entries], asked.val_fraction, asked.seed
@@ -213,7 +213,7 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
-    """Write everything in `out`, each file after all of them could be written; returns them."""
+    """Write all files to `out`; none is moved into place before all are written. Returns them."""
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(asked.overrides, out, "_mel" if mels else "").encode()

@@ -1,4 +1,4 @@
-"""The sound files of a corpus in LJSpeech's layout: every one is checked, and measured."""
+"""Check and measure the sound files of a corpus in LJSpeech's layout."""
 
 import unicodedata
 import zlib
@@ -24,8 +24,8 @@ MIN_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
 def check_recordings(
     corpus: Path, clips: list[Clip], hparams: HParams
 ) -> tuple[list[Clip], list[str], list[str]]:
-    """The good clips with all that is known of them, what is wrong with the others, and the sound
-    files that no line names; UserError where the folder wavs is missing."""
+    """Check every clip's sound. Returns the good clips with their measurements, the problems of the
+    others, and the sound files that no line names. UserError if the folder wavs is missing."""
     wavs = corpus / "wavs"
     if not wavs.is_dir():
         raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
@@ -102,7 +102,7 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Of int16 or float32 samples [N] those at full scale in runs of MIN_CLIPPED_RUN or more.
+    """Count the int16 or float32 samples [N] at full scale in runs of at least MIN_CLIPPED_RUN.
     Full scale is 32767 of 32768, the largest positive value of 16 bits."""
     limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
     if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster

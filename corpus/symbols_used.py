@@ -1,4 +1,4 @@
-"""The symbols that a corpus's texts consist of: the table of a run, and which of them are rare."""
+"""The symbols that a corpus's texts use: the table of a run, and warnings about rare symbols."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,24 +10,24 @@ from hparams import HParams, with_table
 from text import clean
 from text.symbols import can_be_symbol, table_of
 
-RARE = 10  # a symbol that fewer clips have is hardly learnt
+RARE = 10  # clips; a symbol in fewer of them is hardly learnt
 MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and
 CLIPS_SHOWN = 5  # clips of each
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """The settings with the table of all that the clips' texts consist of after cleaning."""
+    """The settings with a table of all symbols of the clips' texts after cleaning."""
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
         characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Others are refused, or dropped, in the lines where they are.
+    # Other characters are refused or dropped later, line by line.
     return with_table(hparams, table_of(filter(can_be_symbol, characters)).symbols)
 
 
 def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """The clips and settings without the symbols of clips that were left out: what no clip has is
-    never trained."""
+    """Remove symbols that no remaining clip uses, because they would never be trained. Returns the
+    clips with new ids, and the settings."""
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
     ids = [new.ids.get(symbol, 0) for symbol in old.symbols]
@@ -36,8 +36,8 @@ def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HPar
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
-    """A warning about symbols in fewer than RARE of the clips, rarest first; none about English,
-    whose table is the same for every corpus."""
+    """A warning about symbols in fewer than RARE clips, rarest first. Empty for English, whose
+    table is the same for every corpus."""
     places: dict[int, list[str]] = {}
     for clip in clips:
         for i in set(clip.symbols):
