@@ -1,4 +1,4 @@
-"""Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
+"""Validation: losses that compare runs, and one clip to look at and listen to."""
 
 import itertools
 from typing import Any
@@ -24,13 +24,15 @@ from training.logging import Example, FreeTake, Take, warn_on_failure
 from training.signals import StopRequest
 from training.trainer import hashed_seed
 
-STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
+STEPS_TO_ALIGN = (
+    10_000  # updates that published runs took, at one frame a step and 64 clips a batch
+)
 
 
 def make_validation_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
 ) -> DataLoader[Any]:
-    """This process's share of random batches, which are the same in every run and every epoch."""
+    """Load this process's share of random batches, the same in every run and every epoch."""
     share = (processes.rank, processes.world_size)
     mine = validation_batches(clips.num_frames, hparams, *share)
     return make_loader(clips, hparams, pin_memory, mine)
@@ -38,11 +40,12 @@ def make_validation_loader(
 
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | None] | None:
-    """The record of a validation, and one clip to look at, which the first process alone has. None
-    if a process was asked to stop: all then stop here. None and a warning if it fails: a clip that
-    cannot be read, a loss that is not finite, too little memory.
+    """Validate the model. Returns the record and, in the first process, one example clip.
 
-    Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
+    Returns None if a process was asked to stop, in all processes. Returns None with a warning if
+    validation fails: a clip that cannot be read, a loss that is not finite, too little memory.
+
+    Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
     unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
@@ -50,7 +53,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
     example: Example | None = None
     failure: str | None = None
     mine: list[Any] = []  # of each batch: its number, its sizes, its sums
-    trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
+    trainer.optimizer.zero_grad(set_to_none=True)  # the memory check runs without gradients too
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
@@ -63,7 +66,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
                 continue
             number = processes.rank + place * processes.world_size
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
-            try:  # the others wait for this process, whatever happens in here
+            try:  # the others wait for this process, so an error must not end it here
                 batch = next(batches)
                 outputs, sizes, sums = _validate_batch(run, batch, generator)
                 mine.append((number, sizes, sums))
@@ -123,7 +126,7 @@ def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
 
 
 def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
-    """The first clip of a batch: as the validation made it, and spoken freely."""
+    """The first clip of a batch, teacher-forced and in free running."""
     h, ids = run.hparams, batch.text[0, : int(batch.text_lengths[0])].tolist()
     frames = int(batch.mel_lengths[0])
     steps, recording = -(-frames // h.n_frames_per_step), batch.mel[0, :, :frames].numpy()
@@ -149,8 +152,8 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
 
 
 def speak_freely(run: Run, ids: list[int]) -> FreeTake:
-    """The symbols of a text as synthesis speaks them, once. The model is in evaluation mode; no
-    global random state changes. The text limits the steps, and those without progress end it."""
+    """Synthesize the symbols of a text once. The model must be in evaluation mode; no global random
+    state changes. The text's length limits the steps, and attention without progress ends it."""
     speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
     speaker.shows_progress = False
     mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
@@ -160,7 +163,7 @@ def speak_freely(run: Run, ids: list[int]) -> FreeTake:
 
 
 def spoken_numbers(example: Example) -> dict[str, float]:
-    """What the record says of free speech; nothing if it failed."""
+    """The record's numbers about free running; empty if that failed."""
     spoken = example.spoken
     if spoken is None:
         return {}
@@ -172,7 +175,7 @@ def spoken_numbers(example: Example) -> dict[str, float]:
 
 
 def log_validation(run: Run, record: dict[str, Any], example: Example | None) -> None:
-    """Log and print a validation, and remember the best."""
+    """Log and print a validation, and record the best."""
     if run.logger is not None:
         run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
@@ -197,7 +200,7 @@ def log_validation(run: Run, record: dict[str, Any], example: Example | None) ->
         and record["alignment_sharpness"] < FORMED
     ):
         run.state.alignment_warned = 1
-        # Training longer seldom mends it.
+        # Longer training rarely mends it.
         print(
             f"warning: the alignment has not formed after {record['iteration']:,} updates: "
             f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
