@@ -210,7 +210,7 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# "a 5 kg bag": the noun that an amount describes, and no word that goes on without one.
+# "a 5 kg bag": the noun that an amount describes, not a word that continues the sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
 

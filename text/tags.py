@@ -19,7 +19,7 @@ class Pause:
 
 
 def split_tags(text: str) -> list[str | Pause]:
-    """The pieces of a text and the pauses between them, in order, no piece blank.
+    """Split a text into pieces and pauses, in order; no piece is blank.
 
     Raises:
         UserError: for a pause without its seconds, and for tags of markup languages, which a voice
@@ -40,7 +40,7 @@ def split_tags(text: str) -> list[str | Pause]:
 
 
 def without_pauses(text: str) -> str:
-    """The text with blanks in place of its pauses, so that all else keeps its column."""
+    """Replace pauses by blanks, so that the rest of the text keeps its columns."""
     return _PAUSE.sub(lambda match: " " * len(match[0]), text)
 
 
