@@ -1,16 +1,16 @@
 """Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
 
-graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do what
-no step waits for, for a chunk of steps at once, and `next_chunk` ends a chunk.
+graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do the
+work on which no step depends, for a chunk of steps at once, and `next_chunk` ends a chunk.
 
-A launch depends on no run-time size and no address: its first argument is a table on the device,
-int64, that holds the steps to make, the sizes and the addresses of all buffers. So one captured
-graph serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps
-of a graph: beyond the last step programs return.
+A launch depends on no run-time size or address: its first argument is an int64 table on the device
+that holds the steps to run, the sizes and the addresses of all buffers. So one captured graph
+serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps of a
+graph; programs beyond the last step return.
 
-Where a sum is spread over programs (split inner dimensions, the query of the attention LSTM's
-units) each program writes its part, and whoever needs the sum adds the parts in a fixed order:
-no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
+If a sum is split over programs (inner dimensions, the query of the attention LSTM's units), each
+program writes its part, and the program that needs the sum adds the parts in a fixed order. There
+are no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
 S an LSTM's size, W the width of its rows (hidden state and context).
 """
 
@@ -65,13 +65,14 @@ def _buffer(table, place, dtype: tl.constexpr):
 
 @triton.jit
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
-    """Wait for the launch before this one, and let the next be made, whose programs take their
-    places and wait in turn. Every program must call it, also one that has nothing to do. Before it
-    only the table may be read, and what no launch of the same graph writes before this one. While
-    graphs are captured the table is all zeros: there are no buffers.
+    """Wait for the launch before this one, and allow the next launch, whose programs start and wait
+    in turn. Every program must call it, even with nothing to do. Before the call a program may only
+    read the table, and buffers that no earlier launch of the same graph writes. While graphs are
+    captured the table is all zeros: there are no buffers.
 
-    Without LET_NEXT the next is made when this one's programs have ended: for launches beside
-    which the next one's find no room, and would crowd onto the few processors that are free."""
+    Without LET_NEXT the next launch starts when this one's programs have ended. Use that where the
+    next launch's programs have no room beside these and would crowd onto the few free
+    processors."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         if LET_NEXT:
