@@ -1,12 +1,12 @@
-"""Microseconds a decoder step of the fast decoder's four loops on a GPU, and of each launch.
+"""Time the fast decoder's four loops and each of their launches on a GPU, a decoder step.
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
 
-Full-size model, noise. "late": without programmatic dependent launch, each launch begins when the
-one before it has ended. Launches are measured one by one, late and outside graphs, by torch's
-profiler: a launch's own time, without what lies between two. Beside it is what a model of the
-kernel's machine code predicts (benchmarks/results/kernels-2026-11-22-compiled.md).
+The model has full size and runs on noise; times are in microseconds. "late" is without programmatic
+dependent launch: each launch begins when the one before it has ended. Single launches are measured
+by torch's profiler, late and outside graphs, without the gaps between them. Beside them are the
+predictions of a model of the machine code (benchmarks/results/kernels-2026-11-22-compiled.md).
 """
 
 import project_root

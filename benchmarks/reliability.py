@@ -1,14 +1,14 @@
-"""How reliably a voice speaks: it says all of a text, once, and stops.
+"""Measure how reliably a voice speaks: it should say all of a text once and then stop.
 
     python benchmarks/reliability.py demo/voice texts.txt
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
 
-Speaks every text three times with the same seed, in turns: ended by the gate alone, without a mark
-added (as before 0.4.0); ended by the gate or by attention at rest; and with what went wrong spoken
-again. The table counts texts by what is wrong with them. Of --sounds of them, drawn at random, the
-sound is made too; their times are compared, and with --transcribe pocketsphinx transcribes them,
-which must be numbers.
+Every text is spoken three times with the same seed, in turns: ended by the gate alone, without an
+added full stop (as before 0.4.0); ended by the gate or by attention at rest; and with retries of
+faulty parts. The table counts texts by their faults. For --sounds randomly chosen texts the sound
+is made too, and the times are compared. With --transcribe pocketsphinx transcribes it, which works
+for numbers only.
 """
 
 import project_root
@@ -53,7 +53,7 @@ HALF = 0.5  # of the words
 
 @dataclass
 class Counts:
-    """Of the texts spoken in one way."""
+    """Counts over the texts spoken in one way."""
 
     faults: Counter[str] = field(default_factory=Counter)  # texts with at least one of the kind
     faulty: int = 0  # texts with any
@@ -89,7 +89,7 @@ def number_range(text: str) -> tuple[int, int]:
 def speak(
     speaker: Speaker, text: str, retries: int, counts: Counts, *, with_sound: bool
 ) -> np.ndarray:
-    """The sound [N] of a text, empty unless asked for; what was wrong is added to `counts`."""
+    """Speak a text and add its faults to `counts`. Returns the sound [N], empty if not wanted."""
     h, began = speaker.hparams, time.perf_counter()
     mel = np.concatenate([*speaker.mels(utterance_of(text, h), retries=retries)], axis=1)
     samples = np.concatenate([*speaker.sound([mel])]) if with_sound else np.empty(0)
