@@ -137,7 +137,7 @@ class ClipTable:
         return ClipTable(self.filelist, body, len(self), self.complete, "", self.made_from)
 
     @property
-    def is_kept(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether the table is read from its file, so that other processes can read it too."""
         return self._body.file is not None
 
@@ -146,7 +146,7 @@ class ClipTable:
         content = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
         return np.frombuffer(content, [(name, np.int64) for name in COLUMNS])
 
-    def refuse_nonsense(self) -> None:
+    def check_rows(self) -> None:
         """Raise ValueError if the rows are inconsistent."""
         rows = self.rows(0, len(self))
         sizes = np.diff(rows["end"], prepend=0)
@@ -210,7 +210,7 @@ class ClipTable:
 
     def __reduce__(self) -> tuple:
         # A process that is not forked opens the table's file, where there is one.
-        if self.is_kept:
+        if self.is_on_disk:
             return read_table_file, (table_path(self.filelist), self.made_from)
         known = self.complete, self.fingerprint, self.made_from
         return ClipTable, (self.filelist, self._body, len(self), *known)
@@ -294,7 +294,7 @@ def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None
         if [type(value) for value in known[:-1]] != [int, bool, str]:
             raise ValueError("damaged")
         table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
-        table.refuse_nonsense()
+        table.check_rows()
         return table
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(

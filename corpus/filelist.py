@@ -250,7 +250,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     }
 
 
-def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
+def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     """The cached table of a filelist, if it and its mels were made with these settings, or None."""
     try:
         key = table_key(read_bytes(filelist), hparams)
@@ -262,7 +262,7 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
 
 
-def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
+def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
     """Write the table beside its filelist. Returns the table read from there, or `table` itself if
     it cannot be written.
 
@@ -279,7 +279,7 @@ def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
         reason, path = str(error).splitlines()[0], table_path(table.filelist)
         print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
         return table
-    return kept_table(table.filelist, hparams) or table
+    return cached_table(table.filelist, hparams) or table
 
 
 def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
@@ -314,22 +314,22 @@ def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> Clip
 
 
 def checked_clips(
-    filelist: str, hparams: HParams, new_run: bool, looked_at: bool = False
+    filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
     """Return the clips of a filelist, from its cached table if that is current.
 
     With a table only those clips are opened whose files have changed since they were checked, or
-    none if another process has just `looked_at` them. Without a table every clip is opened, and the
+    none if another process has `just_checked` them. Without a table every clip is opened, and the
     table is made. A list or clip that changes meanwhile is refused. Errors as `read_filelist`.
     """
-    table = kept_table(filelist, hparams)
+    table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):
-        changed = np.array([]) if looked_at else changed_clips(table)
+        changed = np.array([]) if just_checked else changed_clips(table)
         if not len(changed):
             refuse_changed_list(table, hparams)
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
-        return keep_table(check_again(table, changed, hparams), hparams)
+        return cache_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")
-    return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)
+    return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

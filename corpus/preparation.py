@@ -17,11 +17,11 @@ from common.tables import markdown_table
 from corpus.clip_table import Clip, ClipTable
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings
-from corpus.filelist import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
+from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
-from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
+from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from text.symbol_files import SYMBOLS_FILE
@@ -171,7 +171,7 @@ def usable_clips(
         refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
         clips = [clip for clip in clips if clip.where not in faulty]
     if makes_table and clips:
-        clips, hparams = keep_used(clips, hparams)
+        clips, hparams = drop_unused_symbols(clips, hparams)
     return clips, recordings, hparams
 
 
@@ -241,5 +241,5 @@ def write_lists(
     for name, clips in lists.items():
         settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
         key = table_key(contents[name], settings_of_list)
-        keep_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
+        cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
     return sorted(path for name in contents for path in out.glob(f"{name}*"))

@@ -25,7 +25,7 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     return with_table(hparams, table_of(filter(can_be_symbol, characters)).symbols)
 
 
-def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
+def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
     """Remove symbols that no remaining clip uses, because they would never be trained. Returns the
     clips with new ids, and the settings."""
     old = hparams.table

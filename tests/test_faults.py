@@ -130,7 +130,7 @@ def test_each_character_is_read_or_named(character):
         assert dropped_symbols(text, hparams) == ({character: [4]} if silent else {})
 
 
-def test_what_speech_leaves_out_is_named_with_its_columns():
+def test_characters_left_out_are_named_with_columns():
     text = "A ☃ and ☃, *so*."
     hparams = HParams(text_cleaners=("english_cleaners_corrected",))
     [warning] = left_out(text, hparams)

@@ -285,9 +285,9 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         "check their filelists",
     )
     # If a table could not be written, an outdated one may still be there.
-    all_saved = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
+    all_saved = all(processes.gather(lists is None or all(table.is_on_disk for table in lists)))
     lists = processes.all_or_none_with_heartbeat(
-        lambda: lists or _read_lists(hparams, new_run, looked_at=all_saved),
+        lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
         "check their filelists themselves",
     )
     training, validation = lists
@@ -300,12 +300,12 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     return lists
 
 
-def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
+def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
     check_text_settings(hparams)  # refuse a bad setting once, not in each line
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
         try:
-            lists.append(checked_clips(filelist, hparams, new_run, looked_at))
+            lists.append(checked_clips(filelist, hparams, new_run, just_checked))
         except UserError as error:
             problems.append(str(error))
     if problems:
