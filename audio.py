@@ -21,12 +21,14 @@ from common.files import open_file, write_bytes
 from common.sound import encode
 from hparams import LOG_FLOOR, HParams
 
-SILENT_RANGE = 1e-4  # samples of a silent clip lie no further apart: 3 steps of 16 bits
+SILENT_RANGE = 1e-4  # highest minus lowest sample of a silent clip, at most: 3 steps of 16 bits
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")  # as soundfile names them; the first three are WAVs
 BLOCK = 2**20  # samples read at once
-MOST_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could fill the memory
-UNKNOWN_SAMPLES = 2**36 - 1  # or more, in a FLAC's header; soundfile's number for its 0 is more
-UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}  # or more, in a WAV written to a pipe
+MAX_SAMPLES = 2**28  # of a clip, 3 hours: a small FLAC of silence could exhaust memory
+# From here on a FLAC's count is unknown; soundfile reports more than this for a count of 0.
+UNKNOWN_SAMPLES = 2**36 - 1
+# From here on a size is unknown: a WAV written to a pipe.
+UNKNOWN_BYTES = {b"RIFF": 0x7FFFF000, b"RF64": 2**63}
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -38,7 +40,7 @@ def mel_fingerprint(hparams: HParams) -> dict[str, float]:
 
 
 def frame_count(num_samples: int, hparams: HParams) -> int:
-    """Frames of a clip of `num_samples` samples: its length for batching and training."""
+    """Number of frames of `num_samples` samples: a clip's length for batching and training."""
     return 1 + num_samples // hparams.hop_length
 
 
@@ -68,7 +70,7 @@ def _open_sound(path: str | Path, hparams: HParams) -> Iterator[tuple[Any, Binar
 
 
 class Patched(io.RawIOBase):
-    """A file some of whose bytes are others, by their place: it may be larger than the memory."""
+    """A file with some bytes replaced, by position, without reading all of it into memory."""
 
     def __init__(self, file: BinaryIO, patches: dict[int, bytes]):
         self.file, self.patches = file, patches
@@ -84,8 +86,8 @@ class Patched(io.RawIOBase):
 
 
 def _with_unknown_length(file: BinaryIO) -> Patched:
-    """A WAV that has no samples by its header, as a program leaves it that was killed or wrote to a
-    pipe: with a header that does not tell, unless another chunk follows."""
+    """Patch the header of a WAV that claims 0 samples so that it says "unknown" instead, unless
+    another chunk follows. Programs that were killed or wrote to a pipe leave such headers."""
     start, size = file.tell(), os.fstat(file.fileno()).st_size
     chunk = os.pread(file.fileno(), 8, start)
     if re.match(rb"[ -~]{4}", chunk) and int.from_bytes(chunk[4:], "little") <= size - start - 8:
@@ -114,68 +116,67 @@ def _length_problem(num_samples: int, hparams: HParams) -> str | None:
     if num_samples < minimum:
         empty = "empty" if num_samples == 0 else f"{num_samples} samples"
         return f"{empty}, expected at least {minimum} samples; leave the clip out"
-    if num_samples > MOST_SAMPLES:
-        most = f"expected at most {MOST_SAMPLES:,}"
-        return f"{num_samples:,} samples or more, {most}; split the clip or convert it again"
+    if num_samples > MAX_SAMPLES:
+        expected = f"expected at most {MAX_SAMPLES:,}"
+        return f"{num_samples:,} samples or more, {expected}; split the clip or convert it again"
     return None
 
 
 def _read_samples(sound: Any, file: BinaryIO, hparams: HParams, dtype: str) -> np.ndarray:
-    """All samples [N] of an open sound file, by blocks until its end. UserError if it is damaged
-    inside, or if they are not as many as its header says."""
+    """Read all samples [N] of an open sound file, in blocks. UserError if it is damaged or has
+    another number of samples than its header says."""
     import soundfile
 
-    said, blocks = sound.frames, list[np.ndarray]()
-    size = min(BLOCK, said + 1)  # a sample more than there should be
+    num_in_header, blocks = sound.frames, list[np.ndarray]()
+    size = min(BLOCK, num_in_header + 1)  # one more than expected, to notice extra samples
     try:
-        if sound.format == "FLAC":  # soundfile would stop at the number in the header: 36 bits
+        if sound.format == "FLAC":  # soundfile would stop at the header's number, 36 bits
             head = os.pread(file.fileno(), 22, 0)
             patches = {21: bytes([head[21] & 0xF0, 0, 0, 0, 0])}
             sound = soundfile.SoundFile(Patched(file, patches if head[:4] == b"fLaC" else {}))
-        sound.seekable = lambda: False  # else it seeks after each block, beyond the end too
-        while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MOST_SAMPLES):
+        sound.seekable = lambda: False  # otherwise it seeks after each block, even beyond the end
+        while not blocks or (len(blocks[-1]) == size and size * len(blocks) <= MAX_SAMPLES):
             blocks.append(sound.read(size, dtype=dtype))
     except soundfile.SoundFileError as error:
-        found = f"not readable as sound to its end ({error}), so truncated or damaged inside"
-        raise UserError(f"{found}; copy or convert it again") from None
+        reason = f"not readable as sound to its end ({error}), so truncated or damaged inside"
+        raise UserError(f"{reason}; copy or convert it again") from None
     samples = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
     if problem := _length_problem(len(samples), hparams):
         raise UserError(problem)
-    if said != len(samples) and said < UNKNOWN_SAMPLES:
-        counts = f"{len(samples):,} samples, but its header says {said:,}"
+    if num_in_header != len(samples) and num_in_header < UNKNOWN_SAMPLES:
+        counts = f"{len(samples):,} samples, but its header says {num_in_header:,}"
         raise UserError(f"truncated or damaged: {counts}; copy or convert it again")
     return samples
 
 
 def read_header(path: str | Path, hparams: HParams) -> int:
-    """Number of samples of a mono WAV or FLAC file by its header, or by reading all of them where
-    that does not tell. UserError, without the path: what is wrong with the file and how to fix it.
-    """
+    """Read the number of samples of a mono WAV or FLAC file from its header, or by reading them all
+    if the header does not say. UserError, without the path: the fault and how to fix it."""
     with _open_sound(path, hparams) as (sound, file):
         is_known = sound.frames < UNKNOWN_SAMPLES
         return sound.frames if is_known else len(_read_samples(sound, file, hparams, "int16"))
 
 
 def read_audio(path: str | Path, hparams: HParams) -> torch.Tensor:
-    """Samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]; UserError as `read_header`, and
-    for a FLAC that is cut off or damaged inside, or whose header lies."""
+    """Read the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1]. UserError as
+    `read_header`, and for a FLAC that is truncated, damaged or has a wrong header."""
     with _open_sound(path, hparams) as (sound, file):
         return torch.from_numpy(_read_samples(sound, file, hparams, "float32"))
 
 
 def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Samples [N] of a clip that is fit for training, all of them read: int16 where the file has 16
-    bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a file that is cut off,
-    samples that are not finite or outside [-1, 1], and silence throughout."""
+    """Read all samples [N] of a clip and check that it is fit for training: int16 if the file has
+    16 bits, else float32 in [-1, 1]. UserError as `read_audio`, and for a truncated file, samples
+    that are not finite or outside [-1, 1], and silence throughout."""
     with _open_sound(path, hparams) as (sound, file):
         if _is_cut_off_wav(file):
             raise UserError("truncated, shorter than its header says; copy it again")
-        # 16-bit samples as they are: a third of the time, and a corpus has hours of them.
+        # 16-bit samples stay int16: three times faster, and a corpus has hours of them.
         dtype = "int16" if sound.subtype == "PCM_16" else "float32"
         samples = _read_samples(sound, file, hparams, dtype)
     full_scale = 1 if dtype == "float32" else 32768
     low, high = float(samples.min()) / full_scale, float(samples.max()) / full_scale
-    if not (math.isfinite(low) and math.isfinite(high)):  # the least of nan and others is nan
+    if not (math.isfinite(low) and math.isfinite(high)):  # min is nan if any sample is
         place = int(np.isfinite(samples).argmin())
         raise UserError(
             f"sample {place} (at {place / hparams.sampling_rate:.2f} s) is {samples[place]}, "
@@ -190,21 +191,21 @@ def read_checked(path: str | Path, hparams: HParams) -> np.ndarray:
 
 
 def _is_cut_off_wav(file: BinaryIO) -> bool:
-    """Whether the end of a WAV file, which stands at its first sample, is missing: soundfile does
-    not complain of that. Some programs leave the last byte's padding out."""
+    """Whether the end of a WAV file is missing, which soundfile does not report. The file stands at
+    its first sample. Some programs omit the padding of the last byte."""
     descriptor, start = file.fileno(), file.tell()
     head, length = os.pread(descriptor, 36, 0), os.fstat(descriptor).st_size
     sizes = {7: head[4:8], start: os.pread(descriptor, 4, start - 4)}
     if head.startswith(b"RF64"):
         sizes = {7: head[20:28], start: head[28:36]}
-    most = UNKNOWN_BYTES.get(head[:4], 0)
+    unknown_size = UNKNOWN_BYTES.get(head[:4], 0)
     ends = [(begin, int.from_bytes(size, "little")) for begin, size in sizes.items()]
-    return any(size < most and length < begin + size for begin, size in ends)
+    return any(size < unknown_size and length < begin + size for begin, size in ends)
 
 
 def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HParams) -> None:
-    """Write the samples from `start` to before `stop` of a sound file as `path`, in one step. They
-    and the format stay bitwise the same; what a WAV holds compressed becomes 16-bit samples."""
+    """Copy the samples from `start` to before `stop` of a sound file to `path`, atomically. Samples
+    and format stay bitwise the same; compressed WAVs become 16-bit samples."""
     with _open_sound(source, hparams) as (sound, file):
         subtype = sound.subtype if sound.subtype in EXACT_SUBTYPES else "PCM_16"
         # Whole numbers of 32 bits hold any of fewer bits; float64 any float.
@@ -218,7 +219,7 @@ def copy_part(source: str | Path, path: Path, start: int, stop: int, hparams: HP
 
 @lru_cache(maxsize=8)
 def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Slaney-scale, Slaney-normalised triangles, float32 [n_mels, filter_length / 2 + 1]."""
+    """Triangular filters of Slaney scale and norm, float32 [n_mels, filter_length / 2 + 1]."""
     import librosa
 
     filters = librosa.filters.mel(
@@ -232,10 +233,11 @@ def mel_filters(hparams: HParams, device: torch.device | str = "cpu") -> torch.T
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: HParams) -> torch.Tensor:
-    """Natural log of the mel magnitudes, as existing vocoders and checkpoints expect them: float32
-    [n_mel_channels, 1 + N // hop_length] of samples [N], `minimum_samples` or more. Periodic Hann
-    window centred in the filter, mirrored ends, magnitude (not power), Slaney mel scale and norm,
-    floor 1e-5. UserError for samples outside [-1, 1]."""
+    """Compute the natural log of mel magnitudes, as existing vocoders and checkpoints expect them:
+    samples [N], at least `minimum_samples`, to float32 [n_mel_channels, 1 + N // hop_length].
+
+    Periodic Hann window centred in the filter, mirrored ends, magnitude (not power), Slaney mel
+    scale and norm, floor 1e-5. UserError for samples outside [-1, 1]."""
     peak = samples.abs().max().item()
     if not peak <= 1:  # true for nan as well
         raise UserError(f"samples reach {peak:g}: expected [-1, 1]; divide 16-bit ones by 32768")

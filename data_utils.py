@@ -1,4 +1,4 @@
-"""The dataset that reads the clips of a filelist, padded batches of them, and the loader."""
+"""The dataset of a filelist's clips, padded batches, and the loader (`make_loader`)."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ HOW_TO_CHANGE_CLIPS = (
 
 
 class TextMelDataset(Dataset):
-    """Item i: (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
+    """Reads clips: item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i)."""
 
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips, self.hparams = clips, hparams
@@ -43,7 +43,7 @@ class TextMelDataset(Dataset):
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
         lengths = f"{clip.num_frames} frames before, {mel.shape[1]} now"
-        # Not the third part, which a backup or another mode changes too.
+        # Without the third part, which a backup or another mode changes too.
         if mel.shape[1] != clip.num_frames or Identity.of(clip.path)[:2] != clip.identity[:2]:
             raise UserError(
                 f"{name}: changed ({lengths}); put the old file back and add --resume, or make the "
@@ -80,8 +80,8 @@ class Batch:
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Text, mel and gate on `device`; packing and messages need the rest on the CPU. From
-        pinned memory the copy runs beside the kernels queued so far, and later ones wait for it."""
+        """Move text, mel and gate to `device`; the rest stays on the CPU, for packing and messages.
+        From pinned memory the copy overlaps with queued kernels, and later ones wait for it."""
         device = torch.device(device)
         if device.type != "cuda":
             return self._with(lambda tensor: tensor.to(device))
@@ -90,10 +90,10 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate):
-            tensor.record_stream(using)  # once freed, not overwritten before it has been used
+            tensor.record_stream(using)  # its memory is not reused before it was read
         return moved
 
-    def pin_memory(self) -> "Batch":  # which a DataLoader with pin_memory=True calls
+    def pin_memory(self) -> "Batch":  # a DataLoader with pin_memory=True calls it
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
@@ -106,7 +106,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
-    """Items (text [T_in], mel [n_mels, T], optionally index), padded, in their order."""
+    """Pad items (text [T_in], mel [n_mels, T], optionally index) to a Batch, in their order."""
     texts, mels = [item[0] for item in items], [item[1] for item in items]
     mel_lengths = torch.tensor([mel.shape[1] for mel in mels])
     num_steps = -(-int(mel_lengths.max()) // n_frames_per_step)
@@ -125,8 +125,8 @@ def collate(items: Sequence[tuple], n_frames_per_step: int = 1) -> Batch:
 
 
 def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
-    """`collate`; in a loader's process, in shared memory. Where that is full, UserError: else a
-    thread would try it, which only prints the failure, and the loader would wait for ever."""
+    """`collate`, and in a worker move the batch to shared memory. UserError if that is full:
+    otherwise torch does it in a thread, which only prints the error, and the loader hangs."""
     batch = collate(items, n_frames_per_step)
     if torch.utils.data.get_worker_info() is not None:
         try:
@@ -144,7 +144,7 @@ def collate_and_share(items: Sequence[tuple], n_frames_per_step: int) -> Batch:
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
-    """Noise as long as clips of these lengths, [B] frames and [B] symbols; the same each time."""
+    """Make a batch of noise for clips of [B] frames and [B] symbols, the same for a seed."""
     generator, channels = torch.Generator().manual_seed(seed), hparams.n_mel_channels
     items = [
         (
@@ -157,8 +157,8 @@ def synthetic_batch(
 
 
 def _start_worker(_worker_id: int) -> None:
-    """Ignore signals that reach every process (Ctrl-C, SIGHUP, a job system's SIGTERM), but end
-    with the parent, or when it sends SIGTERM."""
+    """Make a worker ignore signals that reach every process (Ctrl-C, SIGHUP, a job system's
+    SIGTERM). It ends with its parent, or when the parent sends SIGTERM."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # a worker has one
 
@@ -182,7 +182,7 @@ def _start_worker(_worker_id: int) -> None:
 def make_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, batch_sampler, **options
 ) -> DataLoader:
-    """A loader of `Batch`es; `options` are DataLoader's."""
+    """Make a DataLoader of `Batch`es; `options` are DataLoader's."""
     return DataLoader(
         TextMelDataset(clips, hparams),
         batch_sampler=batch_sampler,
@@ -190,6 +190,6 @@ def make_loader(
         num_workers=hparams.num_workers,
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,
-        generator=torch.Generator(),  # its own, so that loading never moves the global one
+        generator=torch.Generator(),  # its own, so that loading never changes the global generator
         **options,
     )

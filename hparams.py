@@ -52,7 +52,7 @@ Dropout = Annotated[float, limits(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class HParams:
-    """The resolved settings of one run; immutable. Raises UserError listing all that is wrong."""
+    """The resolved settings of one run; immutable. UserError lists every bad value."""
 
     # --- the run
     epochs: Count = 500  # passes over the training set
@@ -73,9 +73,9 @@ class HParams:
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text to symbols, in order
     language: str = ""  # eSpeak's name of it, such as de: for [phones], and tr for Turkish letters
     symbols: str = "english"  # NVIDIA's 148; corpus: what prepare found, as for phones; or a .json
-    symbol_table: tuple[str, ...] = ()  # read from there and kept with the run; none: English
-    drop_unknown: bool = False  # leave out what symbols=corpus or a file lacks, not refuse it
-    espeak_version: str = ""  # that made the phones; found, not set
+    symbol_table: tuple[str, ...] = ()  # read from that file and saved with the run; (): English
+    drop_unknown: bool = False  # drop symbols that the table lacks instead of refusing the clip
+    espeak_version: str = ""  # the version that made the phones; detected, not set
 
     # --- audio
     sampling_rate: Annotated[int, limits(ge=1, le=10**7)] = 22050  # Hz; other clips are refused
@@ -175,34 +175,34 @@ NVIDIA_ONLY = {
 
 
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
-    """Defaults (or `base`) with `name=value,name=[a,b]` overrides applied, the last of a name.
-    `@path` stands for the overrides in that file, one a line; `#` at the beginning of a line or
-    after a blank begins a comment.
+    """Apply overrides, `name=value,name=[a,b]`, to the defaults or `base`; the last of a name
+    counts. `@path` stands for the overrides in that file, one a line; there, `#` at the beginning
+    of a line or after a blank begins a comment.
 
     `win_time` and `hop_time` (milliseconds) become lengths of ceil(time x rate) samples, and the
-    filter the next power of two, as Ge et al. Section 3 trains with 50 ms / 12.5 ms. One UserError
-    says all that is wrong, with the file and line of overrides from a file.
+    filter the next power of two: Ge et al., section 3, train with 50 ms / 12.5 ms. One UserError
+    lists every fault, with the file and line of overrides from a file.
     """
     base = base or HParams()
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     places: dict[str, str] = {}
     entries, problems = _split_overrides(overrides or "")
     for place, entry in entries:
         try:
             name, value = _parse(entry)
-            given[name], places[name] = value, place
+            changes[name], places[name] = value, place
         except ValueError as error:
             problems.append(f"{place}{error}")
     wrong = [
         f"{time} and {length} are both given; keep one"
         for time, length in TIMES
-        if given.get(time) is not None and length in given
+        if changes.get(time) is not None and length in changes
     ]
-    values = asdict(base) | given
-    if "phones" in values["text_cleaners"] and "symbols" not in given:
+    values = asdict(base) | changes
+    if "phones" in values["text_cleaners"] and "symbols" not in changes:
         values["symbols"] = base.symbols if base.symbols != "english" else "corpus"
     bad = _field_problems(values)
-    values = _resolve_times(values | {name: getattr(base, name) for name in bad}, given)
+    values = _resolve_times(values | {name: getattr(base, name) for name in bad}, changes)
     wrong += [*bad.values(), *_rule_problems(types.SimpleNamespace(**values))]
     for problem in wrong:  # with the place of the first setting named in it
         named = (places.get(name) for name in re.findall(r"\w+", problem))
@@ -212,14 +212,14 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
 
 
 def override_lines(overrides: str) -> list[str]:
-    """Every override as a line of a settings file; an `@path` becomes the lines of its file."""
+    """Split overrides into lines of a settings file; an `@path` becomes the lines of its file."""
     return [entry for _, entry in _split_overrides(overrides)[0]]
 
 
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
-    """The settings saved with a run; UserError if one is of a wrong type or out of range. Defaults
-    stand in for missing ones, and NVIDIA's text_cleaners, whose checkpoints have no settings;
-    unknown names are left out."""
+    """Restore the settings saved with a run. UserError if one has a wrong type or is out of range.
+    Missing ones get their defaults, but text_cleaners NVIDIA's, whose checkpoints have no settings.
+    Unknown names are ignored."""
     known: dict[str, Any] = {"text_cleaners": NVIDIA_CLEANERS}
     known |= {name: value for name, value in values.items() if name in TYPES}
     tuples = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
@@ -227,7 +227,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 
 def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]:
-    """What `plan_epoch` takes beside the lengths and the epoch."""
+    """The arguments of `plan_epoch` other than the lengths and the epoch."""
     from length_batching import PARAMETERS  # not at the top: settings' names load without numpy
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
@@ -237,7 +237,7 @@ def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]
 
 
 def describe(hparams: HParams) -> str:
-    """All settings, a `name = value` line each; those that differ from the default are starred."""
+    """List all settings, a `name = value` a line; `*` marks those that differ from the default."""
     lines = []
     for name, value in asdict(hparams).items():
         star = " " if value == getattr(HParams, name) else "*"  # the class holds the defaults
@@ -248,12 +248,12 @@ def describe(hparams: HParams) -> str:
 
 
 def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
-    """ceil(time x rate), tolerant of the last bits of a float product."""
+    """ceil(time x rate), ignoring rounding errors of the product."""
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
 def symbols_path(hparams: HParams) -> Path:
-    """Where the table of symbols lies, if it is not the English one."""
+    """The path of the table of symbols, if it is not the English one."""
     from text.symbol_files import SYMBOLS_FILE
 
     beside = Path(hparams.training_files).with_name(SYMBOLS_FILE)
@@ -261,8 +261,8 @@ def symbols_path(hparams: HParams) -> Path:
 
 
 def read_symbols(hparams: HParams) -> HParams:
-    """The settings with the table that `symbols` names, and as many rows in the embedding; errors
-    as `text.symbol_files.read_table`."""
+    """Read the table that `symbols` names and set `symbol_table` and `n_symbols`. Errors as
+    `text.symbol_files.read_table`."""
     from text.symbol_files import read_table
 
     if hparams.symbols == "english":
@@ -275,11 +275,12 @@ def with_table(hparams: HParams, table: tuple[str, ...]) -> HParams:
 
 
 def check_text_settings(hparams: HParams) -> HParams:
-    """The settings, with the version of eSpeak that makes the phones, if texts become phones.
+    """Check the settings of text processing. Returns them with `espeak_version` set, if texts
+    become phones.
 
     Raises:
-        UserError: for an unknown cleaner or language, a model that has fewer symbols than texts are
-            made of, and packages that are missing.
+        UserError: for an unknown cleaner or language, a model with fewer symbols than the table,
+            and missing packages.
     """
     from text import ENGLISH, text_to_sequence
 
@@ -316,7 +317,7 @@ def _split_overrides(overrides: str) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _parse(override: str) -> tuple[str, Any]:
-    """(name, value) of a `name=value`, converted to the setting's type."""
+    """Parse `name=value` into (name, value), converted to the setting's type."""
     name, equals, text = (part.strip() for part in override.partition("="))
     if not equals:
         raise ValueError(f"{name[:60]!r}: expected name=value, such as batch_size=32")
@@ -335,7 +336,7 @@ def _parse(override: str) -> tuple[str, Any]:
 
 
 def _convert(text: str, kind: Any) -> Any:
-    """`text` as the annotated type: int, float, bool, str, `X | None` or tuple[str, ...]."""
+    """Convert `text` to the annotated type: int, float, bool, str, `X | None`, tuple[str, ...]."""
     if types.NoneType in get_args(kind):
         if text.lower() in ("none", ""):
             return None
@@ -356,15 +357,15 @@ def _convert(text: str, kind: Any) -> Any:
         raise ValueError(f"expected {'a whole' if kind is int else 'a'} number") from None
 
 
-def _resolve_times(values: dict[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
-    """Turn times given in ms into lengths; a length given later takes the place of a time."""
+def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """Convert times in ms to lengths in samples; a length in `changes` replaces a saved time."""
     for time, length in TIMES:
-        if length in given:
+        if length in changes:
             values[time] = None
         elif values[time] is not None:
             values[length] = milliseconds_to_samples(values[time], values["sampling_rate"])
-    window_changed = "win_time" in given or "sampling_rate" in given
-    if values["win_time"] is not None and window_changed and "filter_length" not in given:
+    window_changed = "win_time" in changes or "sampling_rate" in changes
+    if values["win_time"] is not None and window_changed and "filter_length" not in changes:
         values["filter_length"] = 1 << (values["win_length"] - 1).bit_length()
     return values
 
@@ -375,7 +376,7 @@ def _refuse(problems: list[str]) -> None:
 
 
 def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
-    """By name, what is wrong with values of a wrong type or out of range."""
+    """Problems, by name, of values with a wrong type or out of range."""
     schema = _schema()
     problems: dict[str, str] = {}
     try:
@@ -384,16 +385,16 @@ def _field_problems(values: Mapping[str, Any]) -> dict[str, str]:
     except pydantic.ValidationError as error:
         for each in error.errors():
             name = str(each["loc"][0])
-            value = shown = values[name]
+            value = display = values[name]
             if isinstance(value, int) and abs(value) >= 10**30:
-                shown = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
-            problems[name] = f"{name}={shown!s:.200}: {each['msg']}"
+                display = f"(a number of some {value.bit_length() * 0.30103:.0f} digits)"
+            problems[name] = f"{name}={display!s:.200}: {each['msg']}"
     return problems
 
 
 @functools.cache
 def _schema() -> "type[pydantic.BaseModel] | None":
-    """HParams for pydantic; None where that is not installed, after saying so."""
+    """HParams as a pydantic model. None, with a notice, if pydantic is not installed."""
     if not HAS_PYDANTIC:
         print("pydantic is not installed: ranges of settings are not checked", file=sys.stderr)
         return None
@@ -416,7 +417,7 @@ def _table_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
 
 
 def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
-    """What is wrong between several settings."""
+    """Contradictions between settings."""
     if h.win_length > h.filter_length:
         yield f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"
     if not h.mel_fmin < h.mel_fmax <= h.sampling_rate / 2:

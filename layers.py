@@ -53,7 +53,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """x on `device`. From other than pinned memory, a GPU's copy makes the host wait."""
+    """Copy x to `device` without waiting for the GPU: x is pinned first if it is on the CPU."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -65,8 +65,9 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a batch flattened to [B * max_length] in the order of a PackedSequence, step by
-    step and the longest first, and its `batch_sizes`. ValueError if a length does not fit."""
+    """Return the row indices of a batch flattened to [B * max_length], in the order of a
+    PackedSequence (step by step, the longest first), and its `batch_sizes`. ValueError if a length
+    does not fit."""
     if int(lengths.min()) < 1 or int(lengths.max()) > max_length:
         raise ValueError(f"lengths {lengths.tolist()}: expected 1 to {max_length}, the width")
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -76,16 +77,16 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
-    """Dropout with a mask drawn elsewhere: `keep` is bool, True with probability 1 - p."""
+    """Apply dropout with the mask `keep` (`draw_keep_mask`): bool, True with probability 1 - p."""
     return x if keep is None else x * keep / (1 - p)
 
 
 def draw_keep_mask(
     shape: tuple[int, ...], p: float, device: torch.device, generator: torch.Generator | None = None
 ) -> torch.Tensor | None:
-    """A bool mask for `drop`, or None if p is 0. A generator draws on its own device. On a CPU the
-    probability is rounded to a 65,536th: each random word of 64 bits makes four values, in a third
-    of the time of torch's bernoulli_."""
+    """Draw a bool mask for `drop`, or return None if p is 0. A generator draws on its own device.
+    On a CPU the probability is rounded to 1/65,536: each random word of 64 bits makes four values,
+    three times faster than torch's bernoulli_."""
     if p == 0:
         return None
     drawn_on = generator.device if generator else device
@@ -96,12 +97,12 @@ def draw_keep_mask(
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
     values = words.view(torch.int16)[:count].view(shape)  # uniform from -2^15 to 2^15 - 1
-    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
-    return (values < kept - 2**15).to(device)
+    num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of the 2^16 values
+    return (values < num_kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """F.dropout; on a CPU with `draw_keep_mask`, which takes a fifth of the time."""
+    """F.dropout; on a CPU it uses `draw_keep_mask`, which is five times faster."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
@@ -138,8 +139,8 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """Location-sensitive attention (Chorowski et al. 2015, as Tacotron 2 uses it).
 
-    Without `attention_location_gradient` the past alignments are constants: through all steps that
-    gradient can grow large and drown what would teach attention to follow the text
+    Without `attention_location_gradient` the past alignments are constants. Through all steps their
+    gradient can grow large and hide the gradients that teach attention to follow the text
     (docs/training.md).
     """
 

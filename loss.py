@@ -1,4 +1,4 @@
-"""What training makes smaller: errors of mel and gate, and attention away from the diagonal.
+"""The losses: errors of mel and gate, and attention away from the diagonal.
 
 losses = Tacotron2Loss(gate_positive_weight=5)(model(batch), batch)
 losses.total.backward()
@@ -29,9 +29,10 @@ class Losses(NamedTuple):
 
 
 class Tacotron2Loss(nn.Module):
-    """MSE before and after the postnet, and binary cross-entropy of the gate. The padded mean falls
-    as padding grows, since masked padding costs nothing but is counted: it compares with the paper,
-    and only the unpadded one between batching strategies.
+    """MSE before and after the postnet, and binary cross-entropy of the gate.
+
+    The padded mean falls as padding grows, because masked padding costs nothing but is counted. Use
+    it to compare with the paper, and the unpadded mean to compare batching strategies.
 
     `gate_positive_weight` multiplies the gate's error at a clip's last step, the one positive among
     hundreds."""
@@ -72,7 +73,8 @@ SIGMA = 0.2  # width of the diagonal, as a fraction of the text
 def off_diagonal(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """float32 [B, T, N]: how far every step and symbol is from the diagonal, 0 on it, near 1 far.
+    """Return float32 [B, T, N], the distance of every step and symbol from the diagonal: 0 on it,
+    near 1 far away.
 
     W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2)) with a clip's own T steps and N symbols, counted
     from 0, and g = `sigma`: Tachibana et al., "Efficiently trainable text-to-speech system based on
@@ -92,7 +94,7 @@ def off_diagonal(
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """The weights, float32 at least, with 0 beyond the steps and symbols of each clip."""
+    """The alignments, at least float32, set to 0 beyond the steps and symbols of each clip."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
@@ -103,8 +105,8 @@ def real_weights(
 def guided_attention_loss(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float = SIGMA
 ) -> torch.Tensor:
-    """Attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n], from 0
-    to 1. `off_diagonal` has W, the source and the arguments; alignments: [B, T, N].
+    """Penalise attention away from the diagonal: the mean over real steps of sum_n A[t, n] W[t, n],
+    from 0 to 1. `off_diagonal` gives W, and has the source and the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

@@ -32,14 +32,15 @@ class Outputs(NamedTuple):
 
 
 class DropoutMasks(NamedTuple):
-    """The decoder's dropout for one batch: True is kept, None keeps all (`Decoder.draw_masks`)."""
+    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`. True keeps a value,
+    None keeps all."""
 
     prenet: tuple[torch.Tensor | None, torch.Tensor | None]  # one a layer, [T, B, prenet_dim]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
     def at(self, t: int) -> "DropoutMasks":
-        """Those of step t, without the dimension T."""
+        """The masks of step t, without the dimension T."""
         masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
         first, second, *others = (None if mask is None else mask[t] for mask in masks)
         return DropoutMasks((first, second), *others)
@@ -64,13 +65,13 @@ class Encoder(nn.Module):
     def forward(
         self, x: torch.Tensor, lengths: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
-        """With `mask` [B, T_in], True at padding, the convolutions see zeros there, as they see
-        beyond the edge of a text alone; without it they see padding, as the reference trains."""
+        """With `mask` [B, T_in], True at padding, the convolutions see zeros there, as if each text
+        were alone. Without it they see padding, as in the reference's training."""
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
             x = layers.dropout(F.relu(convolution(x)), P_CONVOLUTION_DROPOUT, self.training)
-        # torch's own packing makes the host wait for the GPU, and launches a copy for every length
-        # and, backwards, for every symbol.
+        # torch's own packing synchronizes the GPU and launches a copy for every length and, in the
+        # backward pass, for every symbol.
         x = x.transpose(1, 2)
         places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
         places = layers.without_waiting(places, x.device)
@@ -107,7 +108,7 @@ def _without_padding(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
 
 
 class DecoderState(NamedTuple):
-    """What one decoder step hands to the next; all zero before the first."""
+    """The state that one decoder step passes to the next; all zero before the first."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
@@ -139,7 +140,7 @@ class Decoder(nn.Module):
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
     ) -> DropoutMasks:
-        """Fresh masks for `num_steps` steps: the prenet's always, the LSTMs' in training."""
+        """Draw masks for `num_steps` steps: the prenet's always, the LSTMs' only in training."""
         device = self.linear_projection.linear_layer.weight.device
 
         def mask(dim: int, p: float) -> torch.Tensor | None:
@@ -220,7 +221,7 @@ def teacher_forced(
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The decoder in training: each step is given the real frames before it, zeros at first.
+    """Run the decoder in training: each step gets the real frames before it, the first one zeros.
 
     Returns mel [B, n_mels, T_out], gate logits [B, T] and alignments [B, T, T_in].
     """
@@ -228,13 +229,13 @@ def teacher_forced(
     prenet_outputs = decoder.prenet(previous, dropout_masks.prenet)
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
-    made = []
+    outputs = []
     for t, prenet_output in enumerate(prenet_outputs):
         frame, gate, state = decoder.step(
             prenet_output, state, memory, processed_memory, mask, dropout_masks.at(t)
         )
-        made.append((frame, gate, state.alignment))
-    frames, gates, alignments = zip(*made, strict=True)
+        outputs.append((frame, gate, state.alignment))
+    frames, gates, alignments = zip(*outputs, strict=True)
     return (
         decoder.to_frames(torch.stack(frames)),
         torch.stack(gates, dim=1),
@@ -243,7 +244,7 @@ def teacher_forced(
 
 
 class SpokenSteps(NamedTuple):
-    """What some steps of the decoder in synthesis made."""
+    """The outputs of some decoder steps in synthesis."""
 
     frames: torch.Tensor  # [steps, B, n_mels * r]
     gate: torch.Tensor  # [steps, B], logits
@@ -251,9 +252,9 @@ class SpokenSteps(NamedTuple):
 
 
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
-    """`mask` [B, T_in], True also where attention may not be at this step: more than `ahead`
-    symbols beyond the furthest one attended so far [B, 1], or WINDOW_BACK behind it. The window
-    moves forward only, so no words are said twice, and none are left out at once."""
+    """Extend `mask` [B, T_in] by the symbols outside this step's attention window: those more than
+    `ahead` beyond the furthest symbol attended so far [B, 1], or more than WINDOW_BACK behind it.
+    The window only moves forward, so words are not repeated, nor many skipped at once."""
     places = torch.arange(mask.shape[1], device=mask.device)
     return mask | (places > furthest + ahead) | (places < furthest - WINDOW_BACK)
 
@@ -266,9 +267,9 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """The decoder in synthesis: each step is given the decoder's own frames before it, zeros at
-    first. A step is made when it is asked for, at most `max_steps`. `window`: the symbols that
-    attention may move ahead at a step; 0: any (`outside_window`)."""
+    """Run the decoder in synthesis: each step gets the decoder's own frames before it, the first
+    one zeros. Steps are computed on demand, at most `max_steps`. `window`: how many symbols
+    attention may move ahead in a step (`outside_window`); 0: any number."""
     processed_memory = decoder.attention_layer.memory_layer(memory)
     state = decoder.initial_state(memory)
     frames = memory.new_zeros(len(memory), decoder.frame_dim)
@@ -287,7 +288,7 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """Text to mel."""
+    """The model: text to mel. `forward` trains, `infer` and `speak` synthesize."""
 
     def __init__(
         self,
@@ -308,7 +309,7 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Teacher-forced outputs for a `data_utils.Batch`; dropout masks are drawn unless given.
+        """Compute teacher-forced outputs of a `data_utils.Batch`; masks are drawn by default.
 
         As in the reference, encoder convolutions, postnet and batch norm see padding; with
         `mask_padding` the outputs beyond each clip's end become mel 0 and gate 1e3.
@@ -344,8 +345,8 @@ class Tacotron2(nn.Module):
         max_steps: int,
         window: int = 0,
     ) -> Iterator[SpokenSteps]:
-        """The decoder's steps for texts as `infer` takes them, as they are asked for: where speech
-        ends is for the caller to say. `window` as in `free_running`; RuntimeError as in `infer`."""
+        """Yield decoder steps for texts (arguments as in `infer`) on demand; the caller decides
+        where speech ends. `window` as in `free_running`; RuntimeError as in `infer`."""
         if self.training:
             raise RuntimeError("the model is in training mode: call model.eval() first")
         text_mask = layers.padding_mask(text_lengths, text.shape[1], text.device)
@@ -361,13 +362,14 @@ class Tacotron2(nn.Module):
         text_lengths: torch.Tensor,
         dropout_masks: DropoutMasks | None = None,
     ) -> Outputs:
-        """Synthesize texts, int64 [B, T_in] padded with anything, of lengths [B]. Steps get the
-        model's own frames before it. Masks for `max_decoder_steps` steps are drawn if None.
+        """Synthesize texts, int64 [B, T_in] of lengths [B]; the padding may have any value. Each
+        step gets the model's own frames before it. Without masks, some are drawn for
+        `max_decoder_steps` steps.
 
-        A text ends with the step whose stop probability exceeds `gate_threshold`, at the latest
-        after `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Its result is that of the
-        text alone with the same prenet masks, but for rounding. RuntimeError in training mode,
-        where batch norm would mix the texts.
+        A text ends with the first step whose stop probability exceeds `gate_threshold`, or after
+        `max_decoder_steps`; beyond its end mel is 0 and gate 1e3. Up to rounding, the result is
+        that of the text alone with the same prenet masks. RuntimeError in training mode, in which
+        batch norm would mix the texts.
         """
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))

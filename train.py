@@ -10,8 +10,8 @@
 Ctrl-C, SIGTERM or a closed terminal (SIGHUP) saves and stops. All settings are in hparams.py.
 
 This file is the recipe from top to bottom. The folder training/ holds its parts: one update
-(trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), what is settled
-before the first step (setup.py), validation (validation.py), signals (signals.py).
+(trainer.py), an epoch's updates and sums (epoch.py), checkpoints (checkpoint.py), set-up before the
+first step (setup.py), validation (validation.py), signals (signals.py).
 """
 
 import common.environment
@@ -113,7 +113,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check everything and build the run, in all processes. None: it is finished already."""
+    """Check everything and build the run, in all processes. None if it is finished already."""
     output = processes.all_or_none(
         lambda: OutputFolder(args.output_directory, args.log_directory, processes.is_first)
     )
@@ -137,7 +137,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     output: OutputFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Nothing is written before `open_logs`, the last step."""
+    """Build the run. Nothing is written before the last step, `open_logs`."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     frames, share = clips.training.num_frames, (processes.rank, processes.world_size)
     sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share))
@@ -146,7 +146,9 @@ def build_run(
     if device.type == "cpu":
         print("no CUDA GPU found: training on the CPU, which is slow for a full-size model")
     if not hparams.load_mel_from_disk:
-        mel_filters(hparams)  # imports librosa here: forked workers need not, nor the first epoch
+        mel_filters(
+            hparams
+        )  # imports librosa now, so that neither workers nor the first epoch have to
     trainer = Trainer(hparams, device, processes)
     print(f"decoder: {trainer.decoder_description}")
     pin_memory, keep = device.type == "cuda", hparams.num_workers > 0
@@ -180,7 +182,7 @@ def build_run(
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Epoch after epoch: plan, train, save, validate, log, save that too."""
+    """Train the remaining epochs: plan, train, save, validate, log, save again."""
     hparams, state = run.hparams, run.state
     run.trainer.model.train()
     while state.epoch <= hparams.epochs:
@@ -194,7 +196,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = state.epoch % hparams.epochs_per_validation == 0
         if is_due:
-            save(run, stop)  # before looking at what was trained, which may fail
+            save(run, stop)  # before validation, which may fail
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -210,9 +212,9 @@ def train(run: Run, stop: StopRequest) -> None:
 
 
 def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
-    """The batches of this epoch that are left. `clock` is when its planning began.
+    """Train the remaining batches of this epoch. `clock` is when its planning began.
 
-    The clock stands still while checkpoints are written, so `state.seconds` is training alone.
+    The clock is stopped while checkpoints are written, so `state.seconds` is training alone.
     """
     hparams, state, sampler, trainer = run.hparams, run.state, run.sampler, run.trainer
     several = run.processes.world_size > 1
@@ -236,7 +238,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, update, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                read_pending(run, but=1)  # where several train, whether to stop is read from it
+                read_pending(run, but=1)  # with several processes the stop request is part of it
             seconds = state.seconds + time.perf_counter() - clock
             done += longest[before : update.end].sum()
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
@@ -255,23 +257,23 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Loss, alignment sharpness, and the times left if all goes as fast as `done` in `seconds`."""
+    """Loss, alignment sharpness, and the times left at the speed of `done` in `seconds`."""
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
-    shown = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
-    shown += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
-    return f"{shown}epoch {duration(left)} left, run {duration(whole)} left"
+    recent = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
+    recent += "" if run.recent_sharpness is None else f"alignment {run.recent_sharpness:.2f}, "
+    return f"{recent}epoch {duration(left)} left, run {duration(whole)} left"
 
 
 def save(run: Run, stop: StopRequest) -> None:
-    """Write a checkpoint, and end here if a process was asked to stop."""
+    """Write a checkpoint, and exit if a process was asked to stop."""
     run.save()
     if run.must_stop:
         stop.exit(run.processes, run.resume_command)
 
 
 def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save after reading failed, here or in another process. Returns what is to be raised."""
+    """Save after reading failed, here or in another process. Returns the exception to raise."""
     read_pending(run)
     path = run.save()
     print(f"all training so far is saved in {path}", flush=True)
@@ -280,7 +282,7 @@ def save_what_is_trained(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its message")
     if not isinstance(failure, UserError):
         return failure
-    # The frames of the traceback would keep the loader's processes alive.
+    # The traceback's frames would keep the loader's processes alive.
     return UserError(f"no next batch: {stopped}")
 
 

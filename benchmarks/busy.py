@@ -1,11 +1,11 @@
-"""How busy training keeps a GPU: the time in which any kernel or copy runs, over wall time.
+"""Measure how busy training keeps a GPU: the share of wall time in which a kernel or copy runs.
 
     python benchmarks/busy.py --precision bf16 --json busy.json
 
 Training steps as train.py runs them, on cached mels of noise as long as LJSpeech's clips, with the
 paper's settings unless --hparams changes them. They run once to capture their graphs, once for
-their wall time, and then under torch's profiler, 100 at a time, since its buffers hold no more. All
-launches are late: a kernel that begins early waits, and that waiting would count as work.
+their wall time, and then under torch's profiler, 100 steps at a time, as its buffers hold no more.
+Early launches are off: a kernel that starts early waits, and its waiting would count as work.
 """
 
 import project_root
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Room for more kernels in the profiler's buffers, which are full after 128 MB otherwise.
+# Larger buffers for the profiler, whose default of 128 MB is too small.
 os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf")))
 
 import torch

@@ -1,4 +1,4 @@
-"""A training step with the fast decoder beside one with the reference decoder.
+"""Time training steps with the fast and with the reference decoder.
 
     python benchmarks/decoder.py                                            # 16 clips of 400 frames
     python benchmarks/decoder.py --frames 774 --symbols 120 --precision bf16 --json decoder.json
@@ -40,7 +40,7 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats")
 
 
 def make_step(args: argparse.Namespace) -> Callable[[str], None]:
-    """A training step on one batch, the decoder's name its argument."""
+    """Return a function that runs a training step on one batch, given the decoder's name."""
     clips, trainer = args.batch_size, Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
     batch = batch.to(args.device)
@@ -53,11 +53,11 @@ def make_step(args: argparse.Namespace) -> Callable[[str], None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """The most bytes that a step held, the optimizer's state included."""
+    """Peak bytes of a step, with the optimizer's state."""
     step = make_step(args)
     for _ in range(2):
         step(name)
-    if args.device.type == "cuda":  # what compiling and capturing took for a moment does not count
+    if args.device.type == "cuda":  # without the memory for compiling and capturing
         reset_peak_memory(args.device)
         step(name)
         torch.cuda.synchronize(args.device)
@@ -65,7 +65,7 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
-    """`measure(*arguments)` in a fresh process; None where it failed, out of memory for example."""
+    """Run `measure(*arguments)` in a fresh process; None if it fails, such as out of memory."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()

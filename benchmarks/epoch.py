@@ -1,18 +1,18 @@
-"""Minutes and memory of an epoch under each batching, from timed training steps on real batches.
+"""Estimate minutes and memory of an epoch under each batching from timed training steps.
 
     python benchmarks/epoch.py                                   # lengths distributed as LJSpeech's
     python benchmarks/epoch.py train.txt --precision bf16 --json epoch.json
     python benchmarks/epoch.py train.txt --batchings RAND "batching_strategy=bucket,bucket_size=960"
     torchrun --nproc-per-node 2 benchmarks/epoch.py --hparams batches_per_update=2
 
-Of LJSpeech's clips those of the pinned training set are used. Every batching is planned with the
-capacity of batch_size longest clips and with each of --capacities, in padded frames; batches of
-fixed size then have as many clips as the capacity holds longest ones.
+For LJSpeech's clips the pinned training set is used. Every batching is planned with the capacity of
+batch_size longest clips and with each of --capacities, in padded frames. Batches of fixed size have
+as many clips as the number of longest clips that fit the capacity.
 
-The updates of each plan are cut by length into strata of equal size, of which two each are drawn.
-Whole training steps on noise of their lengths are timed, the plans in turns. What follows ± is the
-standard error by the drawing (Cochran, Sampling Techniques, chapter 5). No data is read. Under
-torchrun each process runs its own batches of every update.
+The updates of each plan are sorted by length and cut into strata of equal size; two updates of each
+are drawn. Whole training steps on noise of their lengths are timed, the plans in turns. The number
+after ± is the standard error of this sampling (Cochran, Sampling Techniques, chapter 5). No audio
+is read. Under torchrun each process runs its own batches of every update.
 """
 
 import project_root
@@ -115,21 +115,23 @@ def make_plans(
             )
         size = capacity // longest
         h = batching_settings(batching, replace(hparams, batch_size=size))
-        held = capacity if h.batch_size == size else h.batch_size * longest  # it names its own
-        h = replace(h, batch_capacity=held if h.dynamic_batch_size else None)
-        plans.append(make_plan(clips, h)._replace(capacity=held))
+        batch_capacity = capacity
+        if h.batch_size != size:  # the batching names its own
+            batch_capacity = h.batch_size * longest
+        h = replace(h, batch_capacity=batch_capacity if h.dynamic_batch_size else None)
+        plans.append(make_plan(clips, h)._replace(capacity=batch_capacity))
     return plans
 
 
 def strata(plan: Plan, draws: int) -> list[np.ndarray]:
-    """Updates by number, ordered by length, then clips, and cut into `draws` / 2 parts as equal as
-    can be; at least two updates in each, if there are so many."""
+    """Sort the updates' numbers by length, then clips, and cut them into `draws` / 2 parts of about
+    equal size, each with at least two updates if there are enough."""
     order = np.lexsort((plan.shapes[:, 0], plan.shapes[:, 1]))
     return np.array_split(order, max(1, min(draws, len(order)) // DRAWS))
 
 
 def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
-    """(sum, its standard error) of a quantity over strata of `sizes`, from the values drawn there.
+    """Estimate (sum, its standard error) of a quantity over strata of `sizes` from drawn values.
 
     Cochran, chapter 5. The error is not-a-number where a stratum of several has one value only.
     """
@@ -143,7 +145,7 @@ def estimate(sizes: list[int], drawn: list[list[float]]) -> tuple[float, float]:
 
 
 def step_on(trainer: Trainer, clips: CorpusLengths, update: Update) -> Callable[[], object]:
-    """A training step on this process's batches of the update, to be called."""
+    """Return a function that runs a training step on this process's batches of the update."""
     batches = []
     for batch in update[trainer.processes.rank :: trainer.processes.world_size]:
         noise = synthetic_batch(clips.frames[batch], clips.symbols[batch], trainer.hparams)
@@ -152,7 +154,7 @@ def step_on(trainer: Trainer, clips: CorpusLengths, update: Update) -> Callable[
 
 
 def step_seconds(trainer: Trainer, clips: CorpusLengths, update: Update, repeats: int) -> float:
-    """Of a training step: median of the repeats, of the slowest process."""
+    """Seconds of a training step: the median of the repeats, in the slowest process."""
     step, times = step_on(trainer, clips, update), []
     if trainer.device.type == "cuda":  # a GPU's first step of a shape compiles and captures
         step()
@@ -163,7 +165,7 @@ def step_seconds(trainer: Trainer, clips: CorpusLengths, update: Update, repeats
 
 
 def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: Update) -> int | None:
-    """Memory of a training step, of the process that needs most; None if unknown.
+    """Peak bytes of a training step, the largest of all processes; None if unknown.
 
     Raises:
         MemoryError: if it does not fit into a GPU's memory, of one of the processes.
@@ -171,7 +173,7 @@ def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: Update) -> i
     processes, device = trainer.processes, trainer.device
     own = update[processes.rank :: processes.world_size]
     shapes = [(len(b), int(clips.frames[b].max()), int(clips.symbols[b].max())) for b in own]
-    # Alone first: a process out of memory would keep the others waiting.
+    # First without the others: they would wait for a process that is out of memory.
     fits = device.type == "cpu" or fit(trainer, trainer.compute_gradients, shapes)
     if processes.any(not fits):
         raise MemoryError
@@ -184,10 +186,10 @@ def step_peak_bytes(trainer: Trainer, clips: CorpusLengths, update: Update) -> i
 def time_plans(
     trainer: Trainer, clips: CorpusLengths, plans: list[Plan], args: argparse.Namespace
 ) -> list[dict]:
-    """What was measured of each plan, with at most --batches updates drawn of it.
+    """Measure each plan with at most --batches drawn updates. Returns a row a plan.
 
-    Of every stratum of updates its `sizes` and the `seconds` of those drawn; peak memory is that of
-    the largest update.
+    `sizes` and `seconds` have an entry for every stratum: its number of updates, and the seconds of
+    the drawn ones. Peak memory is that of the largest update.
     """
     h, jobs = trainer.hparams, []
     rows: list[dict[str, Any]] = []
@@ -207,7 +209,7 @@ def time_plans(
             drawn = rng.choice(numbers, min(DRAWS, len(numbers)), replace=False).tolist()
             for turn, number in enumerate(drawn):
                 jobs.append((turn, stratum / len(parts), len(rows) - 1, stratum, number))
-    # The plans take turns, so that a machine that slows down meanwhile slows all of them.
+    # The plans take turns, so that a machine that slows down affects all of them.
     with progress_bar("timing", len(jobs), " updates") as bar:
         for _, _, index, stratum, number in sorted(jobs):
             seconds = step_seconds(trainer, clips, plans[index].updates[number], args.repeats)
@@ -242,15 +244,17 @@ def table(rows: list[dict]) -> str:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = options.measuring_parser(__doc__)
     add, from_two = parser.add_argument, whole_number(2)
-    shown = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
-    add("lengths", nargs="?", type=Path, help=f"{shown}; default: distributed as LJSpeech's")
+    help_text = "path|text|seconds, a NAME.clips, or a CSV of id,samples or id,frames"
+    add("lengths", nargs="?", type=Path, help=f"{help_text}; default: distributed as LJSpeech's")
     add("--clips", type=from_two, default=10480, help="synthetic ones; default %(default)s")
-    shown = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
-    add("--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=shown)
-    shown = "default: 2 (GPU: 2,4,8) x the first"
-    add("--capacities", type=whole_numbers, metavar="25824,51648", help=shown)
-    shown = "default: that of --hparams"
-    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=shown)
+    help_text = "names as RAND,SSB-DBS-BR (default), or settings as batching_strategy=bucket,..."
+    add(
+        "--batchings", nargs="+", default=["RAND", "SSB-DBS-BR"], metavar="BATCHING", help=help_text
+    )
+    help_text = "default: 2 (GPU: 2,4,8) x the first"
+    add("--capacities", type=whole_numbers, metavar="25824,51648", help=help_text)
+    help_text = "default: that of --hparams"
+    add("--precision", type=options.precision_list, metavar="fp32,bf16", help=help_text)
     add("--batches", type=from_two, help="updates drawn a plan; default 6, on a GPU 12")
     add("--repeats", type=at_least_one, help="of each update; default 1, on a GPU 3")
     args = parser.parse_args(arguments)
@@ -263,7 +267,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def corpus(args: argparse.Namespace, hparams: HParams) -> tuple[CorpusLengths, str]:
-    """The clips, and what they are, in a phrase."""
+    """The clips, and a phrase that describes them."""
     if args.lengths is None:
         clips = synthetic_lengths(args.clips, hparams)
         return clips, f"synthetic lengths of {args.clips:,} clips, distributed as LJSpeech's"

@@ -1,9 +1,9 @@
-"""Writes report.md from what the parts of gpu_report.sh left in their folder.
+"""Write report.md from the results of gpu_report.sh's parts.
 
     python benchmarks/gpu_report.py OUT_DIR
 
-parts.tsv has a line for each part that began, and another with its status when it ended. What a
-part printed and measured is in CALL-NAME.txt, CALL-NAME.err and CALL-NAME.json.
+parts.tsv has a line for each part that began, and another with its status when it ended. Output,
+errors and results of a part are in CALL-NAME.txt, CALL-NAME.err and CALL-NAME.json.
 """
 
 import project_root
@@ -16,10 +16,10 @@ from common.files import numbered_lines, read_bytes, read_json, write_bytes
 from common.tables import markdown_table
 
 MAX_LINES = 150  # of a part's output and of its errors
-DRY_RUN = "dry_run"  # a file that says that the parts were a dry run's
-# Rows of the table of targets: an entry of a part's JSON, what it measures, what is asked at least,
-# what is aimed at (a lower value is better if the aim is lower), and the format of a value.
-Target = namedtuple("Target", "part entry measure at_least aim shown")
+DRY_RUN = "dry_run"  # this file marks a dry run
+# Rows of the table of targets: a part and an entry of its JSON, what it measures, the required
+# value, the aim (a lower value is better if the aim is lower), and the format of a value.
+Target = namedtuple("Target", "part entry measure at_least aim value_format")
 LONG, SPEED, MEMORY = "16 clips x 774 frames", "fast_frames_per_second", "peak_memory_ratio"
 TARGETS = [
     Target("decoder_fp32", "speedup", f"fast over reference, fp32, {LONG}", 6, 9, ".2f"),
@@ -47,17 +47,17 @@ def read_parts(out: Path) -> list[Part]:
 
 def reached(target: Target, value: float | None) -> list[str]:
     """A row of the table of targets."""
-    bounds = [format(bound, target.shown) for bound in (target.at_least, target.aim)]
+    bounds = [format(bound, target.value_format) for bound in (target.at_least, target.aim)]
     if value is None:
         return [target.measure, "–", *bounds, "not measured"]
     sign = 1 if target.aim > target.at_least else -1
     named = {"aim": target.aim, "at least": target.at_least}
     best = next((name for name, bound in named.items() if sign * value >= sign * bound), "no")
-    return [target.measure, format(value, target.shown), *bounds, best]
+    return [target.measure, format(value, target.value_format), *bounds, best]
 
 
 def lines_of(out: Path, part: Part, end: str) -> list[str]:
-    """The last lines that the part printed; none where it left no such file."""
+    """The last lines of a file of the part; none if there is no such file."""
     path = out / f"{part.call}-{part.name}.{end}"
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
     return text.strip().splitlines()[-MAX_LINES:]

@@ -1,12 +1,12 @@
-"""Microseconds a decoder step of the fast decoder's four loops on a GPU, and of each launch.
+"""Time the fast decoder's four loops and each of their launches on a GPU, a decoder step.
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --batch-size 64 --frames 203 --symbols 32 --json kernels.json
 
-Full-size model, noise. "late": without programmatic dependent launch, each launch begins when the
-one before it has ended. Launches are measured one by one, late and outside graphs, by torch's
-profiler: a launch's own time, without what lies between two. Beside it is what a model of the
-kernel's machine code predicts (benchmarks/results/kernels-2026-11-22-compiled.md).
+The model has full size and runs on noise; times are in microseconds. "late" is without programmatic
+dependent launch: each launch begins when the one before it has ended. Single launches are measured
+by torch's profiler, late and outside graphs, without the gaps between them. Beside them are the
+predictions of a model of the machine code (benchmarks/results/kernels-2026-11-22-compiled.md).
 """
 
 import project_root
@@ -117,8 +117,8 @@ def measure(args: argparse.Namespace, precision: str) -> tuple[list[dict], list[
     launches: list[dict[str, Any]] = []
     durations = {loop: launch_durations(recorded, loop) for loop in LOOPS}
     for (loop, kernel), modelled in LAUNCHES.items():
-        found = durations[loop][kernel]  # none where the profiler saw no such kernel
-        us = float(np.median(found)) if found else None
+        measured = durations[loop][kernel]  # none where the profiler saw no such kernel
+        us = float(np.median(measured)) if measured else None
         row = {"launch": f"{loop}: {kernel}", "precision": precision, "us": us}
         launches.append(row | {"modelled_us": modelled[PRECISIONS.index(precision)]})
     return loops, launches
@@ -130,8 +130,8 @@ def tables(loops: list[dict], launches: list[dict]) -> str:
     rows = [[row["setting"], *(median_and_range(row[n], 1) for n in names)] for row in loops]
     times = []
     for launch, precision, us, modelled in map(dict.values, launches):
-        shown = "not measured" if us is None else f"{us:.1f}"
-        times.append([launch, precision, shown, f"{modelled:.1f}"])
+        cell = "not measured" if us is None else f"{us:.1f}"
+        times.append([launch, precision, cell, f"{modelled:.1f}"])
     titles = ["launch", "precision", "us", "modelled for 16 clips of 120 symbols"]
     return f"{markdown_table(['setting', *names], rows)}\n\n{markdown_table(titles, times, 2)}"
 
@@ -152,8 +152,8 @@ def main(arguments: list[str] | None = None) -> None:
         loops, launches = measure(args, precision)
         result["loops"] += loops
         result["launches"] += launches
-        found = tables(loops, launches)
-        publish(args, result, f"{text.format(**sizes)}, medians and ranges\n\n{found}\n")
+        markdown = tables(loops, launches)
+        publish(args, result, f"{text.format(**sizes)}, medians and ranges\n\n{markdown}\n")
 
 
 if __name__ == "__main__":

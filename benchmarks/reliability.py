@@ -1,14 +1,14 @@
-"""How reliably a voice speaks: it says all of a text, once, and stops.
+"""Measure how reliably a voice speaks: it should say all of a text once and then stop.
 
     python benchmarks/reliability.py demo/voice texts.txt
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --json reliability.json
     python benchmarks/reliability.py demo/voice --numbers 1-10000 --no-mark --transcribe
 
-Speaks every text three times with the same seed, in turns: ended by the gate alone, without a mark
-added (as before 0.4.0); ended by the gate or by attention at rest; and with what went wrong spoken
-again. The table counts texts by what is wrong with them. Of --sounds of them, drawn at random, the
-sound is made too; their times are compared, and with --transcribe pocketsphinx transcribes them,
-which must be numbers.
+Every text is spoken three times with the same seed, in turns: ended by the gate alone, without an
+added full stop (as before 0.4.0); ended by the gate or by attention at rest; and with retries of
+faulty parts. The table counts texts by their faults. For --sounds randomly chosen texts the sound
+is made too, and the times are compared. With --transcribe pocketsphinx transcribes it, which works
+for numbers only.
 """
 
 import project_root
@@ -55,7 +55,7 @@ HALF = 0.5  # of the words
 
 @dataclass
 class Counts:
-    """Of the texts spoken in one way."""
+    """Counts over the texts spoken in one way."""
 
     faults: Counter[str] = field(default_factory=Counter)  # texts with at least one of the kind
     faulty: int = 0  # texts with any
@@ -91,7 +91,7 @@ def number_range(text: str) -> tuple[int, int]:
 def speak(
     speaker: Speaker, text: str, retries: int, counts: Counts, *, with_sound: bool
 ) -> np.ndarray:
-    """The sound [N] of a text, empty unless asked for; what was wrong is added to `counts`."""
+    """Speak a text and add its faults to `counts`. Returns the sound [N], empty if not wanted."""
     h, began = speaker.hparams, time.perf_counter()
     mel = np.concatenate([*speaker.mels(utterance_of(text, h), retries=retries)], axis=1)
     samples = np.concatenate([*speaker.sound([mel])]) if with_sound else np.empty(0)
@@ -118,7 +118,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     gate_alone = ways["gate alone"][0]
     if gate_alone.statistics is not None:  # no mark was added either
         gate_alone.statistics = replace(gate_alone.statistics, final_mark="")
-    found = {name: Counts() for name in ways}
+    counts_of = {name: Counts() for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     if args.transcribe:
         from paper.transcription import NumberRecogniser, word_error_rate
@@ -128,32 +128,33 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
             speaker.shows_progress = False
-            samples = speak(speaker, text, retries, found[name], with_sound=is_chosen)
+            samples = speak(speaker, text, retries, counts_of[name], with_sound=is_chosen)
             if is_chosen and args.transcribe:
                 heard = recogniser.transcribe(text, samples, speaker.hparams.sampling_rate)
                 rate = word_error_rate([heard])
-                found[name].half_wrong += rate > HALF
-                found[name].errors += round(rate * len(text.split()))
-    return found
+                counts_of[name].half_wrong += rate > HALF
+                counts_of[name].errors += round(rate * len(text.split()))
+    return counts_of
 
 
-def table(found: dict[str, Counts], texts: int, sounds: int, *, transcribed: bool) -> str:
+def table(counts_of: dict[str, Counts], texts: int, sounds: int, *, transcribed: bool) -> str:
     rows: list[list[str]] = [
-        [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in found.values())] for kind in KINDS
+        [LABELS[kind], *(f"{counts.faults[kind]:,}" for counts in counts_of.values())]
+        for kind in KINDS
     ]
-    rows.append(["**any of these**", *(f"{counts.faulty:,}" for counts in found.values())])
-    rows.append(["parts ended by the gate", *(f"{c.ends['GATE']:,}" for c in found.values())])
-    rows.append(["parts ended by attention", *(f"{c.ends['REST']:,}" for c in found.values())])
-    rows.append(["ends faded out", *(f"{c.loud_ends:,}" for c in found.values())])
-    rows.append(["parts spoken again", *(f"{c.spoken_again:,}" for c in found.values())])
-    rows.append(["longest, seconds", *(f"{c.longest:.2f}" for c in found.values())])
-    rows.append(["minutes of sound", *(f"{c.sound / 60:.1f}" for c in found.values())])
+    rows.append(["**any of these**", *(f"{counts.faulty:,}" for counts in counts_of.values())])
+    rows.append(["parts ended by the gate", *(f"{c.ends['GATE']:,}" for c in counts_of.values())])
+    rows.append(["parts ended by attention", *(f"{c.ends['REST']:,}" for c in counts_of.values())])
+    rows.append(["ends faded out", *(f"{c.loud_ends:,}" for c in counts_of.values())])
+    rows.append(["parts spoken again", *(f"{c.spoken_again:,}" for c in counts_of.values())])
+    rows.append(["longest, seconds", *(f"{c.longest:.2f}" for c in counts_of.values())])
+    rows.append(["minutes of sound", *(f"{c.sound / 60:.1f}" for c in counts_of.values())])
     title = f"seconds of computing, {sounds:,} texts"
-    rows.append([title, *(f"{c.computing:.1f}" for c in found.values())])
+    rows.append([title, *(f"{c.computing:.1f}" for c in counts_of.values())])
     if transcribed:
         title = f"more than half of the words wrong, of {sounds:,}"
-        rows.append([title, *(f"{counts.half_wrong:,}" for counts in found.values())])
-    return markdown_table([f"of {texts:,} texts", *found], rows)
+        rows.append([title, *(f"{counts.half_wrong:,}" for counts in counts_of.values())])
+    return markdown_table([f"of {texts:,} texts", *counts_of], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -162,12 +163,12 @@ def main(arguments: list[str] | None = None) -> None:
     add("voice", type=Path, help="a voice's folder, or a checkpoint")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("texts", type=Path, nargs="?", help="a file with a text on each line")
-    shown = "these numbers, for the demo's voice"
-    source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=shown)
+    help_text = "these numbers, for the demo's voice"
+    source.add_argument("--numbers", type=number_range, metavar="FIRST-LAST", help=help_text)
     add("--language", default=ENGLISH, help="of the numbers (%(default)s)")
     add("--no-mark", action="store_true", help="leave out the full stop at a text's end")
-    shown = "texts whose sound is made (%(default)s)"
-    add("--sounds", type=whole_number(1), default=500, metavar="N", help=shown)
+    help_text = "texts whose sound is made (%(default)s)"
+    add("--sounds", type=whole_number(1), default=500, metavar="N", help=help_text)
     add("--transcribe", action="store_true", help="these, by pocketsphinx, which knows numbers")
     add("--hparams", default="", metavar="name=value,...", help="such as attention_window=6")
     add("--json", type=output_file, metavar="FILE.json", help="write the results to this file too")
@@ -176,14 +177,14 @@ def main(arguments: list[str] | None = None) -> None:
     texts = texts_of(args)
     if not texts:
         raise UserError(f"{args.texts}: no text in it; write one per line")
-    found = measure(args, texts)
-    before, after = found["end found"].computing, found["with retries"].computing
+    counts_of = measure(args, texts)
+    before, after = counts_of["end found"].computing, counts_of["with retries"].computing
     title = f"{args.voice}{' ' + args.hparams if args.hparams else ''}"
     sounds = min(args.sounds, len(texts))
-    shown = table(found, len(texts), sounds, transcribed=args.transcribe)
+    markdown = table(counts_of, len(texts), sounds, transcribed=args.transcribe)
     ratio = f"retries take {after / before:.3f} times the time"
-    result = {name: vars(counts) for name, counts in found.items()}  # asdict breaks Counters
-    publish(args, {"voice": title, "ways": result}, f"{title}\n\n{shown}\n\n{ratio}")
+    result = {name: vars(counts) for name, counts in counts_of.items()}  # asdict breaks Counters
+    publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")
 
 
 if __name__ == "__main__":

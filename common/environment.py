@@ -1,11 +1,11 @@
-"""What every program sets before torch is imported. Programs import this first.
+"""Process-wide settings. Every program imports this module first, before torch.
 
 Idle OpenMP threads sleep instead of spinning. Ctrl-C ends a program with one line and exit code
-130, during imports too, where KeyboardInterrupt may be lost in a library's C code. Output that
-nobody reads any more (`| head`) ends it quietly, with exit code 141. One line, and no traceback, is
-what the user can fix: a UserError, what the system refuses, a full disk, a missing package with its
-requirements file. Descriptors that the caller closed (`>&-`) lead to /dev/null: the next file
-opened would get their number, and terminal output.
+130, during imports too, where KeyboardInterrupt may be lost in a library's C code. A closed output
+pipe (`| head`) ends it silently with exit code 141. Errors that the user can fix are one line and
+no traceback: a UserError, a system error, a full disk, a missing package with its requirements
+file. Closed descriptors (`>&-`) are opened on /dev/null: otherwise the next file opened would get
+their number, and with it the terminal output.
 """
 
 import atexit
@@ -28,7 +28,7 @@ def _say(message: str) -> None:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Whether the main file itself runs, or an import in it, and none of its functions yet."""
+    """Whether the main file still runs its imports and has called none of its functions."""
     inner = None
     while frame is not None and frame.f_back is not None:
         inner, frame = frame, frame.f_back
@@ -79,8 +79,8 @@ def _has_no_reader(descriptor: int) -> bool:
 
 
 def _print_rest() -> None:
-    """Print the rest of the output, of which Python would complain at its end."""
-    with contextlib.suppress(OSError, ValueError):  # a full disk, say: Python's complaint is right
+    """Flush the output now; at exit Python would complain about a closed pipe."""
+    with contextlib.suppress(OSError, ValueError):  # a full disk: Python's own complaint is right
         try:
             sys.stdout.flush()
         except BrokenPipeError:

@@ -1,10 +1,10 @@
-"""The one exception for what the user must fix."""
+"""`UserError`, for faults that the user must fix, and messages about the bad lines of a file."""
 
 import errno
 import re
 from pathlib import Path
 
-MOST_SHOWN = 20  # bad lines of a file, one by one
+MAX_LINES_SHOWN = 20  # bad lines of a file, one by one
 
 
 class UserError(ValueError):
@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 def explained(error: UserError | OSError) -> str:
-    """The message; of the system's errors with what may help."""
+    """Return the error's message; a system error also gets advice on how to mend it."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     fix = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it usable"
@@ -22,32 +22,40 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_refused(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """One message about the bad lines of a file, to be raised; `problems` as in `about_lines`."""
+    """Return a UserError about the bad lines of a file; `problems` as in `about_lines`."""
     return UserError(about_lines(path, problems, num_lines, "refused"))
 
 
 def about_lines(
-    path: str | Path, problems: list[str], num_lines: int, done: str, one_by_one: int = MOST_SHOWN
+    path: str | Path,
+    problems: list[str],
+    num_lines: int,
+    done: str,
+    one_by_one: int = MAX_LINES_SHOWN,
 ) -> str:
-    """One message about lines that were refused, or what was `done` with them. `problems` are
-    "PATH:LINE: what is wrong; fix". Of more than `one_by_one`, all with the same fix are one fault:
-    its first line is shown, with the numbers of the others."""
+    """Return one message about all bad lines of a file; `done` says what happened to them.
+
+    Each of `problems` is "PATH:LINE: what is wrong; fix". If there are more than `one_by_one`,
+    those with the same fix are grouped: the message shows the first one and the line numbers of
+    the others."""
     faults: dict[str, list[str]] = {}
     for problem in problems:
         same = _fault(problem) if len(problems) > one_by_one else problem
         faults.setdefault(same, []).append(problem)
-    shown = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
-    for first, *others in [*faults.values()][:MOST_SHOWN]:
-        shown.append(first)
+    lines = [f"{path}: {len(problems):,} of {num_lines:,} lines {done}:"]
+    for first, *others in [*faults.values()][:MAX_LINES_SHOWN]:
+        lines.append(first)
         if others:
-            numbers = [x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MOST_SHOWN]]
-            more = ", ..." if len(others) > MOST_SHOWN else ""
-            shown.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
-    if len(faults) > MOST_SHOWN:
-        shown.append(f"... and {len(faults) - MOST_SHOWN:,} other faults")
-    return "\n  ".join(shown)
+            numbers = [
+                x.removeprefix(f"{path}:").partition(":")[0] for x in others[:MAX_LINES_SHOWN]
+            ]
+            more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
+            lines.append(f"  the same in {len(others):,} more: {', '.join(numbers)}{more}")
+    if len(faults) > MAX_LINES_SHOWN:
+        lines.append(f"... and {len(faults) - MAX_LINES_SHOWN:,} other faults")
+    return "\n  ".join(lines)
 
 
 def _fault(problem: str) -> str:
-    """What problems have in common that one fix mends: the fix, without numbers and quotations."""
+    """The key by which problems are grouped: the fix, without numbers and quotations."""
     return re.sub(r"""(['"]).*\1|\d+""", "", problem).rpartition("; ")[2]

@@ -1,7 +1,8 @@
-"""The one way to files that others may have put there: lists, tables, caches, logs, run folders.
+"""Safe file access: regular files only, size limits, atomic writes.
 
-What is read is a regular file, opened without waiting, and no larger than what it should hold may
-be. What is written is written whole or not at all, and never through a link.
+Use it for every file that somebody else may have put there: lists, tables, caches, logs, run
+folders. Reading opens regular files only, never blocks, and refuses files above a size limit.
+Writing replaces the whole file or leaves it as it was, and never follows a link.
 """
 
 import codecs
@@ -23,11 +24,11 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from common.errors import UserError
 
-Found = TypeVar("Found")
+Record = TypeVar("Record")
 METRICS_FILE = "metrics.jsonl"  # in a run's folder: a line for each start, epoch and validation
-LARGEST_TEXT = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
-LARGEST_JSON = 2**26
-MOST_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
+MAX_TEXT_BYTES = 2**30  # bytes of a list, table of lengths or log; a million clips have 200 MB
+MAX_JSON_BYTES = 2**26
+MAX_DIGITS = 25  # of a number in JSON; repr of a float has at most 24
 EXPECTED = "expected a file; check its path, or move it away"
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"  # as messages name these paths
@@ -44,7 +45,7 @@ ERRORS_OF_KINDS = {errno.ELOOP: "a link", errno.EISDIR: "a folder", errno.ENXIO:
 
 
 class Identity(NamedTuple):
-    """Of a file: it changes with the content, also when an older file takes its place."""
+    """Size and times of a file: they change with its content, or if another file replaces it."""
 
     size: int = 0
     modified: int = 0  # ns
@@ -52,14 +53,14 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Of a file by its path or descriptor; zeros if there is none."""
+        """The identity of the file with this path or descriptor; zeros if there is none."""
         try:
-            found = os.stat(file)
+            status = os.stat(file)
         except (OSError, ValueError):  # ValueError: a zero byte in the path
             return cls()
-        # As 63 bits: a file system may have times after 2262, or before 1970.
-        times = (ns & (2**63 - 1) for ns in (found.st_mtime_ns, found.st_ctime_ns))
-        return cls(found.st_size, *times)
+        # 63 bits: a file system may have times after 2262 or before 1970.
+        times = (ns & (2**63 - 1) for ns in (status.st_mtime_ns, status.st_ctime_ns))
+        return cls(status.st_size, *times)
 
 
 UNKNOWN = Identity()
@@ -67,8 +68,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """What fails in here names this path: of the system's errors that of a full disk names none,
-    others a temporary file."""
+    """Errors raised in this context name `path`. By itself a full disk's error names no path, and
+    others name a temporary file."""
     try:
         yield
     except UserError as error:
@@ -78,7 +79,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """A regular file, or one that a link leads to, opened to read bytes. It never waits.
+    """Open a regular file, or a link to one, to read bytes. Never blocks.
 
     Raises:
         UserError: without the path: `if_missing`, or why the file cannot be opened.
@@ -96,8 +97,9 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
         broken = f"a link to {os.readlink(path)}, which is missing" if os.path.islink(path) else ""
         raise UserError(broken or if_missing) from None
     except OSError as error:
-        found = ERRORS_OF_KINDS.get(error.errno or 0)
-        problem = f"{found}, {EXPECTED}" if found else f"{error.strerror}; choose another path"
+        problem = f"{error.strerror}; choose another path"
+        if other_kind := ERRORS_OF_KINDS.get(error.errno or 0):
+            problem = f"{other_kind}, {EXPECTED}"
         raise UserError(problem) from None
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
@@ -106,8 +108,8 @@ def _open(path: str | Path, flags: int, if_missing: str = NO_FILE) -> int:
     raise UserError(f"{OTHER_KINDS.get(kind, 'no file')}, {EXPECTED}")
 
 
-def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = NO_FILE) -> bytes:
-    """All of a file of at most so many bytes; UserError names it and says what is wrong."""
+def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
+    """Read a whole file. UserError names it and its fault, also if it has over `at_most` bytes."""
     try:
         with naming(path), open_file(path, if_missing) as file:
             if (size := os.fstat(file.fileno()).st_size) > at_most:
@@ -118,8 +120,8 @@ def read_bytes(path: str | Path, at_most: int = LARGEST_TEXT, if_missing: str = 
 
 
 def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> bytes:
-    """All of a file, or of what can be read only once and is waited for: a named pipe, a terminal,
-    or standard input, "-". Errors as `read_bytes`."""
+    """Read a whole file, named pipe, terminal, or standard input ("-"), waiting for its end. Errors
+    as `read_bytes`."""
     standard = str(path) in STANDARD_INPUTS
     if not standard:
         try:
@@ -137,19 +139,19 @@ def read_stream(path: str | Path, at_most: int, if_missing: str = NO_FILE) -> by
 
 
 def read_json(path: str | Path, if_missing: str = NO_FILE) -> Any:
-    """The value in a JSON file; errors as `read_bytes`, also for what is no JSON."""
-    content = read_bytes(path, LARGEST_JSON, if_missing)
+    """Read the value in a JSON file. Errors as `read_bytes`, and if the file is not JSON."""
+    content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return parse_json(content)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); restore it or delete it") from None
 
 
-def read_as(path: str | Path, expected: type[Found], if_missing: str = NO_FILE) -> Found:
-    """The dataclass `expected` from a JSON file; UserError names the file and what is wrong."""
+def read_as(path: str | Path, expected: type[Record], if_missing: str = NO_FILE) -> Record:
+    """Read the dataclass `expected` from a JSON file. UserError names file, field and fault."""
     from pydantic import TypeAdapter, ValidationError
 
-    content = read_bytes(path, LARGEST_JSON, if_missing)
+    content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return TypeAdapter(expected).validate_json(content, strict=True)
     except ValidationError as error:
@@ -160,12 +162,12 @@ def read_as(path: str | Path, expected: type[Found], if_missing: str = NO_FILE) 
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError also where nesting or a number is absurd."""
+    """Parse JSON. ValueError also for absurdly deep nesting or absurdly long numbers."""
 
     def number(digits: str) -> Any:
         value = float(digits)
-        if len(digits) > MOST_DIGITS or not math.isfinite(value):
-            raise ValueError(f"{digits[:MOST_DIGITS]}... is no number that is written here")
+        if len(digits) > MAX_DIGITS or not math.isfinite(value):
+            raise ValueError(f"{digits[:MAX_DIGITS]}... is no number that is written here")
         return value if set(digits) & set(".eE") else int(digits)
 
     try:
@@ -177,9 +179,9 @@ def parse_json(text: str | bytes) -> Any:
 def numbered_lines(
     path: str | Path, if_missing: str = "", content: bytes | None = None
 ) -> list[tuple[int, str]]:
-    """(number, text) of every line of a file that is not empty, without the blanks around it, or
-    of its `content` where that was read already. Errors as `read_bytes`; of another encoding, with
-    how to convert it."""
+    """Read (number, text) of every line that is not empty, stripped of blanks. `content` is the
+    file's bytes if they were read before. Errors as `read_bytes`; if the encoding is not UTF-8, the
+    message says how to convert the file."""
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     try:
         encoding, note = "LATIN1", " (if it is Latin-1)"
@@ -206,24 +208,24 @@ def numbered_lines(
 
 
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
-    """The values of a file of JSON lines, but for a last one that is incomplete, as a killed run
-    may leave it; errors as `numbered_lines`."""
-    lines, found = numbered_lines(path, if_missing), []
+    """Read the values of a file of JSON lines. An incomplete last line, as a killed run may leave,
+    is ignored. Errors as `numbered_lines`."""
+    lines, values = numbered_lines(path, if_missing), []
     for number, line in lines:
         try:
-            found.append(parse_json(line))
+            values.append(parse_json(line))
         except ValueError:
             if number == lines[-1][0]:
                 break
             raise UserError(f"{path}:{number}: not JSON: {line[:60]!r}; restore it") from None
-    return found
+    return values
 
 
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """`function` of every item, in order, computed several at a time, few of them ahead: a caller
-    that stops early waits only for those, and a long list takes no more memory."""
+    """Yield `function(item)` of every item, in order, computed in threads. Only a few results are
+    computed ahead: a caller that stops early waits for those alone, and memory stays bounded."""
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
         try:
@@ -239,8 +241,8 @@ def map_in_threads(
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place:
-    `path` is the old file or the whole new one, whatever happens."""
+    """Call `write` on a temporary file beside `path`, `.NAME.PID.tmp`, then move it into place.
+    `path` is always either the old file or the complete new one."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -259,13 +261,14 @@ def write_bytes(path: str | Path, content: bytes | memoryview) -> None:
 
 
 def write_json(path: str | Path, value: object) -> None:
-    """`value` as indented JSON, in one step."""
+    """Write `value` as indented JSON, atomically."""
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """A new folder to fill, which becomes `path` (absent or empty so far) unless that fails."""
+    """Yield a new folder to fill; without an error it becomes `path`, which must be absent or
+    empty."""
     path = path.resolve()  # an empty folder may be a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
@@ -276,7 +279,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 
 
 def refuse_no_folder(path: Path, option: str) -> None:
-    """Raise UserError if a file stands where a folder or its parent should; `option` names it."""
+    """Raise UserError if `path` or a parent of it is a file. `option` names its option."""
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not folder.is_dir():
@@ -285,7 +288,7 @@ def refuse_no_folder(path: Path, option: str) -> None:
 
 
 def unused_name(path: Path) -> Path:
-    """`path`, with as many `+` behind it as make it the name of no file."""
+    """Append `+` to `path` until no file has that name."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 
@@ -297,9 +300,9 @@ def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
 
 
 def lock(directory: Path) -> BinaryIO:
-    """Keep other processes from `lock`ing `directory` while the returned file is open.
+    """Lock `directory` for this process while the returned file is open.
 
-    The lock ends with the process, and forked workers do not inherit it.
+    The lock ends with the process; forked workers do not inherit it.
 
     Raises:
         BlockingIOError: if another process holds it.
@@ -312,8 +315,8 @@ def lock(directory: Path) -> BinaryIO:
 
 
 def lock_file(file: BinaryIO, busy: str) -> None:
-    """The same with a file of one's own, which no one in this process may open and close again;
-    BlockingIOError with the message `busy`."""
+    """Lock `file`, or raise BlockingIOError with the message `busy`. This process must not open the
+    same file a second time: closing it there would release the lock."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -323,13 +326,13 @@ def lock_file(file: BinaryIO, busy: str) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """A file, made if it is missing, or a copy in its place if it has other names (hard links);
-    UserError if it is a link, or no regular file."""
+    """Open a file to append; it is created if missing. A file with other hard links is replaced by
+    a copy first. UserError if it is a link or no regular file."""
     file = _open_to_append(path)
-    if (found := os.fstat(file.fileno())).st_nlink == 1:
+    if (status := os.fstat(file.fileno())).st_nlink == 1:
         return file
     file.close()
-    cut(path, found.st_size)
+    cut(path, status.st_size)
     return _open_to_append(path)
 
 
@@ -339,8 +342,8 @@ def _open_to_append(path: Path) -> BinaryIO:
 
 
 def cut(path: Path, size: int) -> None:
-    """Keep the first `size` bytes of a file, in one step and in a new file: another that it is a
-    link to, or that has the same content by a hard link, stays as it is."""
+    """Truncate a file to its first `size` bytes, atomically. A new file takes its place, so the
+    target of a link, and other hard links, stay as they are."""
 
     def write(temporary: Path) -> None:
         with open_file(path) as source, open(temporary, "wb") as target:

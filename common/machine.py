@@ -1,4 +1,4 @@
-"""What runs and benchmarks are measured with: time, memory, and the machine they ran on."""
+"""Measure time and memory of runs and benchmarks, and describe the machine they run on."""
 
 import ctypes
 import hashlib
@@ -23,7 +23,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Seconds of `run(*arguments)`, the device's work included."""
+    """Time `run(*arguments)` in seconds, the device's work included."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -32,8 +32,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Begin a new high-water mark, with what earlier steps left behind given back. False where that
-    cannot be: `peak_memory` then counts from the start of the process."""
+    """Reset the peak of `peak_memory`, after freeing cached memory. Returns False where the system
+    cannot reset it: the peak then counts from the start of the process."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -49,7 +49,7 @@ def reset_peak_memory(device: torch.device) -> bool:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes since `reset_peak_memory`: of the GPU, else resident ones of this process."""
+    """Peak bytes since `reset_peak_memory`: allocated on the GPU, else resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -59,8 +59,8 @@ def peak_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether something failed for want of memory, of a GPU or of the machine, which Python, torch,
-    cuBLAS, cuDNN and the driver each say in words of their own."""
+    """Whether an error means that memory ran out, on the GPU or the machine. Python, torch, cuBLAS,
+    cuDNN and the driver each word it differently."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = ("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory")
@@ -92,11 +92,11 @@ def measured_on(device: torch.device) -> dict[str, Any]:
 
 
 def fingerprint_of_code(*patterns: str) -> str:
-    """Of the files of this recipe that match the patterns."""
-    found, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    """Hash of the files of this recipe that match the patterns, by name and content."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
-        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

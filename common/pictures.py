@@ -15,7 +15,7 @@ IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "
 FONT_SIZE = 9  # of the symbols along an axis, in points
 LINE = 1.2 * FONT_SIZE  # points from one of their labels to the next
 AROUND = 0.8  # inches of a picture's height above and below its axes
-LONGEST_LABEL, LONGEST_TITLE = 20, 80  # letters
+MAX_LABEL_LETTERS, MAX_TITLE_LETTERS = 20, 80
 SPACE, BOX = "␣", "□"  # a space that is a label, a letter that no font has
 
 
@@ -26,13 +26,14 @@ def _figure(height: float, width: float = 8) -> Figure:
 def draw_alignment(
     *alignments: np.ndarray, texts: Sequence[Sequence[str]] = (), title: str = "alignment"
 ) -> Figure:
-    """Attention weights [T, T_in]: a line from lower left to upper right is a good alignment. Those
-    of several parts of a text follow one another, between thin lines, in a picture of up to four
-    times the size.
+    """Draw attention weights [T, T_in]: a line from lower left to upper right is a good alignment.
+
+    Several parts of a text are drawn one after another, separated by thin lines, in a picture of
+    up to four times the size.
 
     Args:
-        texts: the T_in symbols of each part, to show in the title and along the axis: each by
-            itself or, where there is no room for that, in words. Without them they are numbered.
+        texts: the T_in symbols of each part, for the title and the axis. The axis shows symbols
+            or, where there is no room, words. Without texts the symbols are numbered.
     """
     count = len(alignments)
     size = min(1 + 0.25 * (count - 1), 4)
@@ -60,63 +61,64 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """The symbols of a text's parts along the axis, in `num_lines` labels at most, each in the
-    middle of its symbols, and in the title."""
+    """Label the axis with the parts' symbols, in at most `num_lines` labels, each in the middle of
+    its symbols, and write the text into the title."""
     families, lacking = fonts_of(frozenset("".join(symbol for text in texts for symbol in text)))
-    shown = [[_shown(symbol, lacking) for symbol in text] for text in texts]
-    least = -(-sum(map(len, shown)) // num_lines)
+    drawable = [[_drawable(symbol, lacking) for symbol in text] for text in texts]
+    min_symbols = -(-sum(map(len, drawable)) // num_lines)
     labels, places, start = list[str](), list[float](), 0
-    for text in shown:
-        for piece in _pieces(text, least):
+    for text in drawable:
+        for piece in _pieces(text, min_symbols):
             label = "".join(piece)
-            labels.append(_shortened(label.strip(), LONGEST_LABEL) or SPACE)
+            labels.append(_shortened(label.strip(), MAX_LABEL_LETTERS) or SPACE)
             places.append(start + (len(piece) - 1) / 2)
             start += len(piece)
-    # A text may hold two dollar signs, which would make a formula of what is between them.
+    # Two dollar signs in a text would turn what is between them into a formula.
     font: dict[str, Any] = {"family": families, "parse_math": False}
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, **font)
-    whole = " ".join("".join(text).strip() for text in shown)
-    axes.set_title(_shortened(f"{title}: {whole}", LONGEST_TITLE), fontsize=FONT_SIZE + 1, **font)
+    whole = " ".join("".join(text).strip() for text in drawable)
+    title = _shortened(f"{title}: {whole}", MAX_TITLE_LETTERS)
+    axes.set_title(title, fontsize=FONT_SIZE + 1, **font)
 
 
-def _pieces(text: Sequence[str], least: int) -> list[list[str]]:
-    """A text in words, several together where they have fewer symbols than `least`; in symbols if
-    that is 1. A piece ends after a space or a wide letter, and where it would not fit a label."""
+def _pieces(text: Sequence[str], min_symbols: int) -> list[list[str]]:
+    """Split a text into pieces of at least `min_symbols` (1: single symbols). A piece ends after a
+    space or a wide letter, or where it would not fit a label."""
     pieces: list[list[str]] = [[]]
     for symbol in text:
         pieces[-1].append(symbol)
-        can_end = least == 1 or symbol.isspace() or _width(symbol[0]) == 2
-        if len(pieces[-1]) >= (least if can_end else max(least, LONGEST_LABEL)):
+        can_end = min_symbols == 1 or symbol.isspace() or _width(symbol[0]) == 2
+        if len(pieces[-1]) >= (min_symbols if can_end else max(min_symbols, MAX_LABEL_LETTERS)):
             pieces.append([])
-    if (rest := pieces.pop()) and pieces and len(rest) < least:
+    if (rest := pieces.pop()) and pieces and len(rest) < min_symbols:
         pieces[-1] += rest
     elif rest:
         pieces.append(rest)
     return pieces
 
 
-def _shown(symbol: str, lacking: set[str]) -> str:
-    """A symbol as fonts can draw it: an accent alone on a circle, an empty box if none has it."""
+def _drawable(symbol: str, lacking: set[str]) -> str:
+    """A symbol as fonts can draw it: a lone accent on a circle, an empty box if no font has it."""
     if any(character in lacking for character in symbol):
         return BOX
     return f"◌{symbol}" if unicodedata.combining(symbol[0]) else symbol
 
 
 def _width(character: str) -> int:
-    """In letters: Chinese ones are twice as wide, and so is the box that stands for them."""
+    """Width in letters: Chinese characters are two wide, and so is the box for missing ones."""
     return 2 if unicodedata.east_asian_width(character) in "WF" or character == BOX else 1
 
 
 def _shortened(text: str, longest: int) -> str:
-    """A text of the width of so many letters at most."""
+    """Shorten a text to the width of at most `longest` letters."""
     count = int((np.cumsum([_width(x) for x in text]) <= longest).sum())
     return text if count == len(text) else f"{text[: count - 1]}…"
 
 
 @functools.lru_cache(16)
 def fonts_of(characters: frozenset[str]) -> tuple[list[str], set[str]]:
-    """Families of fonts that together have these characters, the usual one first, and the
-    characters that none of this machine has."""
+    """Find font families that together cover the characters, the default one first. Also returns
+    the characters that no font of this machine has."""
     usual = FontProperties()
     families, lacking = [*usual.get_family()], _lacking(findfont(usual), characters)
     for font in fontManager.ttflist if lacking else ():
@@ -135,8 +137,8 @@ def _lacking(path: str, characters: frozenset[str]) -> frozenset[str]:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Log-mels [n_mels, frames], one over the other by their names, in the colours of the one
-    called `like`, or of the first."""
+    """Draw log-mels [n_mels, frames] one above another, titled by their names. All share the colour
+    scale of the one called `like`, or of the first."""
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
     low, high = np.percentile(mels[like or next(iter(mels))], [1, 99.9])
@@ -157,8 +159,8 @@ def draw_gate(
     threshold: float | None = None,
     title: str = "gate",
 ) -> Figure:
-    """Stop probabilities [T]: predicted, and wanted in teacher forcing. Of speech, the number of
-    steps at whose end it ended, and the probability at which the gate ends it."""
+    """Draw stop probabilities [T]: `predicted` and, under teacher forcing, the `target`. For
+    synthesis, `end` is the number of steps at which it ended, `threshold` the gate's."""
     figure = _figure(3)
     axes = figure.add_subplot()
     if target is not None:

@@ -1,11 +1,12 @@
-"""One clip, from metadata.csv to training, and the table of all clips of a filelist.
+"""`Clip`, one clip from metadata.csv to training, and `ClipTable`, the clips of a filelist.
 
-Checking a filelist opens every clip. The results are kept beside it in `NAME.clips`. What every
-step needs lies in memory, 16 bytes a clip; the rest is read from the file as it is needed, so that
-all processes of a machine share it, and a file that is cut short under a run ends in a message.
+Checking a filelist opens every clip. The results are cached beside it in `NAME.clips`. Memory holds
+16 bytes a clip, which every step needs. The rest is read from the file on demand: all processes of
+a machine share it, and a file that is truncated during a run gives a message.
 
-The file: a line with the CRC-32 of all that follows, a line of JSON, the bytes "path|text\\n" and
-symbols (16 bits each) of clip after clip, and a row of 64-bit integers for each clip (`COLUMNS`).
+Format of the file: a line with the CRC-32 of all that follows, a line of JSON, for each clip the
+bytes "path|text\\n" and its symbols (16 bits each), then for each clip a row of 64-bit integers
+(`COLUMNS`).
 """
 
 import hashlib
@@ -24,7 +25,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.files import (
-    LARGEST_JSON,
+    MAX_JSON_BYTES,
     UNKNOWN,
     Identity,
     naming,
@@ -36,7 +37,7 @@ from common.files import (
 SUFFIX = ".clips"  # of the file beside a filelist
 VERSION = 4
 CHUNK = 10_000  # clips that are decoded at a time
-# Of each clip: its line in the list, its lengths, where its content ends, its file's identity.
+# For each clip: line in the list, lengths, where its content ends, identity of its file.
 COLUMNS = ("line", "num_frames", "num_symbols", "end", *Identity._fields)
 ROW = 8 * len(COLUMNS)
 SYMBOL = np.dtype("<u2")
@@ -44,7 +45,7 @@ SYMBOL = np.dtype("<u2")
 
 @dataclass(frozen=True)
 class Sound:
-    """What prepare measures in a clip's samples. All lengths are in samples."""
+    """Measurements of a clip's samples, made by prepare. All lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0  # before speech
@@ -76,21 +77,21 @@ class Clip:
 
 def clip_id(path: str) -> str:
     """The name of a clip's file without folder and suffix."""
-    name = path.rpartition("/")[2]  # a tenth of the time of PurePath, of which a start makes many
+    name = path.rpartition("/")[2]  # ten times faster than PurePath; called for every clip
     return name.rpartition(".")[0] or name
 
 
 class ClipTable:
-    """The clips of a filelist; a `Clip` is made when it is asked for.
+    """The clips of a filelist: `table[i]` makes a `Clip` on demand.
 
     Attributes:
         num_frames, num_symbols: int64 [clips].
         complete: whether the clips' contents were checked too, not only their headers.
         fingerprint: hash of file names, texts and lengths, independent of the files' folders.
-        made_from: what decides whether the table still holds, plain values.
+        made_from: plain values; while they are the same, the table is current.
 
     Raises:
-        UserError: whatever is asked for, if the table's file changed after it was opened.
+        UserError: on any access, if the table's file changed after it was opened.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class ClipTable:
         complete: bool = False,
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
-        """The table of these clips, each with its line number."""
+        """Make the table of these clips, given as (line number, clip)."""
         rows, content = array("q"), bytearray()
         for line, clip in numbered:
             symbols = np.array(clip.symbols, SYMBOL).tobytes()
@@ -127,8 +128,8 @@ class ClipTable:
         return cls(str(filelist), body, len(rows) // len(COLUMNS), complete, "", made_from)
 
     def with_clips(self, clips: Mapping[int, Clip]) -> "ClipTable":
-        """The table, in no file yet, with the clips of these indices checked again: they may have
-        other lengths and identities."""
+        """Return a copy of the table, in memory, with new lengths and identities for the clips of
+        these indices, which were checked again."""
         rows = self.rows(0, len(self)).copy()
         for index, clip in clips.items():
             rows[["num_frames", *Identity._fields]][index] = (clip.num_frames, *clip.identity)
@@ -136,20 +137,20 @@ class ClipTable:
         return ClipTable(self.filelist, body, len(self), self.complete, "", self.made_from)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether it is read from its file, which other processes can read too."""
+    def is_on_disk(self) -> bool:
+        """Whether the table is read from its file, so that other processes can read it too."""
         return self._body.file is not None
 
     def rows(self, first: int, stop: int) -> np.ndarray:
         """The rows of COLUMNS from `first` to before `stop`."""
-        found = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
-        return np.frombuffer(found, [(name, np.int64) for name in COLUMNS])
+        content = self._body.read(self._rows_at + ROW * first, self._rows_at + ROW * stop)
+        return np.frombuffer(content, [(name, np.int64) for name in COLUMNS])
 
-    def refuse_nonsense(self) -> None:
-        """Raise ValueError if the rows are those of no clips."""
+    def check_rows(self) -> None:
+        """Raise ValueError if the rows are inconsistent."""
         rows = self.rows(0, len(self))
         sizes = np.diff(rows["end"], prepend=0)
-        sizes //= SYMBOL.itemsize  # in place: of a million clips each array takes 8 MB
+        sizes //= SYMBOL.itemsize  # in place: with a million clips each array takes 8 MB
         is_good = (rows["num_symbols"] > 0) & (rows["num_symbols"] < sizes)
         is_good &= rows["num_frames"] > 0
         if not len(rows) or rows["end"][-1] != self._rows_at or not is_good.all():
@@ -209,13 +210,13 @@ class ClipTable:
 
     def __reduce__(self) -> tuple:
         # A process that is not forked opens the table's file, where there is one.
-        if self.is_kept:
+        if self.is_on_disk:
             return read_table_file, (table_path(self.filelist), self.made_from)
         known = self.complete, self.fingerprint, self.made_from
         return ClipTable, (self.filelist, self._body, len(self), *known)
 
     def write(self) -> None:
-        """Keep the table beside its filelist."""
+        """Write the table beside its filelist."""
         known = [VERSION, len(self), self.complete, self.fingerprint, self.made_from]
         content = json.dumps(known).encode() + b"\n" + self._body.read(0, self._body.size)
         first = b"%08x\n" % zlib.crc32(content)
@@ -223,10 +224,10 @@ class ClipTable:
 
 
 class Body:
-    """The bytes of a table's clips and rows: in memory, or those of a file from here on.
+    """The bytes of a table's clips and rows, in memory or from the current position of a file.
 
-    A file is read where it is needed, not mapped: cut short under a run, it would end a process
-    that mapped it by a signal.
+    The file is read on demand and not mapped: if a mapped file were truncated during a run, the
+    process would end by a signal.
     """
 
     def __init__(
@@ -238,22 +239,22 @@ class Body:
             self.size = self._identity.size - self._start
 
     def read(self, start: int, stop: int) -> bytes:
-        """UserError if the file is no longer what it was."""
+        """Read the bytes from `start` to before `stop`. UserError if the file has changed."""
         if not self.file:
             return self._content[start:stop]
-        descriptor, found = self.file.fileno(), b""
+        descriptor, content = self.file.fileno(), b""
         while 0 <= start < stop <= self.size:
             # At most 2 GB in one call.
             block = os.pread(descriptor, stop - start, self._start + start)
             if not block:
                 break
-            found, start = found + block, start + len(block)
+            content, start = content + block, start + len(block)
         if start != stop or Identity.of(descriptor)[:2] != self._identity[:2]:
             raise UserError(
                 f"{self.path}: changed while it was in use; let no other program write to it. "
                 "When training starts or resumes, it is made again"
             )
-        return found
+        return content
 
 
 def _path_and_text(content: bytes) -> tuple[str, str]:
@@ -273,27 +274,27 @@ def table_path(filelist: str | Path) -> Path:
 
 
 def read_table_file(path: str | Path, made_from: Mapping[str, Any] | None = None) -> ClipTable:
-    """The table in a file, which stays open.
+    """Open the table in a file; the file stays open.
 
     Raises:
-        UserError: if the file holds none, or one that was made from something else.
+        UserError: if it holds no table, or one that was not made from `made_from`.
     """
     with naming(path):
         file = open_file(path)
     try:
-        checksum, found = int(file.readline(9), 16), 0
+        expected, checksum = int(file.readline(9), 16), 0
         while block := file.read(2**20):
-            found = zlib.crc32(block, found)
-        if found != checksum:
+            checksum = zlib.crc32(block, checksum)
+        if checksum != expected:
             raise ValueError("damaged")
         file.seek(9)
-        version, *known = parse_json(file.readline(LARGEST_JSON))
+        version, *known = parse_json(file.readline(MAX_JSON_BYTES))
         if version != VERSION or made_from not in (None, known[-1]):
             raise ValueError("another table")
         if [type(value) for value in known[:-1]] != [int, bool, str]:
             raise ValueError("damaged")
         table = ClipTable(str(path).removesuffix(SUFFIX), Body(path=path, file=file), *known)
-        table.refuse_nonsense()
+        table.check_rows()
         return table
     except (ValueError, TypeError, IndexError, OverflowError):
         raise UserError(

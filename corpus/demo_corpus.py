@@ -1,4 +1,4 @@
-"""A corpus of synthesised speech in LJSpeech's layout: numbers, spoken by eSpeak NG."""
+"""`make_corpus` makes a corpus of synthetic speech in LJSpeech's layout: numbers, by eSpeak NG."""
 
 import ctypes
 import json
@@ -32,7 +32,7 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 
 
 class EspeakVoice:
-    """eSpeak NG's voice of a language, by its name; UserError where it does not start."""
+    """eSpeak NG's voice for a language, by eSpeak's name. UserError if it does not start."""
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
 
@@ -43,10 +43,10 @@ class EspeakVoice:
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
         self._callback = kind(self._receive)  # kept here: eSpeak holds only a pointer
-        folder = tempfile.mkdtemp()  # eSpeak comes back for the dictionaries of other languages
+        folder = tempfile.mkdtemp()  # eSpeak reads dictionaries of other languages later
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak carries state from one utterance to the next, even past its termination. A library
-        # loaded from a file of its own starts afresh: a corpus is always the same.
+        # eSpeak keeps state from one utterance to the next, even after its termination. A library
+        # loaded from its own copy starts without it, so a corpus is always the same.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
@@ -85,9 +85,9 @@ class EspeakVoice:
 def make_corpus(
     out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0, language: str = ENGLISH
 ) -> None:
-    """Make the corpus in the folder `out` and say so; do nothing where it exists already.
+    """Make the corpus in the folder `out`; do nothing if it is there already.
 
-    UserError where `out` holds anything else. Whatever fails, `out` is then as it was before.
+    UserError if `out` holds anything else. After any error `out` is as it was before.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}
@@ -96,11 +96,13 @@ def make_corpus(
     record = json.dumps(made_from)
     if out.is_file() or (out.exists() and any(out.iterdir())):
         file = out / RECORD_FILE
-        found = read_bytes(file).decode(errors="replace").strip() if file.exists() else "no record"
-        if found != record:
+        existing = "no record"
+        if file.exists():
+            existing = read_bytes(file).decode(errors="replace").strip()
+        if existing != record:
             raise UserError(
                 f"{out} holds something else; nothing was changed. Name another folder, or delete "
-                f"this one first.\nfound:  {found[:200]}\nwanted: {record}"
+                f"this one first.\nfound:  {existing[:200]}\nwanted: {record}"
             )
         print(f"{out} holds this demo corpus already ({clips} clips, seed {seed}): nothing to do")
         return

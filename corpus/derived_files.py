@@ -1,4 +1,4 @@
-"""Files made from a corpus's clips, each kept in a folder: trimmed copies, and log-mels."""
+"""Files derived from a corpus's clips, in folders: trimmed copies and cached log-mels."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ class Folder:
     settings: dict[str, Any]
 
     def refuse_others(self) -> None:
-        """Raise UserError where the folder holds files made with other, or unknown, settings."""
+        """Raise UserError if the folder holds files made with other, or unknown, settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
         if problem := settings_problem(self.path / self.settings_file, self.settings):
@@ -48,9 +48,11 @@ class Folder:
         make: Callable[[Clip], object],
         threads: int = READING_THREADS,
     ) -> dict[str, str]:
-        """Make the file of every clip that lacks it, several at a time. A UserError of `is_made`
-        means that the file is bad, one of `make` that the clip is: those are returned, by
-        `Clip.where`."""
+        """Make the missing file of every clip, in threads. Returns problems by `Clip.where`.
+
+        A UserError from `is_made` means that the file is bad: it is made again. One from `make`
+        means that the clip is bad, which is a problem.
+        """
 
         def made_or_problem(clip: Clip) -> bool | str:
             with contextlib.suppress(OSError, UserError):
@@ -68,27 +70,28 @@ class Folder:
         progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
         # Closed when interrupted: the files begun are then finished.
         with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
-            found = {c.where: result for c, result in zip(progress, results, strict=True)}
-        if already := [*found.values()].count(False):
+            outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
+        if already := [*outcomes.values()].count(False):
             print(f"{self.option}: {already:,} of {len(clips):,} files were already in {self.path}")
-        return {where: result for where, result in found.items() if isinstance(result, str)}
+        return {where: result for where, result in outcomes.items() if isinstance(result, str)}
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Also than the clip's latest renaming or copying, which keep an older time of its content."""
+    """Whether `path` is newer than the clip: its content, and its last renaming or copying."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
 def mel_folder(path: Path, hparams: HParams, trimmed: bool) -> Folder:
-    """For log-mels of whole clips, or of those trimmed by --trim-silence; they do not mix."""
+    """The folder for log-mels of whole or of trimmed clips (--trim-silence), which do not mix."""
     settings = audio.mel_fingerprint(hparams) | {"silence_trimmed": trimmed}
     return Folder(path, "--cache-mels", MEL_SETTINGS_FILE, settings)
 
 
 def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str, str]:
-    """Write ID.npy, float32 [n_mel_channels, frames], of every clip that lacks it; as `fill`.
+    """Write the missing ID.npy, float32 [n_mel_channels, frames], of every clip; returns what
+    `Folder.fill` returns.
 
-    Each clip on one processor, so that the mels are bitwise those that training would compute.
+    Each mel is computed by one thread, so that it is bitwise what training would compute.
     """
 
     def is_cached(clip: Clip) -> bool:
@@ -113,7 +116,7 @@ def cache_mels(clips: list[Clip], folder: Folder, hparams: HParams) -> dict[str,
 
 
 def trim_folder(path: Path, corpus: Path) -> Folder:
-    """For copies of the corpus's clips with the silence at their ends cut off."""
+    """The folder for trimmed copies of the corpus's clips."""
     settings = {
         "corpus": str(corpus),
         "silence_decibels": SILENCE_DECIBELS,
@@ -126,9 +129,9 @@ def trim_folder(path: Path, corpus: Path) -> Folder:
 def trim_clips(
     clips: list[Clip], folder: Folder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a copy of every clip to the folder unless it is there, and newer than the clip. Silence
-    beyond KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same. Returns
-    the clips as they are in the folder, and what `fill` returns."""
+    """Write a trimmed copy of every clip to the folder unless a newer one is there. Silence beyond
+    KEPT_SECONDS is cut off at either end; all other samples stay bitwise the same. Returns the
+    trimmed clips and what `Folder.fill` returns."""
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
     def is_trimmed(clip: Clip) -> bool:
@@ -150,14 +153,14 @@ def trim_clips(
         f"{folder.path}, by {sum(cuts) / hparams.sampling_rate:,.1f} s in all; {KEPT_SECONDS:g} s "
         "of silence is kept at either end"
     )
-    made = [copies[clip.where] for clip in good]
-    return [replace(copy, identity=Identity.of(copy.path)) for copy in made], problems
+    good_copies = [copies[clip.where] for clip in good]
+    return [replace(copy, identity=Identity.of(copy.path)) for copy in good_copies], problems
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """The clip as it becomes in `folder`; whole where too little for a mel would be left."""
-    sound, kept = clip.sound, round(KEPT_SECONDS * hparams.sampling_rate)
-    before, after = min(sound.silence_before, kept), min(sound.silence_after, kept)
+    """The trimmed clip in `folder`; untrimmed if too little would be left for a mel."""
+    sound, kept_samples = clip.sound, round(KEPT_SECONDS * hparams.sampling_rate)
+    before, after = min(sound.silence_before, kept_samples), min(sound.silence_after, kept_samples)
     length = sound.speech_samples + before + after
     if length >= audio.minimum_samples(hparams):
         sound = replace(sound, num_samples=length, silence_before=before, silence_after=after)

@@ -1,4 +1,4 @@
-"""Fetch the public LJSpeech-1.1 archive, verify and unpack it: `prepare_ljspeech.py --download`."""
+"""Download, verify and unpack the public LJSpeech-1.1: `prepare_ljspeech.py --download`."""
 
 import hashlib
 import http.client
@@ -27,20 +27,22 @@ CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without a byte until a connection counts as lost
 TRIES = 5  # connections in a row without a new byte
 FIRST_WAIT = 1.0  # seconds before the second try; doubled for each further one
-LOST = (  # what a lost connection raises, but no OSError of the disk
+LOST = (  # errors of a lost connection; not the OSErrors of the disk
     *(urllib.error.URLError, http.client.HTTPException),
     *(ConnectionError, TimeoutError, ssl.SSLError),
 )
 
 
 def download_corpus(corpus: Path) -> None:
-    """Fetch the archive into the parent of `corpus` and unpack it as `corpus`, which appears whole
-    or not at all. A folder that holds a metadata.csv is left as it is. What arrives is kept in a
-    `.part` file, from which a later call resumes.
+    """Download the archive into the parent of `corpus` and unpack it as `corpus`, atomically.
 
-    UserError where `corpus` holds something else, the disk is too full, the server has no such file
-    or another one, or the archive is broken or names files outside its folder. ConnectionError
-    after `TRIES` connections in a row without a new byte.
+    A folder that holds a metadata.csv is left as it is. Partial downloads stay in a `.part` file,
+    from which a later call resumes.
+
+    Raises:
+        UserError: if `corpus` holds something else, the disk is too full, the server has no such
+            file or another one, or the archive is broken or names files outside its folder.
+        ConnectionError: after `TRIES` connections in a row without a new byte.
     """
     corpus = corpus.absolute()
     if (corpus / "metadata.csv").is_file():
@@ -66,16 +68,16 @@ def download_corpus(corpus: Path) -> None:
         _fetch(part)
         os.replace(part, archive)
     print(f"Verifying {archive}", flush=True)
-    found = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
+    problem = f"{_size(archive):,} bytes, expected {ARCHIVE_BYTES:,}"
     with naming(archive), open_file(archive) as file:
         if _size(archive) == ARCHIVE_BYTES:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
-    if found:
+            problem = "" if digest == SHA256 else f"SHA-256 {digest}, expected {SHA256}"
+    if problem:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: {found}; the file is broken and now named "
+            f"{archive}: {problem}; the file is broken and now named "
             f"{broken.name}: delete it and run the same command to download it again"
         )
     _unpack(archive, corpus)
@@ -87,7 +89,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(part: Path) -> None:
-    """Receive into `part`, over as many connections as it takes, until it has ARCHIVE_BYTES."""
+    """Download into `part`, reconnecting as needed, until it has ARCHIVE_BYTES."""
     failures, furthest = 0, _size(part)
     print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
     with progress_bar("Downloading", ARCHIVE_BYTES, "B", unit_scale=True, initial=furthest) as bar:
@@ -109,7 +111,7 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append what one connection brings; LOST if it breaks off."""
+    """Append what one connection delivers. Raises one of LOST if the connection breaks."""
     start = _size(part)
     headers = {"User-Agent": "prepare_ljspeech", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
@@ -117,7 +119,7 @@ def _receive(part: Path, bar: tqdm) -> None:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code >= 500 or error.code in (408, 429):
-            raise  # it may pass
+            raise  # a temporary fault
         raise UserError(f"{URL}: {error}; check the address, or delete {part}") from None
     with response:
         if response.status != 206:  # the whole file, from a server that cannot resume

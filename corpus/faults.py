@@ -1,4 +1,4 @@
-"""What in a corpus keeps the alignment from forming: warnings, no refusals (docs/own-data.md)."""
+"""Warnings about faults of a corpus that keep the alignment from forming (docs/own-data.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +9,12 @@ from corpus.clip_table import Clip
 from hparams import HParams
 from text.unspoken import dropped_symbols, with_columns
 
-LONGEST_SILENCE = 0.3  # seconds before or after speech
+MAX_SILENCE_SECONDS = 0.3  # seconds before or after speech
 WORST_SHOWN = 5
 
 
 def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
-    """A line about each kind of fault that some clips have, always in the same order."""
+    """One warning for each kind of fault that clips have, in a fixed order."""
     rate = hparams.sampling_rate
     silences = [max(clip.sound.silence_before, clip.sound.silence_after) for clip in clips]
     rates = symbol_rates(clips, rate)
@@ -27,12 +27,12 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
     faults = [  # what is wrong, what to do, and a note on each clip that has it, worst first
         (
-            f"silence over {LONGEST_SILENCE:g} s before or after speech",
+            f"silence over {MAX_SILENCE_SECONDS:g} s before or after speech",
             "Trim it with --trim-silence DIR",
             [
                 f"{clips[i].id} ({clips[i].sound.silence_before / rate:.2f} s before, "
                 f"{clips[i].sound.silence_after / rate:.2f} s after)"
-                for i in _worst(silences, LONGEST_SILENCE * rate)
+                for i in _worst(silences, MAX_SILENCE_SECONDS * rate)
             ],
         ),
         (
@@ -55,10 +55,7 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
         (
             "characters or phones that the text cleaners drop, by their columns in the text,",
             "Write them as words, or choose other text_cleaners by --hparams",
-            [
-                f"{lines[i]}: {with_columns(dropped[i])}"
-                for i in _worst([len(found) for found in dropped], 0)
-            ],
+            [f"{lines[i]}: {with_columns(dropped[i])}" for i in _worst([*map(len, dropped)], 0)],
         ),
         (
             "the sound of another clip",
@@ -70,9 +67,9 @@ def fault_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     for what, advice, notes in faults:
         more = len(notes) - WORST_SHOWN
         listed = "; ".join(notes[:WORST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        found = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
+        summary = f"{what} in {len(notes):,} of {len(clips):,} clips: {listed}"
         if notes:
-            warnings.append(f"warning: {found}. {advice} (docs/own-data.md)")
+            warnings.append(f"warning: {summary}. {advice} (docs/own-data.md)")
     return warnings
 
 
@@ -82,9 +79,9 @@ def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """The lowest usual rate, the median and the highest usual rate. Unusual is what differs from
-    the median by more than 6 robust standard deviations (of logarithms; 1.4826 times the median
-    absolute deviation), and by more than half: two of LJSpeech's 13,100 clips."""
+    """Return the lowest usual rate, the median and the highest usual rate. A rate is unusual if it
+    differs from the median by more than 6 robust standard deviations (of logarithms; 1.4826 times
+    the median absolute deviation) and by more than half: two of LJSpeech's 13,100 clips."""
     logarithms = np.log(rates)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
@@ -94,7 +91,7 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
 
 
 def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
-    """The places of what is above the limit, worst first."""
+    """Indices of the values above the limit, worst first."""
     order = np.argsort(-np.asarray(badness), kind="stable")
     return [i for i in order.tolist() if badness[i] > limit]
 

@@ -1,4 +1,4 @@
-"""Filelists: every line is read and checked once; the table of checked clips lies beside the list.
+"""Filelists: every line is checked once, and the table of checked clips is cached beside the list.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in lists)
 
@@ -44,7 +44,7 @@ NO_FILELIST = (
     "--hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed while it was checked; start again when nothing writes to it"
-MOST_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
+MAX_CHARACTERS = 5000  # of a clip's text, some five minutes: cleaning gets ever slower
 HOW_TO_KNOW = "correct it, prepare again, or leave it out by --drop-unknown (drop_unknown=True)"
 NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are spoken"
 
@@ -52,14 +52,15 @@ NOTHING_TO_SPEAK = "has no letter left after cleaning; write the words that are 
 def read_filelist(
     filelist: str | Path, hparams: HParams, *, new_run: bool = False, only: set[int] | None = None
 ) -> ClipTable:
-    """Read and check a filelist: a clip a line, `path|text|seconds` or NVIDIA's `path|text`.
+    """Read and check a filelist: one clip a line, `path|text|seconds` or NVIDIA's `path|text`.
 
-    Fields are split on every `|` and stripped; relative paths start at the working directory.
-    Lengths come from the files' headers. Seconds, where given, must agree with them to half a
-    sample and one in a million, or to the frame of a cached mel. A new run checks all samples or
-    mel values too, and refuses texts without a letter. `only`: the numbers of the lines to read.
+    Fields are split at every `|` and stripped; relative paths start at the working directory.
+    Lengths come from the files' headers. Seconds, if given, must agree with them to half a sample
+    plus one millionth of a second, or to the frame of a cached mel. A new run also checks all
+    samples or mel values, and refuses texts without a letter. `only`: numbers of the lines to read.
 
-    UserError: one message with every bad line, its number, the problem and how to fix it.
+    Raises:
+        UserError: one message with every bad line, its number, the problem and how to fix it.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
     lines = numbered_lines(filelist, content=content)
@@ -82,8 +83,8 @@ def read_filelist(
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(numbered), " clips", iterable=numbered)
-        found = map_in_threads(clip_or_problem, numbered)
-        for (number, _), clip in zip(progress, found, strict=True):
+        results = map_in_threads(clip_or_problem, numbered)
+        for (number, _), clip in zip(progress, results, strict=True):
             try:
                 if isinstance(clip, UserError):
                     raise clip
@@ -92,7 +93,7 @@ def read_filelist(
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # One by one: a list of ten million clips takes many times the memory of their table.
+    # From an iterator: a list of ten million clips takes many times the memory of their table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_refused(filelist, problems, len(lines))
@@ -102,11 +103,11 @@ def read_filelist(
 
 
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
-    """The ids of a clip's text; UserError if it is too long, without a letter, or has symbols that
-    are not in the table, which are left out in English and with `drop_unknown`."""
-    if len(text) > MOST_CHARACTERS:
-        most = f"{len(text):,} characters, expected at most {MOST_CHARACTERS:,}"
-        raise UserError(f"text {text[:40]!r}... of {most}; split the clip")
+    """Return the ids of a clip's text. UserError if it is too long, has no letter, or has symbols
+    that are not in the table (in English and with `drop_unknown` those are left out)."""
+    if len(text) > MAX_CHARACTERS:
+        count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
+        raise UserError(f"text {text[:40]!r}... of {count}; split the clip")
     table = hparams.table
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
@@ -123,7 +124,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 
 
 def split_filelist_line(line: str) -> tuple[str, str, float | None]:
-    """(path, text, seconds or None) of a filelist's line; UserError if it is none."""
+    """Parse a filelist's line into (path, text, seconds or None). UserError if it is malformed."""
     parts = [part.strip() for part in line.split("|")]
     if len(parts) not in (2, 3):
         raise UserError(
@@ -163,20 +164,20 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 
 
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
-    """A cached log-mel [n_mel_channels, frames], or zeros of that shape in no memory; UserError if
-    the file holds anything else."""
+    """Read a cached log-mel [n_mel_channels, frames]; without `read_contents`, zeros of that shape
+    that take no memory. UserError if the file holds anything else."""
     with open_file(path, "no such file; run prepare_ljspeech.py --cache-mels") as file:
         try:
             np.lib.format.read_magic(file)
             shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # numpy raises many kinds for a damaged header
             raise UserError(f"not a .npy array ({error!s:.100}); cache the mels again") from None
-        found, bands = f"{dtype} {shape}", hparams.n_mel_channels
-        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", found):
-            raise UserError(f"{found}, expected float32 ({bands}, frames); cache the mels again")
-        size, there = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
-        if there < size:
-            raise UserError(f"truncated, {there} of {size} bytes; cache the mels again")
+        header, bands = f"{dtype} {shape}", hparams.n_mel_channels
+        if not re.fullmatch(rf"float32 \({bands}, [1-9]\d*\)", header):
+            raise UserError(f"{header}, expected float32 ({bands}, frames); cache the mels again")
+        size, available = 4 * math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if available < size:
+            raise UserError(f"truncated, {available} of {size} bytes; cache the mels again")
         if not read_contents:
             return np.broadcast_to(np.float32(0), shape)
         content = bytearray(size)
@@ -185,15 +186,15 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """How the settings in a JSON file differ from those of this run; empty where they agree."""
+    """Describe how the settings in a JSON file differ from `wanted`; empty if they agree."""
     try:
-        made = dict(read_json(path))
+        saved = dict(read_json(path))
     except (ValueError, TypeError):
         return f"made with unknown settings, no readable {path.name} beside them"
     differing = [
-        f"{name}={made.get(name)}, this run has {value}"
+        f"{name}={saved.get(name)}, this run has {value}"
         for name, value in wanted.items()
-        if made.get(name) != value
+        if saved.get(name) != value
     ]
     return "made with " + "; ".join(differing) if differing else ""
 
@@ -201,7 +202,7 @@ def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
 def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
-    """A warning about clips many times longer than the rest, if any; `name_of(index)` names one."""
+    """A warning about clips much longer than the rest, or None. `name_of(index)` names one."""
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
     long, longest = int((lengths > LONG * median).sum()), int(lengths.argmax())
@@ -221,21 +222,21 @@ def corpus_fingerprint(*tables: ClipTable) -> str:
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """`lengths.csv`: id, frames of every training clip, for tools that need no audio."""
+    """Write `lengths.csv`, id and frames of every training clip, for tools that need no audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
     write_bytes(path, content.getvalue().encode())
 
 
-# ---------------------------------------------------------------------------- kept tables
+# ---------------------------------------------------------------------------- cached tables
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """What a table of the clips in a filelist, given by its content, is made from."""
-    code = sorted(TEXT_FOLDER.glob("*.py"))  # which makes the symbols
+    """Everything that the table of a filelist depends on; `filelist` is the list's content."""
+    code = sorted(TEXT_FOLDER.glob("*.py"))  # turns texts into symbols
     audio = mel_fingerprint(hparams)
-    if not hparams.load_mel_from_disk:  # what decides lengths, and which clips are too short
+    if not hparams.load_mel_from_disk:  # these decide lengths, and which clips are too short
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
@@ -249,8 +250,8 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
     }
 
 
-def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """The table beside a filelist, if it, and the mels in it, were made with these settings."""
+def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
+    """The cached table of a filelist, if it and its mels were made with these settings, or None."""
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_table_file(table_path(filelist), key)
@@ -261,10 +262,12 @@ def kept_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     return None if any(settings_problem(f, mel_fingerprint(hparams)) for f in files) else table
 
 
-def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the table beside its filelist. Returns it as it is read from there, where it can be.
+def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
+    """Write the table beside its filelist. Returns the table read from there, or `table` itself if
+    it cannot be written.
 
-    UserError: if the list or a clip is not what it was before it was checked.
+    Raises:
+        UserError: if the list or a clip changed while it was checked.
     """
     refuse_changed_list(table, hparams)
     if len(changed := changed_clips(table)):
@@ -276,33 +279,33 @@ def keep_table(table: ClipTable, hparams: HParams) -> ClipTable:
         reason, path = str(error).splitlines()[0], table_path(table.filelist)
         print(f"{path}: cannot be written ({reason}): the next start checks every clip again")
         return table
-    return kept_table(table.filelist, hparams) or table
+    return cached_table(table.filelist, hparams) or table
 
 
 def refuse_changed_list(table: ClipTable, hparams: HParams) -> None:
-    """Raise UserError if the table is not of the list as it is now."""
+    """Raise UserError if the list has changed since the table was made."""
     if table_key(read_bytes(table.filelist), hparams) != table.made_from:
         raise UserError(f"{table.filelist}: {CHANGED_IN_CHECK}")
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Indices of the clips whose files are not those that were checked, or are missing."""
+    """Indices of the clips whose files have changed since they were checked, or are missing."""
 
     def changed_in(start: int) -> list[int]:
-        found = map(Identity.of, table.paths(start, start + CHUNK))
+        identities = map(Identity.of, table.paths(start, start + CHUNK))
         checked = table.rows(start, min(start + CHUNK, len(table)))[list(Identity._fields)]
-        pairs = enumerate(zip(found, checked.tolist(), strict=True), start)
+        pairs = enumerate(zip(identities, checked.tolist(), strict=True), start)
         return [index for index, (now, before) in pairs if now != before]
 
     starts = range(0, len(table), CHUNK)
     unit, title = f" x {CHUNK:,} clips", "Looking for changed clips"
     progress = progress_bar(title, len(starts), unit, iterable=starts)
-    found = zip(progress, map_in_threads(changed_in, starts), strict=True)
-    return np.array([index for _, chunk in found for index in chunk], np.int64)
+    chunks = zip(progress, map_in_threads(changed_in, starts), strict=True)
+    return np.array([index for _, chunk in chunks for index in chunk], np.int64)
 
 
 def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> ClipTable:
-    """The table after checking these clips as a new run does; errors as `read_filelist`."""
+    """Check these clips as a new run does; returns the updated table. Errors as `read_filelist`."""
     lines = set(table.rows(0, len(table))["line"][changed].tolist())
     read = read_filelist(table.filelist, hparams, new_run=True, only=lines)
     if read.made_from != table.made_from:
@@ -311,22 +314,22 @@ def check_again(table: ClipTable, changed: np.ndarray, hparams: HParams) -> Clip
 
 
 def checked_clips(
-    filelist: str, hparams: HParams, new_run: bool, looked_at: bool = False
+    filelist: str, hparams: HParams, new_run: bool, just_checked: bool = False
 ) -> ClipTable:
-    """The clips of a list, from its table where that is current; errors as `read_filelist`.
+    """Return the clips of a filelist, from its cached table if that is current.
 
-    With a table no clip is opened but those whose files have changed since they were checked,
-    unless another process has just `looked_at` them. Without one every clip is, and the table is
-    made. A list or clip that changes meanwhile is refused.
+    With a table only those clips are opened whose files have changed since they were checked, or
+    none if another process has `just_checked` them. Without a table every clip is opened, and the
+    table is made. A list or clip that changes meanwhile is refused. Errors as `read_filelist`.
     """
-    table = kept_table(filelist, hparams)
+    table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):
-        changed = np.array([]) if looked_at else changed_clips(table)
+        changed = np.array([]) if just_checked else changed_clips(table)
         if not len(changed):
             refuse_changed_list(table, hparams)
             return table
         print(f"{filelist}: {len(changed):,} clips changed since they were checked: reading these")
-        return keep_table(check_again(table, changed, hparams), hparams)
+        return cache_table(check_again(table, changed, hparams), hparams)
     if new_run and Path(filelist).is_file():
         print(f"{filelist}: no {table_path(filelist).name} for this list: reading every clip once")
-    return keep_table(read_filelist(filelist, hparams, new_run=new_run), hparams)
+    return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

@@ -1,4 +1,4 @@
-"""The lengths of a corpus' clips, read from any file that holds them, or drawn; without audio."""
+"""Lengths of a corpus' clips without audio: read from any file that holds them, or synthetic."""
 
 import csv
 import re
@@ -19,7 +19,7 @@ from text import text_to_sequence
 
 HEADERS = ("id,samples", "id,frames")
 EXPECTED = " or ".join([*HEADERS, "path|text|seconds", f"a table of clips (*{SUFFIX})"])
-MOST_COUNTED = 10**10 - 1  # samples or frames of a clip: five days of audio
+MAX_LENGTH = 10**10 - 1  # samples or frames of a clip: five days of audio
 # The seconds that these fractions of LJSpeech-1.1's 13,100 clips do not exceed, from the shortest
 # clip to the longest.
 LJSPEECH_QUANTILES = (0, 0.01, *(0.05 * i for i in range(1, 21)))
@@ -54,7 +54,7 @@ class CorpusLengths:
 
 
 def synthetic_lengths(count: int, hparams: HParams, seed: int = 0) -> CorpusLengths:
-    """Frames and symbols distributed as LJSpeech's."""
+    """Draw synthetic frames and symbols, distributed as LJSpeech's."""
     rng = np.random.default_rng(seed)
     seconds = np.interp(rng.random(count), LJSPEECH_QUANTILES, LJSPEECH_SECONDS)
     samples = (seconds * hparams.sampling_rate).astype(int)
@@ -69,7 +69,7 @@ def _synthetic_symbols(seconds: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
-    """A CSV with one of HEADERS, a filelist with seconds, or the table of clips beside a filelist.
+    """Read a CSV with one of HEADERS, a filelist with seconds, or a filelist's table of clips.
 
     Samples and seconds become frames as `hparams` cuts them; frames are taken as they are. Empty
     lines, spaces around fields, a byte-order mark and CRLF are allowed.
@@ -89,9 +89,9 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         if seconds is None:
             raise ValueError("no seconds; scripts/prepare_ljspeech.py makes lists with them")
         samples = seconds * hparams.sampling_rate
-        if not 0 < samples <= MOST_COUNTED:
-            most = MOST_COUNTED / hparams.sampling_rate
-            raise ValueError(f"expected seconds above 0, at most {most:,.0f}")
+        if not 0 < samples <= MAX_LENGTH:
+            max_seconds = MAX_LENGTH / hparams.sampling_rate
+            raise ValueError(f"expected seconds above 0, at most {max_seconds:,.0f}")
         return clip_id(name), frame_count(round(samples), hparams), text
 
     def csv_clip(line: str) -> tuple[str, int]:
@@ -100,7 +100,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         except csv.Error as error:
             raise ValueError(f"{error}; expected {header}") from None
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
-            raise ValueError(f"expected {header} in whole numbers from 1 to {MOST_COUNTED:,}")
+            raise ValueError(f"expected {header} in whole numbers from 1 to {MAX_LENGTH:,}")
         count = int(counts[0])
         return name, frame_count(count, hparams) if header == "id,samples" else count
 
@@ -108,27 +108,29 @@ def read_lengths(path: str | Path, hparams: HParams) -> CorpusLengths:
         names, frames, texts = zip(*_parsed(path, lines, filelist_clip), strict=True)
         return CorpusLengths(names, np.array(frames), texts=texts)
     if header not in HEADERS or len(lines) == 1:
-        shown = "" if not lines else f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
-        raise UserError(f"{path}{shown}; expected {EXPECTED}")
+        beginning = ""
+        if lines:
+            beginning = f": it begins with {lines[0][1][:60]!r} in {len(lines)} lines"
+        raise UserError(f"{path}{beginning}; expected {EXPECTED}")
     names, frames = zip(*_parsed(path, lines[1:], csv_clip), strict=True)
     return CorpusLengths(names, np.array(frames))
 
 
 def with_symbols(clips: CorpusLengths, hparams: HParams) -> CorpusLengths:
-    """The clips with their symbols after cleaning; without texts, distributed as LJSpeech's."""
+    """Add the number of symbols after cleaning; without texts, distributed as LJSpeech's."""
     if clips.symbols is not None:
         return clips
     if clips.texts is not None:
         h = read_symbols(hparams)
-        found = (text_to_sequence(t, h.text_cleaners, h.table, h.language) for t in clips.texts)
-        counts = [max(1, len(sequence)) for sequence in found]
+        sequences = (text_to_sequence(t, h.text_cleaners, h.table, h.language) for t in clips.texts)
+        counts = [max(1, len(sequence)) for sequence in sequences]
         return replace(clips, symbols=np.array(counts))
     seconds = clips.frames * hparams.hop_length / hparams.sampling_rate
     return replace(clips, symbols=_synthetic_symbols(seconds, np.random.default_rng(0)))
 
 
 def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], tuple]) -> list:
-    """`parse` of every line; the lines for which it raises a ValueError are refused together."""
+    """Parse every line; all lines whose parsing raises ValueError are refused in one message."""
     rows, problems = [], []
     for number, line in lines:
         try:
@@ -141,7 +143,7 @@ def _parsed(path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str],
 
 
 def make_corpus(folder: Path, clips: CorpusLengths, hparams: HParams) -> Path:
-    """A filelist of cached mels of noise, and the mels, in `folder`; clips as long as `clips`."""
+    """Write a synthetic corpus: mels of noise as long as `clips`, and their filelist."""
     rng, lines = np.random.default_rng(0), []
     mel = rng.standard_normal((hparams.n_mel_channels, int(clips.frames.max())), np.float32) - 5
     for i, (frames, symbols) in enumerate(zip(clips.frames, clips.symbols, strict=True)):

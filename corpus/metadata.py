@@ -1,4 +1,4 @@
-"""What the files of a corpus in LJSpeech's layout say: its clips and texts, and the split."""
+"""Read metadata.csv of a corpus in LJSpeech's layout, and split its clips."""
 
 import csv
 import hashlib
@@ -14,8 +14,8 @@ LINE = "id|text|normalised text"  # of LJSpeech's metadata.csv
 
 
 def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
-    """The lines of `corpus`/metadata.csv, the last of whose fields is the text, and what is wrong
-    with others. UserError where the folder or the file is missing, empty or not UTF-8."""
+    """Read `corpus`/metadata.csv, whose last field is the text. Returns the clips and the problems
+    of bad lines. UserError if the folder or the file is missing, empty or not UTF-8."""
     if not corpus.is_dir():
         what = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
@@ -29,13 +29,13 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
         name, *others = fields = [field.strip() for field in line.split("|")]
         where = f"{metadata}:{number}"
         if len(fields) != 3:
-            found = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
-            problems.append(f"{where}: {found}; fix the line")
+            problem = f"{len(fields)} fields, expected {LINE}: {line[:60]!r}"
+            problems.append(f"{where}: {problem}; fix the line")
         elif "/" in name:  # mels and trimmed copies would get the name of another clip's
             problems.append(f"{where}: id {name!r}, expected a file's name without '/'; rename it")
         elif name in first_line:
-            found = f"id {name!r} is also in line {first_line[name]}"
-            problems.append(f"{where}: {found}; delete one of them, or give it another id")
+            problem = f"id {name!r} is also in line {first_line[name]}"
+            problems.append(f"{where}: {problem}; delete one of them, or give it another id")
         else:
             first_line[name] = number
             clips.append(Clip(str(corpus / "wavs" / f"{name}.wav"), others[-1], where=where))
@@ -45,15 +45,16 @@ def read_metadata(corpus: Path) -> tuple[list[Clip], list[str]]:
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """The set, `train` or `val`, of every id in a CSV of id,set."""
+    """Read a CSV of id,set into {id: "train" or "val"}."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
 
 def choose_split(ids: list[str], val_fraction: float, seed: int) -> tuple[set[str], str]:
-    """The ids of the validation set and, in words, where they come from: filelists/
-    ljspeech_split.csv for LJSpeech-1.1 with the defaults, else the first in the order of
-    SHA-256("seed|id"), which hardly change when some ids are added or removed."""
+    """Choose the ids of the validation set; also returns a description of where they come from.
+
+    LJSpeech-1.1 with the defaults uses filelists/ljspeech_split.csv. Any other corpus uses the
+    first ids in the order of SHA-256("seed|id"): adding or removing ids hardly changes the set."""
     if (val_fraction, seed) == (VAL_FRACTION, SEED):
         pinned = read_split(SPLIT_FILE)
         if pinned.keys() == set(ids):

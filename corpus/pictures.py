@@ -1,4 +1,4 @@
-"""Figures of a corpus: how long its clips are, and what keeps the alignment from forming."""
+"""Figures of a corpus: lengths of its clips, and faults that keep the alignment from forming."""
 
 import io
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from corpus.clip_table import Clip
-from corpus.faults import LONGEST_SILENCE, symbol_rates, usual_rates
+from corpus.faults import MAX_SILENCE_SECONDS, symbol_rates, usual_rates
 from corpus.recordings import seconds_of
 from hparams import HParams
 
@@ -19,7 +19,7 @@ LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """A PNG: share of each set's clips by length, in seconds and frames."""
+    """Draw the share of each set's clips by length, in seconds and frames. Returns a PNG."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -41,7 +41,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_faults(clips: list[Clip], hparams: HParams) -> bytes:
-    """A PNG: symbols against seconds of speech, and silence at the ends."""
+    """Draw symbols against seconds of speech, and silence at the ends. Returns a PNG."""
     figure = Figure(figsize=(10, 5), dpi=150, layout="constrained")
     rates, silences = figure.subplots(1, 2)
     _draw_rates(rates, clips, hparams.sampling_rate)
@@ -90,10 +90,10 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     for end in ("before", "after"):
         samples = [getattr(clip.sound, f"silence_{end}") for clip in clips]
         silences[f"{end} speech: longest {max(samples) / rate:.2f} s"] = np.array(samples) / rate
-    longest = max(LONGEST_SILENCE, *(values.max() for values in silences.values()))
+    longest = max(MAX_SILENCE_SECONDS, *(values.max() for values in silences.values()))
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
-    axes.axvline(LONGEST_SILENCE, **LIMIT, label="warned above")
+    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warned above")
     axes.set_yscale("symlog", linthresh=1)  # one clip of many thousands must show
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")

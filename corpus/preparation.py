@@ -1,4 +1,4 @@
-"""From a corpus in LJSpeech's layout to filelists: every clip is checked, then all is written."""
+"""`prepare` turns a corpus in LJSpeech's layout into filelists, after checking every clip."""
 
 import json
 import math
@@ -17,18 +17,18 @@ from common.tables import markdown_table
 from corpus.clip_table import Clip, ClipTable
 from corpus.derived_files import Folder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.faults import fault_warnings
-from corpus.filelist import CHANGED_IN_CHECK, keep_table, table_key, warn_of_long_clips
+from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
 from corpus.metadata import SEED, VAL_FRACTION, choose_split, read_metadata
 from corpus.pictures import draw_faults, draw_lengths
 from corpus.recordings import check_recordings, seconds_of
-from corpus.symbols_used import keep_used, rare_symbols, with_symbols_of
+from corpus.symbols_used import drop_unused_symbols, rare_symbols, with_symbols_of
 from hparams import HParams, check_text_settings, create_hparams, override_lines, read_symbols
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from text.symbol_files import SYMBOLS_FILE
 
 
 def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
-    """A table of the sets' clips and their lengths in three units."""
+    """Markdown table of the sets' clips and their lengths in three units."""
     rows = []
     for name, clips in sets.items():
         units = {
@@ -44,7 +44,7 @@ def summary(sets: dict[str, list[Clip]], hparams: HParams) -> str:
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Those that training will keep, of all clips."""
+    """The statistics that training stores in checkpoints, here of all clips."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames, lengths = zip(*((clip.num_frames, len(clip.symbols)) for clip in clips), strict=True)
@@ -52,7 +52,7 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """List every problem; UserError unless the bad clips are to be left out."""
+    """Report the bad clips: UserError, or a notice with `skip_bad`."""
     count = f"{len(problems):,} of {total:,} clips"
     listed = "\n".join(f"  {problem}" for problem in problems)
     advice = "no filelist was written. Fix them, or leave them out with --skip-bad"
@@ -63,7 +63,7 @@ def refuse_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
 
 
 def settings(overrides: str, out: Path, suffix: str) -> str:
-    """The settings file for train.py: `overrides`, and the filelists in `out`, a line each."""
+    """Content of the settings file for train.py: `overrides` and the filelists in `out`."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": out / f"train{suffix}.txt",
@@ -77,7 +77,7 @@ def settings(overrides: str, out: Path, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What `prepare` is asked for; scripts/prepare_ljspeech.py has an option for each."""
+    """Arguments of `prepare`; scripts/prepare_ljspeech.py has an option for each."""
 
     corpus: Path  # absolute, as are the two other folders below
     out: Path  # for the filelists
@@ -109,9 +109,9 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus and write its filelists (and mels); returns the files in `out` it wrote.
+    """Check a corpus and write its filelists (and mels). Returns the files written in `out`.
 
-    UserError lists every bad clip (unless `skip_bad`), or what else is wrong. No filelist was
+    UserError lists every bad clip (unless `skip_bad`) or says what else is wrong; no filelist is
     written then.
     """
     hparams = check_text_settings(create_hparams(asked.overrides))
@@ -147,21 +147,21 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """The clips to train on, trimmed and with cached mels if asked for; the recordings that were
-    read for them; and the settings, with the corpus's own table of symbols if asked for."""
+    """Return the clips to train on, trimmed and with cached mels if asked for; the recordings they
+    were read from; and the settings, with the corpus's own table of symbols if asked for."""
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
     clips, bad, unnamed = check_recordings(asked.corpus, entries, hparams)
     recordings, total = clips, len(entries) + len(problems)
     if unnamed:
-        some = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
-        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {some}")
+        examples = ", ".join(unnamed[:5]) + (", ..." if len(unnamed) > 5 else "")
+        print(f"Notice: no line of metadata.csv names {len(unnamed):,} files in wavs: {examples}")
     refuse_or_skip(problems + bad, total, asked.skip_bad)
     if copies and clips:
         clips, faulty = trim_clips(clips, copies, hparams)
         refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
-    most = asked.max_seconds * hparams.sampling_rate
-    if long := {clip.where for clip in clips if clip.sound.num_samples > most}:
+    max_samples = asked.max_seconds * hparams.sampling_rate
+    if long := {clip.where for clip in clips if clip.sound.num_samples > max_samples}:
         print(
             f"--max-seconds {asked.max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips"
         )
@@ -171,14 +171,14 @@ def usable_clips(
         refuse_or_skip(list(faulty.values()), total, asked.skip_bad)
         clips = [clip for clip in clips if clip.where not in faulty]
     if makes_table and clips:
-        clips, hparams = keep_used(clips, hparams)
+        clips, hparams = drop_unused_symbols(clips, hparams)
     return clips, recordings, hparams
 
 
 def split_clips(
     asked: Preparation, entries: list[Clip], clips: list[Clip]
 ) -> tuple[dict[str, list[Clip]], str]:
-    """The clips of "train" and "val", and where the split is from; UserError if a set is empty."""
+    """Split into "train" and "val"; also returns the split's origin. UserError for an empty set."""
     # By all lines, those of bad clips too: leaving one out must not move others between the sets.
     validation, origin = choose_split(
         [entry.id for entry in entries], asked.val_fraction, asked.seed
@@ -213,7 +213,7 @@ def describe(sets: dict[str, list[Clip]], clips: list[Clip], origin: str, hparam
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, chart: bytes
 ) -> list[Path]:
-    """Write everything in `out`, each file after all of them could be written; returns them."""
+    """Write all files to `out`; none is moved into place before all are written. Returns them."""
     out, mels = asked.out, asked.mels
     contents = {"lengths.png": draw_lengths(sets, hparams), "corpus.png": chart}
     contents["settings.txt"] = settings(asked.overrides, out, "_mel" if mels else "").encode()
@@ -241,5 +241,5 @@ def write_lists(
     for name, clips in lists.items():
         settings_of_list = replace(hparams, load_mel_from_disk=name.endswith("_mel.txt"))
         key = table_key(contents[name], settings_of_list)
-        keep_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
+        cache_table(ClipTable.of(out / name, enumerate(clips, 1), True, key), settings_of_list)
     return sorted(path for name in contents for path in out.glob(f"{name}*"))

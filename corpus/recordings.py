@@ -1,4 +1,4 @@
-"""The sound files of a corpus in LJSpeech's layout: every one is checked, and measured."""
+"""Check and measure the sound files of a corpus in LJSpeech's layout."""
 
 import unicodedata
 import zlib
@@ -18,14 +18,14 @@ from hparams import HParams
 
 WINDOW_SECONDS = 0.02  # the level of a sound is measured in windows of this length
 SILENCE_DECIBELS = 40  # a window so far below the clip's loudest one is silent
-SHORTEST_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
+MIN_CLIPPED_RUN = 3  # samples; a peak that just reaches full scale has fewer
 
 
 def check_recordings(
     corpus: Path, clips: list[Clip], hparams: HParams
 ) -> tuple[list[Clip], list[str], list[str]]:
-    """The good clips with all that is known of them, what is wrong with the others, and the sound
-    files that no line names; UserError where the folder wavs is missing."""
+    """Check every clip's sound. Returns the good clips with their measurements, the problems of the
+    others, and the sound files that no line names. UserError if the folder wavs is missing."""
     wavs = corpus / "wavs"
     if not wavs.is_dir():
         raise UserError(f"{wavs}: no such folder; it should hold the clips of metadata.csv")
@@ -38,8 +38,8 @@ def check_recordings(
     def sound_of(clip: Clip) -> Path | None:
         names = [f"{clip.id}{kind}" for kind in kinds]
         normal = [unicodedata.normalize("NFC", name) for name in names]
-        found = [*map(sounds.get, names), *map(composed.get, normal)]
-        return next(filter(None, found), None)
+        candidates = [*map(sounds.get, names), *map(composed.get, normal)]
+        return next(filter(None, candidates), None)
 
     def measured_or_problem(clip: Clip) -> Clip | str:
         path = paths[clip.where]
@@ -55,19 +55,19 @@ def check_recordings(
     paths = {clip.where: sound_of(clip) for clip in clips}
     good, problems = [], []
     progress = progress_bar("Checking", len(clips), " clips", iterable=clips)
-    for clip, found in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
+    for clip, result in zip(progress, map_in_threads(measured_or_problem, clips), strict=True):
         # Not in a thread: inflect, which spells numbers, is not thread-safe.
         silent = ""
         try:
             clip_symbols = symbols_of(clip.text, hparams)
         except UserError as error:
             silent = f"{clip.where}: {clip.id}: normalised {error}"
-        if isinstance(found, str):
-            problems.append(f"{found}; and {silent}" if silent else found)
+        if isinstance(result, str):
+            problems.append(f"{result}; and {silent}" if silent else result)
         elif silent:
             problems.append(silent)
         else:
-            good.append(replace(found, symbols=clip_symbols))
+            good.append(replace(result, symbols=clip_symbols))
     unnamed = set(sounds) - {path.name for path in paths.values() if path}
     return good, problems, sorted(unnamed)
 
@@ -102,7 +102,7 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def count_clipped(samples: np.ndarray) -> int:
-    """Of int16 or float32 samples [N] those at full scale in runs of SHORTEST_CLIPPED_RUN or more.
+    """Count the int16 or float32 samples [N] at full scale in runs of at least MIN_CLIPPED_RUN.
     Full scale is 32767 of 32768, the largest positive value of 16 bits."""
     limit = 32767 if samples.dtype == np.int16 else 32767 / 32768
     if samples.max() < limit and samples.min() > -limit:  # almost all clips, and much faster
@@ -110,4 +110,4 @@ def count_clipped(samples: np.ndarray) -> int:
     full = (samples >= limit) | (samples <= -limit)
     edges = np.flatnonzero(np.diff(full, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
-    return int(runs[runs >= SHORTEST_CLIPPED_RUN].sum())
+    return int(runs[runs >= MIN_CLIPPED_RUN].sum())

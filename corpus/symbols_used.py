@@ -1,43 +1,43 @@
-"""The symbols that a corpus's texts consist of: the table of a run, and which of them are rare."""
+"""The symbols that a corpus's texts use: the table of a run, and warnings about rare symbols."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from common.progress import progress_bar
 from corpus.clip_table import Clip
-from corpus.filelist import MOST_CHARACTERS
+from corpus.filelist import MAX_CHARACTERS
 from hparams import HParams, with_table
 from text import clean
 from text.symbols import can_be_symbol, table_of
 
-RARE = 10  # a symbol that fewer clips have is hardly learnt
-MOST_SHOWN = 20  # rare symbols in a report, and
+RARE = 10  # clips; a symbol in fewer of them is hardly learnt
+MAX_SYMBOLS_SHOWN = 20  # rare symbols in a report, and
 CLIPS_SHOWN = 5  # clips of each
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """The settings with the table of all that the clips' texts consist of after cleaning."""
-    found: set[str] = set()
-    texts = [clip.text for clip in clips if len(clip.text) <= MOST_CHARACTERS]
+    """The settings with a table of all symbols of the clips' texts after cleaning."""
+    characters: set[str] = set()
+    texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        found.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Others are refused, or dropped, in the lines where they are.
-    return with_table(hparams, table_of(filter(can_be_symbol, found)).symbols)
+        characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
+    # Other characters are refused or dropped later, line by line.
+    return with_table(hparams, table_of(filter(can_be_symbol, characters)).symbols)
 
 
-def keep_used(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """The clips and settings without the symbols of clips that were left out: what no clip has is
-    never trained."""
+def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
+    """Remove symbols that no remaining clip uses, because they would never be trained. Returns the
+    clips with new ids, and the settings."""
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
     ids = [new.ids.get(symbol, 0) for symbol in old.symbols]
-    kept = [replace(clip, symbols=tuple(ids[i] for i in clip.symbols)) for clip in clips]
-    return kept, with_table(hparams, new.symbols)
+    renumbered = [replace(clip, symbols=tuple(ids[i] for i in clip.symbols)) for clip in clips]
+    return renumbered, with_table(hparams, new.symbols)
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
-    """A warning about symbols in fewer than RARE of the clips, rarest first; none about English,
-    whose table is the same for every corpus."""
+    """A warning about symbols in fewer than RARE clips, rarest first. Empty for English, whose
+    table is the same for every corpus."""
     places: dict[int, list[str]] = {}
     for clip in clips:
         for i in set(clip.symbols):
@@ -46,11 +46,11 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     if not rare or hparams.table.is_english:
         return ""
     notes = []
-    for i in rare[:MOST_SHOWN]:
+    for i in rare[:MAX_SYMBOLS_SHOWN]:
         more = ", ..." * (len(places[i]) > CLIPS_SHOWN)
-        count, shown = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
-        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({shown}{more})")
-    more = f" and {len(rare) - MOST_SHOWN:,} more" * (len(rare) > MOST_SHOWN)
+        count, examples = len(places[i]), ", ".join(places[i][:CLIPS_SHOWN])
+        notes.append(f"{hparams.table.symbols[i]!r} in {count} ({examples}{more})")
+    more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols are in fewer than {RARE} clips: "
         f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/languages.md)"

@@ -1,4 +1,4 @@
-"""The teacher-forced decoder of model.py at the hardware's speed: same parameters, same results.
+"""A fast version of model.py's teacher-forced decoder, with the same parameters and results.
 
 Under teacher forcing only attention is recurrent as a whole: its query is the attention LSTM's
 hidden state, which never sees the decoder LSTM. So one loop runs the attention LSTM and the
@@ -7,7 +7,8 @@ the prenet, the inputs' share of both LSTMs' gates, the projections. The backwar
 loops are written by hand. Every weight's gradient is then one product over steps x batch too.
 
 recurrences.py has the formulas, the buffers and the letters of shapes; plain.py the loops in plain
-operations, graphs.py those on a GPU. Without this folder training uses the reference decoder.
+torch operations, graphs.py the loops on a GPU. Without this folder training uses the reference
+decoder.
 """
 
 import warnings
@@ -28,13 +29,14 @@ def teacher_forced(
     mask: torch.Tensor,  # [B, N] bool, True at padding
     mel: torch.Tensor,  # [B, n_mels, T_out], the frames to be spoken
     dropout_masks,  # model.DropoutMasks
-    loops_for: Callable | None = None,  # `plain_loops`, say; None takes the kernels if they run
+    loops_for: Callable
+    | None = None,  # for example `plain_loops`; None: the kernels if they run here
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`model.teacher_forced`: mel [B, n_mels, T_out], gate logits [B, T], alignments [B, T, N].
 
-    All three can be differentiated, once: a second derivative and a second backward pass through
-    the same graph (retain_graph) raise a RuntimeError. Under autocast the LSTMs' products, the
-    prenet and the projections are made in its precision, everything else and every sum in the
+    The results can be differentiated once: a second derivative, or a second backward pass through
+    the same graph (retain_graph), raises RuntimeError. Under autocast the LSTMs' products, the
+    prenet and the projections use its precision; everything else, and every sum, uses the
     parameters'.
     """
     attention, device = decoder.attention_layer, memory.device.type
@@ -84,7 +86,7 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """How the loops over steps run on this device with parameters of float32, in a phrase."""
+    """A phrase on how the loops over steps run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN's packed products"
@@ -96,21 +98,21 @@ def describe(device: torch.device) -> str:
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
-    """The kernels' graphs if they run here, else the loops in plain operations."""
-    found = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
-    if not isinstance(found, str):
-        return found
+    """The loops by the kernels' graphs if they run here, else in plain operations."""
+    loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
+    if not isinstance(loops, str):
+        return loops
     if memory.is_cuda:
-        warnings.warn(  # of the same reason Python shows it once
+        warnings.warn(  # Python shows the same warning once
             "the fast decoder runs in plain operations, with the same results, but several times "
-            f"slower than its Triton kernels: {found}",
+            f"slower than its Triton kernels: {loops}",
             stacklevel=2,
         )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """The loops in plain operations; `memory` and `dropout_masks` may be any."""
+    """The loops in plain operations; `memory` and `dropout_masks` are not used."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -1,10 +1,10 @@
 """The decoder in synthesis on a GPU: `model.free_running` with CHUNK steps in one CUDA graph.
 
 A step is some fifty small operators, which a GPU runs faster than the host launches them. A graph
-launches those of CHUNK steps at once, and the host checks after each chunk whether all texts have
-ended. Operators, shapes and order are those of the readable loop, so results are bitwise the same.
-A graph fits one number of texts and symbols; capturing it takes about as long as launching CHUNK of
-the hundreds of steps that a text has, so each batch is captured anew.
+launches the operators of CHUNK steps at once, and the host checks after each chunk whether all
+texts have ended. Operators, shapes and order are those of the readable loop, so results are bitwise
+the same. A graph fits one number of texts and symbols. Capturing it takes about as long as
+launching CHUNK of the hundreds of steps of a text, so each batch gets its own graph.
 """
 
 import contextlib
@@ -19,7 +19,9 @@ import model
 from fast_decoder.cuda_capture import captured
 from model import Decoder, DropoutMasks, SpokenSteps
 
-CHUNK = 8  # steps: more take longer to capture and waste more at the end, fewer wait more often
+CHUNK = (
+    8  # steps; more take longer to capture and waste more at the end, fewer synchronize more often
+)
 
 
 def free_running(
@@ -31,11 +33,11 @@ def free_running(
     window: int = 0,
     repeated: Callable[[Callable, torch.device], Iterator] | None = None,
 ) -> Iterator[SpokenSteps]:
-    """`model.free_running` in chunks of CHUNK steps on a GPU, the last one cut at `max_steps`; one
-    step at a time elsewhere and under autocast, whose copies of weights must not belong to a graph.
+    """`model.free_running`, on a GPU in chunks of CHUNK steps, the last one cut at `max_steps`.
+    Elsewhere, and under autocast, whose weight copies must not belong to a graph, single steps.
 
     Each chunk reads and writes the same tensors. `repeated(make_steps, device)`, by default
-    `replayed` on a GPU, may overwrite a result by the next.
+    `replayed` on a GPU, may overwrite a result with the next.
     """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         repeated = repeated or replayed
@@ -53,7 +55,8 @@ def free_running(
     masks = DropoutMasks((first, second), None, None)
 
     def make_steps() -> SpokenSteps:
-        frames, state, furthest, allowed, made = last_frames, first_state, last_furthest, mask, []
+        frames, state, furthest, allowed = last_frames, first_state, last_furthest, mask
+        outputs = []
         for t in range(CHUNK):
             keep = masks.at(t)
             prenet_output = decoder.prenet(frames, keep.prenet)
@@ -64,11 +67,11 @@ def free_running(
             )
             if window:
                 furthest = torch.maximum(furthest, state.alignment.argmax(dim=1, keepdim=True))
-            made.append((frames, gate, state.alignment))
-        held, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
-        for before, after in zip(held, new, strict=True):
+            outputs.append((frames, gate, state.alignment))
+        old, new = (last_frames, last_furthest, *first_state), (frames, furthest, *state)
+        for before, after in zip(old, new, strict=True):
             before.copy_(after)
-        return SpokenSteps(*(torch.stack(steps) for steps in zip(*made, strict=True)))
+        return SpokenSteps(*(torch.stack(steps) for steps in zip(*outputs, strict=True)))
 
     results = repeated(make_steps, memory.device)
     for start in range(0, max_steps, CHUNK):
@@ -80,10 +83,11 @@ def free_running(
 
 
 def replayed(function: Callable, device: torch.device) -> Iterator:
-    """Results of `function()`, called anew for each on a GPU: from the second on by one CUDA graph.
+    """Yield the results of repeated calls of `function()` on a GPU, from the second on by replaying
+    a CUDA graph.
 
     The first call loads and allocates what a capture must not: kernels, and the stream's workspaces
-    of matrix products. Where the capture fails, a warning says so and calls continue without it.
+    for matrix products. If the capture fails, a warning says so and plain calls continue.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -92,7 +96,7 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
         with _alone_on_side_stream(device):
             graph, result = captured(function, _side_stream(device))
     except Exception as error:  # whatever torch, the driver or the GPU cannot capture
-        cause = error.__context__ or error  # what broke a capture breaks its end too
+        cause = error.__context__ or error  # the first error also breaks the end of the capture
         problem = str(cause).strip().partition("\n")[0] or type(cause).__name__
         warnings.warn(  # which is shown once
             "synthesis launches its steps one by one, with the same results but several times "
@@ -111,13 +115,15 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # one, for each keeps a workspace of tens of megabytes
+    return torch.cuda.Stream(
+        device
+    )  # one for all: each stream has a workspace of tens of megabytes
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """What is launched inside runs on the side stream, after what the current stream holds, which
-    continues after it. Other threads wait: a capture records all that its stream gets."""
+    """Run what is launched inside on the side stream, in order with the current stream before and
+    after. Other threads wait, because a capture records everything on its stream."""
     side, current = _side_stream(device), torch.cuda.current_stream(device)
     with _SIDE_STREAM_IN_USE, torch.cuda.stream(side):
         side.wait_stream(current)

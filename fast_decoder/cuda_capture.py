@@ -1,4 +1,4 @@
-"""CUDA graphs, captured so that a capture that fails leaves torch as it was."""
+"""Capture CUDA graphs so that a failed capture leaves torch's state unchanged."""
 
 import contextlib
 from collections.abc import Callable
@@ -7,13 +7,13 @@ import torch
 
 
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
-    """A graph of what `function()` launches on `stream`, and its result, which a replay rewrites.
-    The function must draw no random numbers and not wait for the GPU.
+    """Capture what `function()` launches on `stream`. Returns the graph and the function's result,
+    which each replay overwrites. The function must draw no random numbers and not wait for the GPU.
 
-    Where CUDA breaks a capture off, torch's capture_end raises before it has cleaned up (seen in
-    torch 2.11 and 2.13): `stream` would stay the current one, the generator would never draw again
-    (2.11), memory used on two streams would never be freed, and empty_cache would raise. So the
-    capture gets its own generator state and memory pool. Raises what the function or torch does.
+    If CUDA aborts a capture, torch's capture_end raises before it has cleaned up (seen in torch
+    2.11 and 2.13): `stream` would stay current, the generator would never draw again (2.11), memory
+    used on two streams would never be freed, and empty_cache would raise. So the capture gets its
+    own generator state and memory pool. Errors of the function and of torch are passed on.
     """
     device = stream.device
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
@@ -28,7 +28,7 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
         ):
             result = function()
     except Exception:
-        with contextlib.suppress(RuntimeError):  # torch has ended it itself
+        with contextlib.suppress(RuntimeError):  # torch has ended it already
             torch._C._cuda_endAllocateToPool(device.index, pool)
         raise
     finally:

@@ -1,8 +1,8 @@
 """The training decoder's two loops on a GPU: the launches of kernels.py, in CUDA graphs.
 
-A `Graphs` does the steps of the loops in plain.py, on the same buffers, for all batches of one
-`bucket`, whatever their number of steps: programs that have no clip or no symbols to work on
-return at once. CHUNK steps make one graph. Graphs are kept.
+A `Graphs` runs the steps of the loops in plain.py, on the same buffers, for all batches of one
+`bucket` and any number of steps: programs without a clip or symbols to work on return at once. One
+graph holds CHUNK steps. `Graphs` are cached.
 """
 
 import functools
@@ -18,10 +18,10 @@ from fast_decoder.cuda_capture import captured
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # steps a graph
-MOST_KEPT = 64  # `Graphs`, of a few megabytes each
+MAX_GRAPHS = 64  # cached `Graphs`, of a few megabytes each
 UNITS = 8  # LSTM cells a program: 1,024 of them fill 128 of an H200's 132 processors
 PROCESSORS = 132
-COLUMNS, INNER = 64, 64  # of a backward product's result a program, and what it adds up at once
+COLUMNS, INNER = 64, 64  # of a backward product: result columns a program, and inner block size
 ROWS = 64  # clips a program of `lstm_step` and `gradient_product`, at most
 CLIPS = 16  # clips a program of `cell_gradient`
 SYMBOLS = 32  # a program of attention's backward pass
@@ -31,13 +31,13 @@ CONTEXT = 64  # context columns a program of `attention_context`, at most
 CONTEXT_VALUES = 2**14  # of the memory that such a program holds, at most
 
 WARPS = 4  # that share out the inner dimension of `lstm_step`'s product; 1: none do
-# Buffers that are read alone: where the kernels cannot read one, a copy will do.
+# Read-only buffers: one that the kernels cannot read is copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-EARLY_LAUNCHES = True  # where the GPU can, a launch is made while the one before it still runs
+EARLY_LAUNCHES = True  # if the GPU can: launch while the launch before still runs
 
 
 class LSTM(NamedTuple):
-    """What the launches of one of the two LSTMs depend on."""
+    """Sizes of one of the two LSTMs, on which its launches depend."""
 
     size: int  # S
     inner: int  # how much of a row its product sees
@@ -45,15 +45,15 @@ class LSTM(NamedTuple):
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """(parts, gates a part) of `gradient_product`'s sum over 4 * size gates: about one program
-        a processor."""
+        """Return (parts, gates a part) of `gradient_product`'s sum over 4 * size gates, for about
+        one program a processor."""
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
         return -(-4 * self.size // gates), gates
 
 
 class Setting(NamedTuple):
-    """What launches depend on; recurrences.py has the letters."""
+    """Everything that launches depend on; recurrences.py explains the letters."""
 
     device: torch.device
     dtype: torch.dtype  # of parameters and buffers
@@ -85,7 +85,7 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not run here on parameters of this type, or None if they do."""
+    """The reason why the kernels do not run here on parameters of this type, or None."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
@@ -96,14 +96,14 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def launches_early(device: torch.device) -> bool:
-    """Whether a launch is made while the one before it still runs, if that can be captured."""
+    """Whether launches are made while the one before still runs, if that can be captured."""
     if not EARLY_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """The clips and symbols that the graphs for such a batch have programs for."""
+    """The numbers of clips and symbols for which such a batch's graphs have programs."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -114,7 +114,7 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """The graphs for a batch, or why there are none. The first call for a bucket makes them."""
+    """Return the graphs for a batch, made by its bucket's first call, or why there are none."""
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)
     if reason is not None:
@@ -141,16 +141,18 @@ def graphs_for(
     return _graphs(setting)
 
 
-@functools.lru_cache(MOST_KEPT)
+@functools.lru_cache(MAX_GRAPHS)
 def _graphs(setting: Setting) -> "Graphs | str":
     try:
         return Graphs(setting)
-    except Exception as error:  # whatever Triton, the driver or the GPU cannot do: sizes, say
+    except (
+        Exception
+    ) as error:  # anything that Triton, the driver or the GPU cannot do, such as sizes
         cause = error.__context__ or error  # what broke a capture breaks its end too
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         reason = f"{type(cause).__name__}: {lines[0] if lines else ''}"
         if "out of memory" in reason:
-            # a reason for this batch, not for all in its bucket: nothing is kept
+            # holds for this batch, not for its whole bucket: nothing is cached
             raise torch.OutOfMemoryError(reason) from error
         if setting.early_launch:
             return _graphs(setting._replace(early_launch=False))
@@ -158,7 +160,7 @@ def _graphs(setting: Setting) -> "Graphs | str":
 
 
 class _Loop:
-    """The launches of CHUNK steps, captured, and the table that they read."""
+    """The captured launches of CHUNK steps, and the table that they read."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class _Loop:
             return
         with torch.cuda.device(device):
             torch.cuda.synchronize()  # an early launch does not wait for the table to be written
-            self._launch(CHUNK)  # compiles; by the table there are no steps to make as yet
+            self._launch(CHUNK)  # compiles; the table has no steps yet
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
 
@@ -193,7 +195,7 @@ class _Loop:
             finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
-        """Make all steps; `entries`: numbers and buffers by place in the table."""
+        """Run all steps; `entries`: numbers and buffers by place in the table."""
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
@@ -220,15 +222,15 @@ class _Loop:
         self.table.copy_(table, non_blocking=True)
 
 
-def _power_of_two(size: int, least: int = 16) -> int:
-    return max(least, 1 << (size - 1).bit_length())
+def _power_of_two(size: int, minimum: int = 16) -> int:
+    return max(minimum, 1 << (size - 1).bit_length())
 
 
 # ---------------------------------------------------------------------------- the launches
 
 
 def _constants(s: Setting, lstm: LSTM) -> dict:
-    """Of all kernels, by the names of their arguments."""
+    """Constants of all kernels, by the names of their arguments."""
     tl = _kernels().tl  # whose types have the names of torch's
     dtype, operand = (
         getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
@@ -259,21 +261,19 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
 
 
 def _lstm_precision(setting: Setting) -> str:
-    # Three products of TF32 are together as exact as float32.
+    # Three products in TF32 together are as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return "tf32" if setting.tf32 else exact
 
 
 def _attention_precision(setting: Setting) -> str:
-    """Attention's own products are of float32: with half operands, in TF32."""
+    """Attention's own products are in float32, or in TF32 with half-precision operands."""
     return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
-    """(table, offset, if it is of one step) -> a launch of the kernel.
-
-    Its constants, and choices of the compiler, are `options`, and what it has of `_constants`.
-    """
+    """Return a function that launches the kernel, of (table, offset), or (table) for kernels of
+    whole chunks. `options` are constants and compiler options beside those of `_constants`."""
     kernel = getattr(_kernels(), name)
     constants = _constants(setting, lstm).items()
     options = {key: value for key, value in constants if key in kernel.arg_names} | options
@@ -286,7 +286,7 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     rows = min(ROWS, _power_of_two(setting.clips))
     half = setting.operand_dtype != setting.dtype
-    # Products of 64 rows have tensor-core instructions of their own, which no warp makes alone.
+    # Products of 64 rows use tensor-core instructions that need several warps.
     warps = WARPS if rows < 64 else 1
     block = 128 if half or (warps > 1 and rows == 16) else 64  # else registers run out
     return _launch(
@@ -349,9 +349,9 @@ def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
 
 def _attention_gradient(setting: Setting) -> Callable:
     grid = setting.clips, -(-setting.symbols // SYMBOLS)
-    most = _power_of_two(setting.symbols)
+    max_symbols = _power_of_two(setting.symbols)
     return _launch(
-        setting, setting.attention, "attention_gradient", grid, MOST_SYMBOLS=most, num_warps=8
+        setting, setting.attention, "attention_gradient", grid, MAX_SYMBOLS=max_symbols, num_warps=8
     )
 
 
@@ -371,7 +371,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         grid,
         WARPS=query_warps,
         SYMBOLS_A_PART=SYMBOLS,
-        MOST_SYMBOLS=setting.symbols,
+        MAX_SYMBOLS=setting.symbols,
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
@@ -381,7 +381,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """The tensor itself if the kernels can read it, else a copy."""
+    """Return the tensor if the kernels can read it, else a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
@@ -415,17 +415,19 @@ class Graphs:
         self._decoder_backward = _Loop(s, (product, cells), backwards=True)
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
-        """What every loop reads and writes of its buffers, by place in the table."""
-        found = {name.upper(): x for name, x in vars(buffers).items()}
-        found |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": found.pop("ROWS")}
-        found["WEIGHT"] = buffers.weight.to(self.operand_dtype)
+        """The buffers that every loop reads and writes, by place in the table."""
+        entries = {name.upper(): x for name, x in vars(buffers).items()}
+        entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
+        entries["WEIGHT"] = buffers.weight.to(self.operand_dtype)
         if isinstance(buffers, AttentionBuffers):
-            found["SYMBOLS"] = buffers.memory.shape[1]
-            found["LOCATION_WEIGHT"] = buffers.location_weight.T
-        return found | {name: _aligned(found[name]) for name in READ if found.get(name) is not None}
+            entries["SYMBOLS"] = buffers.memory.shape[1]
+            entries["LOCATION_WEIGHT"] = buffers.location_weight.T
+        return entries | {
+            name: _aligned(entries[name]) for name in READ if entries.get(name) is not None
+        }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """What both backward loops read beside those."""
+        """The further buffers of both backward loops."""
         _, batch_size, size = buffers.cells.shape
         return {
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),

@@ -1,16 +1,16 @@
 """Triton kernels of the training decoder's two loops on a GPU; recurrences.py has the formulas.
 
-graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do what
-no step waits for, for a chunk of steps at once, and `next_chunk` ends a chunk.
+graphs.py launches them, in the order of its loops. `attention_slopes` and `attention_sums` do the
+work on which no step depends, for a chunk of steps at once, and `next_chunk` ends a chunk.
 
-A launch depends on no run-time size and no address: its first argument is a table on the device,
-int64, that holds the steps to make, the sizes and the addresses of all buffers. So one captured
-graph serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps
-of a graph: beyond the last step programs return.
+A launch depends on no run-time size or address: its first argument is an int64 table on the device
+that holds the steps to run, the sizes and the addresses of all buffers. So one captured graph
+serves every batch, whatever its lengths, and no tensor is padded. `offset` counts the steps of a
+graph; programs beyond the last step return.
 
-Where a sum is spread over programs (split inner dimensions, the query of the attention LSTM's
-units) each program writes its part, and whoever needs the sum adds the parts in a fixed order:
-no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
+If a sum is split over programs (inner dimensions, the query of the attention LSTM's units), each
+program writes its part, and the program that needs the sum adds the parts in a fixed order. There
+are no atomics, so two runs are bitwise the same. In shapes: T, B, N, D, E, K as in recurrences.py,
 S an LSTM's size, W the width of its rows (hidden state and context).
 """
 
@@ -65,13 +65,14 @@ def _buffer(table, place, dtype: tl.constexpr):
 
 @triton.jit
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
-    """Wait for the launch before this one, and let the next be made, whose programs take their
-    places and wait in turn. Every program must call it, also one that has nothing to do. Before it
-    only the table may be read, and what no launch of the same graph writes before this one. While
-    graphs are captured the table is all zeros: there are no buffers.
+    """Wait for the launch before this one, and allow the next launch, whose programs start and wait
+    in turn. Every program must call it, even with nothing to do. Before the call a program may only
+    read the table, and buffers that no earlier launch of the same graph writes. While graphs are
+    captured the table is all zeros: there are no buffers.
 
-    Without LET_NEXT the next is made when this one's programs have ended: for launches beside
-    which the next one's find no room, and would crowd onto the few processors that are free."""
+    Without LET_NEXT the next launch starts when this one's programs have ended. Use that where the
+    next launch's programs have no room beside these and would crowd onto the few free
+    processors."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         if LET_NEXT:
@@ -179,8 +180,8 @@ def lstm_step(
     has_column = column_unit < SIZE
     gates = tl.load(gates, has_row[:, None] & has_column[None, :], 0.0)
     if DROPOUT:
-        kept = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
-        kept = tl.load(kept, inside, 0)
+        keep = _buffer(table, KEEP, tl.int8) + step[:, None] * SIZE + unit[None, :]
+        keep = tl.load(keep, inside, 0)
     if QUERY > 0:
         dim = tl.arange(0, QUERY_BLOCK)
         place = tl.arange(0, 2 * UNITS)
@@ -197,7 +198,7 @@ def lstm_step(
     )
     hidden = _lstm_cell(table, total, step, unit, has_past, inside, SIZE, DTYPE)
     if DROPOUT:
-        hidden = tl.where(kept != 0, hidden * scale, 0.0)
+        hidden = tl.where(keep != 0, hidden * scale, 0.0)
     place = step[:, None] * WIDTH + unit[None, :]
     tl.store(_buffer(table, ROWS_OUT, DTYPE) + place, hidden, inside)
     if OPERAND != DTYPE:
@@ -388,7 +389,7 @@ def attention_gradient(
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     CONTEXT_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,  # symbols a program
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
@@ -404,17 +405,17 @@ def attention_gradient(
     num_symbols = tl.where(nothing, 0, symbols)  # to load, as are these columns
     context_size: tl.constexpr = WIDTH - SIZE
     num_columns = tl.where(nothing, 0, context_size)
-    n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MOST_SYMBOLS)
+    n, m = first + tl.arange(0, SYMBOLS_BLOCK), tl.arange(0, MAX_SYMBOLS)
     dim = tl.arange(0, DIM_BLOCK)
     has_dim = dim < tl.where(nothing, 0, DIM)
     step = t * batch + clip
     alignments = _buffer(table, ALIGNMENTS, DTYPE) + step * symbols
     alignment = tl.load(alignments + n, n < num_symbols, 0.0)
     here = tl.load(alignments + m, m < num_symbols, 0.0)
-    given = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
-    num_given = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
-    elsewhere = tl.load(given + m, m < num_given, 0.0)
-    dalignment = tl.load(given + n, n < num_given, 0.0)
+    grad_alignments = _buffer(table, GRAD_ALIGNMENTS, DTYPE) + step * symbols
+    num_grad_alignments = tl.where(tl.load(table + GRAD_ALIGNMENTS) != 0, num_symbols, 0)
+    elsewhere = tl.load(grad_alignments + m, m < num_grad_alignments, 0.0)
+    dalignment = tl.load(grad_alignments + n, n < num_grad_alignments, 0.0)
     v = tl.load(_buffer(table, V, DTYPE) + dim, has_dim, 0.0)
     column = tl.arange(0, CONTEXT_BLOCK)
     rows = _buffer(table, ROWS_OUT, DTYPE) + step * WIDTH + SIZE
@@ -463,7 +464,7 @@ def cell_gradient(
     SYMBOLS_A_PART: tl.constexpr,  # of the query's gradient
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
@@ -486,7 +487,7 @@ def cell_gradient(
         _wait(EARLY, LET_NEXT)
         if QUERY > 0 and has_step and clip < batch:
             _through_windows(
-                table, t, clip, KERNEL, KERNEL_BLOCK, MOST_SYMBOLS, SYMBOLS_BLOCK, DTYPE
+                table, t, clip, KERNEL, KERNEL_BLOCK, MAX_SYMBOLS, SYMBOLS_BLOCK, DTYPE
             )
         return
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -499,7 +500,7 @@ def cell_gradient(
     dhidden = tl.load(dhidden, inside, 0.0)
     here = step[:, None] * SIZE + unit[None, :]
     if DROPOUT:
-        kept = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
+        keep = tl.load(_buffer(table, KEEP, tl.int8) + here, inside, 0)
     gates = _buffer(table, GATES, DTYPE) + step[:, None] * (4 * SIZE) + unit[None, :]
     i, f = tl.load(gates, inside, 0.0), tl.load(gates + SIZE, inside, 0.0)
     g, o = tl.load(gates + 2 * SIZE, inside, 0.0), tl.load(gates + 3 * SIZE, inside, 0.0)
@@ -521,10 +522,10 @@ def cell_gradient(
         dhidden += tl.load(partials + split * batch * INNER, inside, 0.0)
     if QUERY > 0:
         dhidden += _through_query(
-            table, step, row, has_row, dim, weight, QUERY, MOST_SYMBOLS, SYMBOLS_A_PART, PRECISION
+            table, step, row, has_row, dim, weight, QUERY, MAX_SYMBOLS, SYMBOLS_A_PART, PRECISION
         )
     if DROPOUT:
-        dhidden = tl.where(kept != 0, dhidden * scale, 0.0)
+        dhidden = tl.where(keep != 0, dhidden * scale, 0.0)
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
@@ -543,7 +544,7 @@ def _through_query(
     dim,  # [warps, a warp's share of D]
     weight,  # [warps, a warp's share of D, units]
     QUERY: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -552,7 +553,7 @@ def _through_query(
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
     dquery = tl.zeros((dim.shape[0], row.shape[0], dim.shape[1]), weight.dtype)
-    for part in tl.static_range(MOST_SYMBOLS // SYMBOLS_A_PART):
+    for part in tl.static_range(MAX_SYMBOLS // SYMBOLS_A_PART):
         rows_of_part = row < tl.where(part * SYMBOLS_A_PART < symbols, batch, 0)
         in_part = rows_of_part[None, :, None] & (dim < QUERY)[:, None, :]
         dquery += tl.load(parts + part * batch * QUERY, in_part, 0.0)
@@ -571,7 +572,7 @@ def _through_windows(
     clip,
     KERNEL: tl.constexpr,
     KERNEL_BLOCK: tl.constexpr,
-    MOST_SYMBOLS: tl.constexpr,
+    MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
@@ -583,7 +584,7 @@ def _through_windows(
     cumulative = _buffer(table, DCUMULATIVE, DTYPE) + clip * symbols
     carried = _buffer(table, CARRIED, DTYPE) + clip * symbols
     tap = tl.arange(0, KERNEL_BLOCK)
-    for start in tl.static_range(0, MOST_SYMBOLS, SYMBOLS_BLOCK):
+    for start in tl.static_range(0, MAX_SYMBOLS, SYMBOLS_BLOCK):
         m = start + tl.arange(0, SYMBOLS_BLOCK)
         n = m[None, :] + KERNEL // 2 - tap[:, None]
         inside = (n >= 0) & (n < symbols) & (tap < KERNEL)[:, None] & (m < symbols)[None, :]

@@ -1,4 +1,4 @@
-"""Matrix products in the precision that is asked for, by oneDNN where it is the faster one."""
+"""Matrix products in a given precision, by oneDNN where that is faster."""
 
 import functools
 from collections.abc import Callable
@@ -7,21 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # makes every tensor whose values are still to come; tests fill it with NaN
+empty = torch.empty  # makes every uninitialised tensor; tests replace it to fill them with NaN
 
 
 def new(like: Tensor, *shape: int) -> Tensor:
-    """A tensor of that shape, dtype and device, whose values are still to come."""
+    """An uninitialised tensor of this shape, with the dtype and device of `like`."""
     return empty(*shape, dtype=like.dtype, device=like.device)
 
 
 @functools.cache
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
-    """Whether the products that torch.compile makes by oneDNN are at hand here, and right.
+    """Whether oneDNN's products, which torch.compile uses, are available here and correct.
 
-    They are private operators of torch, so their results are checked once. MKL, which torch calls
-    otherwise, packs the weight anew for every small product: on two cores of an AMD EPYC 16 x 1536
-    by 1536 x 4096 took 2.0 ms by it, and takes 0.5 ms so.
+    They are private operators of torch, so their results are checked once. MKL, which torch uses
+    otherwise, packs the weight again for every small product: on two cores of an AMD EPYC, 16 x
+    1536 by 1536 x 4096 took 2.0 ms with MKL and takes 0.5 ms with oneDNN.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -42,23 +42,23 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
-    """F.linear for large x [rows, in], with operands in `dtype`; the result [rows, out] is in
-    x's."""
+    """F.linear for large x [rows, in], with operands in `dtype`; the result [rows, out] has x's
+    dtype."""
     a, b, c = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    if x.numel() and onednn_multiplies(x.device.type, dtype):  # it knows no empty matrix
-        a, b = _dense(a), _dense(b)  # of part of a matrix the product takes 200 times as long
+    if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
+        a, b = _dense(a), _dense(b)  # the product of a matrix slice takes 200 times as long
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
 
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """doutputs.T @ inputs, the other way round: oneDNN copies the left matrix of a product if it
-    is a transpose, and of the two the inputs are the smaller."""
+    """doutputs.T @ inputs, computed as a transpose: oneDNN copies the left matrix of a product if
+    it is a transpose, and the inputs are smaller than doutputs."""
     return product(inputs.T, doutputs.T, dtype).T
 
 
 def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
-    """(x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x and one weight."""
+    """Return a function (x [rows, in], total [rows, out]) -> total + x @ weight.T, for many x."""
     operand = weight.to(dtype)
     if onednn_multiplies(weight.device.type, dtype):
         packed = torch.ops.mkldnn._reorder_linear_weight(_dense(operand), rows)
@@ -73,7 +73,7 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """The matrix itself if it or its transpose has no gaps in memory, else a copy."""
+    """Return the matrix if it or its transpose is contiguous, else a copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 

@@ -1,4 +1,4 @@
-"""The training decoder on one batch: outputs and all gradients, and how far they are off."""
+"""Compare training decoders on one batch: outputs and all gradients, and their errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ EQUAL = (1.0, 1.0, 1.0)  # weights of the outputs in a loss
 
 @dataclass
 class Problem:
-    """A decoder and what it is given."""
+    """A decoder and its inputs."""
 
     decoder: Decoder
     memory: Tensor  # [B, N, E]
@@ -26,7 +26,7 @@ class Problem:
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
-        """Clips of so many symbols and steps, with noise in float32, the same for a seed."""
+        """Make clips of these symbols and steps, with float32 noise, the same for a seed."""
         generator, longest = torch.Generator().manual_seed(seed), max(symbols)
         size = decoder.decoder_rnn.input_size - decoder.attention_rnn.hidden_size
         shape = len(symbols), decoder.n_mel_channels, steps * decoder.n_frames_per_step
@@ -65,8 +65,8 @@ class Problem:
         weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
-        """Outputs and all gradients of the loss, by name; `precision` is that of autocast. No
-        gradient counts as one of zeros."""
+        """Return outputs and all gradients of the loss, by name; `precision` is autocast's. A
+        missing gradient counts as zeros."""
         case = replace(
             self, memory=self.memory.clone().requires_grad_(), mel=self.mel.clone().requires_grad_()
         )
@@ -82,12 +82,12 @@ class Problem:
 
 
 def relative_errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """max|a - b| / max|b| of every tensor b of `expected`, by name; infinite for a tensor of
-    another shape, or that is not finite."""
+    """Return max|a - b| / max|b| for every tensor b of `expected`, by name; infinite if the shape
+    differs or a value is not finite."""
     errors = dict.fromkeys(expected, float("inf"))
     for name, wanted in expected.items():
-        found = actual[name].double()
-        if found.shape == wanted.shape and found.isfinite().all():
-            difference = (found - wanted).abs().max()
+        value = actual[name].double()
+        if value.shape == wanted.shape and value.isfinite().all():
+            difference = (value - wanted).abs().max()
             errors[name] = difference.item() / (wanted.abs().max().item() or 1.0)
     return errors

@@ -1,9 +1,9 @@
 """The loops over steps in plain operations of torch, for CPUs and where there are no kernels.
 
-Backwards, what does not wait for later steps is computed for CHUNK steps at once: the slopes of
-the LSTMs' cells and of attention's tanh, and with those the band matrix that takes the gradient of
-a step's energies to the gradients of the two alignments that its windows look at. The letters of
-shapes are those of recurrences.py.
+In the backward pass everything that does not depend on later steps is computed for CHUNK steps at
+once: the slopes of the LSTMs' cells and of attention's tanh, and from these the band matrix that
+maps the gradient of a step's energies to the gradients of the two alignments in its windows. The
+letters of shapes are those of recurrences.py.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 from fast_decoder.operations import new, product, product_by, weight_gradient
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 8  # steps whose slopes are worked out together
+CHUNK = 8  # steps whose slopes are computed together
 
 
 @dataclass
@@ -71,7 +71,7 @@ class PlainLoops:
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """The attention recurrence backwards, from gradients [T, B, A + E] and [T, B, N]."""
+        """The backward pass of attention, from gradients [T, B, A + E] and [T, B, N]."""
         gates, alignments, past = buffers.gates, buffers.alignments, buffers.past
         memory, query_weight = buffers.memory, buffers.query_weight
         (num_steps, batch_size, num_symbols), size = alignments.shape, query_weight.shape[1]
@@ -100,7 +100,7 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # memory times a column would take MKL twelve times as long
+                # MKL would take twelve times as long for memory times a column
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -120,7 +120,7 @@ class PlainLoops:
         return gradients
 
     def decoder_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        """The decoder LSTM backwards, from the gradient [T, B, H + E] of its outputs."""
+        """The backward pass of the decoder LSTM, from its outputs' gradient [T, B, H + E]."""
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -159,7 +159,7 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """The steps of an LSTM backwards: its activated gates become the loss's gradient by them.
+    """The backward steps of an LSTM: its activated gates are replaced by the loss's gradient.
 
     Writing d for the loss's derivative, dcell being what later steps contribute to it at first:
 
@@ -182,7 +182,7 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Call it before the steps `stop` - 1 down to `start`, at most CHUNK of them."""
+        """Call before the steps `stop` - 1 down to `start`, at most CHUNK of them."""
         self.start, count = start, stop - start
         cells, previous = self.cells[start:stop], self.cells[max(start, 1) - 1 : stop - 1]
         if start == 0:
@@ -218,7 +218,7 @@ def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
 
 
 def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
-    """What dropout multiplies by: 0 where dropped, else 1 / (1 - p)."""
+    """The factors of dropout: 0 where dropped, else 1 / (1 - p)."""
     return keep.to(dtype).div_(1 - p_dropout)
 
 
@@ -231,7 +231,7 @@ def _windows(past: Tensor, half: int) -> Tensor:
 
 
 class _AttentionSlopes:
-    """What attention's backward steps multiply by, for several steps at once."""
+    """The factors of attention's backward steps, for several steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
         self.buffers, self.band = buffers, None
@@ -266,7 +266,7 @@ class _AttentionSlopes:
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
         """Add the share of the steps last prepared to the sums; `denergies` [C, B, N]."""
-        # By clip and step first: one long sum of terms that cancel would lose two digits.
+        # First by clip and step: one long sum of cancelling terms would lose two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

@@ -1,5 +1,6 @@
-"""The two recurrences as functions that autograd can differentiate, with their buffers. The loops
-over steps are those of `loops`: `plain.PlainLoops` or `graphs.Graphs`, which have the same methods.
+"""The two recurrences as autograd functions, with their buffers and formulas.
+
+`loops` runs the loops over steps: `plain.PlainLoops` or `graphs.Graphs`, with the same methods.
 
 In shapes: T steps, B clips, N symbols; P, E, A, D, H are prenet_dim, encoder_embedding_dim,
 attention_rnn_dim, attention_dim and decoder_rnn_dim, K attention_location_kernel_size.
@@ -16,7 +17,7 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """What a loop over an LSTM of size S reads and writes; its rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S; its rows have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, what dropout keeps
     weight: torch.Tensor  # [4 * S, S], or all W columns where attention feeds back its context
@@ -32,7 +33,7 @@ class LSTMBuffers:
 
 @dataclass
 class AttentionBuffers(LSTMBuffers):
-    """What the loop over the attention LSTM (S = A, W = A + E) and attention reads and writes."""
+    """The buffers of the loop over the attention LSTM (S = A, W = A + E) and attention."""
 
     mask: torch.Tensor  # [B, N] bool, True at padding
     memory: torch.Tensor  # [B, N, E]
@@ -47,7 +48,7 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """What attention's loop finds backwards, beside the gates' gradients."""
+    """The results of attention's backward loop, beside the gates' gradients."""
 
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
@@ -57,7 +58,7 @@ class AttentionGradients:
 
 
 def _once(backward: Callable) -> Callable:
-    """A backward pass that refuses to run twice or to be differentiated, and knows no autocast."""
+    """Make a backward pass refuse to run twice or to be differentiated, and disable autocast."""
 
     def guarded(ctx, *gradients):
         if torch.is_grad_enabled() or getattr(ctx, "spent", False):

@@ -1,12 +1,12 @@
-"""Are the kernels right on this GPU? Checked once, before the first training step.
+"""Check the kernels on this GPU, once, before the first training step (`check`).
 
 Outputs and gradients of the training decoder on two small batches, with the run's sizes and
 precision, must be as close to the exact ones, computed in float64, as the tests require. If they
 are not, with early launches or without, training uses plain operations, with a warning that says
 what to report.
 
-The kernels run in a separate process, which may hang, or end by an illegal memory access. Each
-answer is cached for the same GPU, driver, versions, sizes and precision.
+The kernels run in a separate process, because they may hang or end it by an illegal memory access.
+Each answer is cached for the same GPU, driver, versions, sizes and precision.
 """
 
 import functools
@@ -35,12 +35,12 @@ from model import Decoder
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.self_check")
 SECONDS = 180  # the limit of one process, which mostly compiles the kernels
-# Symbols of each clip; the second batch has the programs of large batches and of long texts.
+# Symbols of each clip. The second batch runs the programs of large batches and long texts.
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 STEPS_AFTER_A_CHUNK = 3  # of both batches: the second chunk is not a whole one
-# Errors are relative to each tensor's largest value: at most the first, which is float32's, or so
-# many times that of plain operations in the same precision.
-LEAST_BOUND, TIMES_PLAIN = 1e-5, 2.5
+# Bounds of errors relative to each tensor's largest value: the larger of MIN_BOUND, float32's, and
+# TIMES_PLAIN times the error of plain operations in the same precision.
+MIN_BOUND, TIMES_PLAIN = 1e-5, 2.5
 SIZES = (  # what Decoder reads of the hyper-parameters
     *("n_mel_channels", "n_frames_per_step", "prenet_dim", "encoder_embedding_dim"),
     *("attention_rnn_dim", "decoder_rnn_dim", "attention_dim", "attention_location_n_filters"),
@@ -50,40 +50,41 @@ SIZES = (  # what Decoder reads of the hyper-parameters
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 MODES = ("early", "late", "plain")  # how the decoder can run, best first
 NO_PROCESS = "no process could be started"
-# What says nothing of the kernels: CUDA on a GPU that is full, or that only one process may use.
+# Errors that say nothing about the kernels: the GPU is full, or only one process may use it.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """What is known of the kernels on a GPU."""
+    """The result of a check of the kernels on a GPU."""
 
     mode: str  # of MODES
-    found: list[str]  # of each mode that was tried: the largest error, or what failed
-    facts: dict  # what it holds for: GPU, versions, sizes, precision
+    results: list[str]  # of each mode tried: the largest error, or the failure
+    facts: dict  # the conditions: GPU, versions, sizes, precision
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """The cached answer for this GPU, else a new one, which is cached; TF32 is as torch's switch
-    stands, and `autocast` is None without."""
+    """Return the cached answer for this GPU, or run the check and cache its answer. TF32 is read
+    from torch's switch; `autocast` is None if it is off."""
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
     try:
         cached = Answer(**read_json(file))
-        is_whole = isinstance(cached.found, list) and all(isinstance(x, str) for x in cached.found)
-        if cached.facts == facts and cached.mode in MODES and is_whole and cached.found:
+        texts = cached.results
+        is_whole = isinstance(texts, list) and texts and all(isinstance(x, str) for x in texts)
+        if cached.facts == facts and cached.mode in MODES and is_whole:
             return cached
     except (ValueError, TypeError):
         pass  # missing or damaged
     say("checking the decoder's kernels, once for each GPU, driver and version: up to a minute")
-    found, right = [], False
+    results, right = [], False
     for mode in ("early", "late") if graphs.launches_early(device) else ("late",):
         right, text = check_in_process(facts, str(device), mode)
-        found.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
+        results.append(f"{mode} launches: {'right' if right else 'WRONG'}: {text}")
         if right:
             break
         if any(reason in text for reason in BUSY):
-            return Answer("plain", found, facts)
-    answer = Answer(mode if right else "plain", found, facts)
+            return Answer("plain", results, facts)
+    answer = Answer(mode if right else "plain", results, facts)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, answer._asdict())
@@ -93,17 +94,17 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def settle(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """The training decoder to use after this answer, and how it runs, in a phrase; with `warn`
-    what is wrong is said, and what to report."""
-    uses = f"Triton kernels in CUDA graphs, {answer.found[-1]}"
+    """Return the training decoder to use after this answer, and a phrase on how it runs. With
+    `warn`, a warning says what is wrong and what to report."""
+    uses = f"Triton kernels in CUDA graphs, {answer.results[-1]}"
     decoder: Callable = fast_decoder.teacher_forced
     if answer.mode == "plain":
         decoder = functools.partial(decoder, loops_for=fast_decoder.plain_loops)
         uses = "plain operations, several times slower than its kernels"
     if answer.mode == "late":
         graphs.EARLY_LAUNCHES = False
-    if warn and (answer.mode == "plain" or len(answer.found) > 1):
-        lines = (*answer.found, *(f"{name}: {value}" for name, value in answer.facts.items()))
+    if warn and (answer.mode == "plain" or len(answer.results) > 1):
+        lines = (*answer.results, *(f"{name}: {value}" for name, value in answer.facts.items()))
         report = "\n    ".join(lines)
         warnings.warn(
             f"the decoder's kernels failed their check on this GPU, so training uses {uses}.\n"
@@ -120,7 +121,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """What an answer holds for; JSON."""
+    """The conditions of an answer, as JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,
@@ -134,7 +135,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """The GPU and its driver, of which some systems give only the newest CUDA that it supports."""
+    """The GPU and its driver; some systems only report the newest CUDA that it supports."""
     driver = f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
     if DRIVER_FILE.is_file():
         driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]
@@ -144,7 +145,7 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Where the answer for these facts is cached, whether or not there is such a file."""
+    """The path at which the answer for these facts is cached; the file may be missing."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-wasting-nothing" / f"kernel_check_{name}.json"
@@ -154,11 +155,11 @@ def cache_file(facts: dict) -> Path:
 
 
 def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
-    """`main` in a fresh process, however it ends."""
-    given = json.dumps({"facts": facts, "device": device, "mode": mode})
+    """Run `main` in a fresh process. Returns (right, text), however the process ends."""
+    request = json.dumps({"facts": facts, "device": device, "mode": mode})
     try:
         ended = subprocess.run(
-            COMMAND, cwd=ROOT, input=given, timeout=SECONDS, capture_output=True, errors="replace"
+            COMMAND, cwd=ROOT, input=request, timeout=SECONDS, capture_output=True, errors="replace"
         )
     except OSError as error:
         return False, f"{NO_PROCESS}: {error}"
@@ -173,16 +174,16 @@ def check_in_process(facts: dict, device: str, mode: str) -> tuple[bool, str]:
 
 
 def main() -> None:
-    """Check the kernels as standard input says; the last line of output is [right, text]."""
-    given = json.load(sys.stdin)
-    device, facts = torch.device(given["device"]), given["facts"]
+    """Check the kernels as standard input requests; the last line printed is [right, text]."""
+    request = json.load(sys.stdin)
+    device, facts = torch.device(request["device"]), request["facts"]
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = facts["TF32"]
-    graphs.EARLY_LAUNCHES = given["mode"] == "early"
+    graphs.EARLY_LAUNCHES = request["mode"] == "early"
     try:
         excess, text = max(
-            found for symbols in BATCHES for found in compare(symbols, facts, device)
+            comparison for symbols in BATCHES for comparison in compare(symbols, facts, device)
         )
     except Exception as error:  # whatever Triton, the driver or the GPU cannot do
         excess, text = math.inf, traceback.format_exception_only(error)[0].strip().splitlines()[0]
@@ -190,7 +191,7 @@ def main() -> None:
 
 
 def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """(error of the kernels over its bound, in words) of every output and gradient of a batch."""
+    """Yield (error of the kernels / its bound, text) of every output and gradient of a batch."""
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
@@ -203,19 +204,19 @@ def compare(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iter
     problem = problem.to(torch.float32, device)
     errors = relative_errors(problem.run(kernels, precision=autocast), exact)
     for name, allowed in relative_errors(problem.run(plain, precision=autocast), exact).items():
-        bound = max(LEAST_BOUND, TIMES_PLAIN * allowed)
-        # Where plain operations leave float16's range, there is nothing to compare with.
+        bound = max(MIN_BOUND, TIMES_PLAIN * allowed)
+        # If plain operations exceed float16's range, there is nothing to compare with.
         if math.isfinite(bound):
             text = f"{name} has error {errors[name]:.1e} of {bound:.1e} allowed"
             yield errors[name] / bound, text
 
 
 def kernel_loops(*batch) -> graphs.Graphs:
-    """The kernels' graphs for a batch; raises RuntimeError where there are none."""
-    found = graphs.graphs_for(*batch)
-    if isinstance(found, str):
-        raise RuntimeError(f"no graphs could be made: {found}")
-    return found
+    """The kernels' graphs for a batch; RuntimeError if there are none."""
+    loops = graphs.graphs_for(*batch)
+    if isinstance(loops, str):
+        raise RuntimeError(f"no graphs could be made: {loops}")
+    return loops
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import LARGEST_TEXT, lock_file, naming, open_to_append, read_bytes
+from common.files import MAX_TEXT_BYTES, lock_file, naming, open_to_append, read_bytes
 from common.version import __version__
 from hparams import HParams
 
@@ -62,7 +62,7 @@ class Log:
         self.file = open_to_append(path)
         busy = "another process is writing these files; wait for it, or choose another -o"
         lock_file(self.file, f"{path}: {busy}")
-        content = self.file.read(LARGEST_TEXT)
+        content = self.file.read(MAX_TEXT_BYTES)
         whole = content[: content.rfind(b"\n") + 1]
         os.ftruncate(self.file.fileno(), len(whole))
         for line in whole.splitlines():

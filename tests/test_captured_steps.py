@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 LENGTHS = (9, 4, 6)  # symbols
-MOST_STEPS = 2 * CHUNK + 5
+MAX_STEPS = 2 * CHUNK + 5
 
 
 def speaker(**changes) -> Tacotron2:
-    return tiny_model(**{"max_decoder_steps": MOST_STEPS} | changes)
+    return tiny_model(**{"max_decoder_steps": MAX_STEPS} | changes)
 
 
 def inputs(model, texts=3, lengths=LENGTHS):
@@ -83,7 +83,7 @@ def test_chunks_keep_attention_in_the_window():
     text, lengths, masks = inputs(model)
     chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
     for model.speaking_decoder in (readable.free_running, chunked):
-        made = [*model.speak(text, lengths, masks, MOST_STEPS, 1)]
+        made = [*model.speak(text, lengths, masks, MAX_STEPS, 1)]
         steps.append([torch.cat(parts) for parts in zip(*made, strict=True)])
     for one, other in zip(*steps, strict=True):
         assert torch.equal(one, other)

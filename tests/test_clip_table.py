@@ -74,7 +74,7 @@ def test_table_is_read_as_it_was_written(tmp_path_factory, some):
         with pytest.raises(IndexError):
             either[len(some)]
     assert (found.fingerprint, found.complete) == (table.fingerprint, True)
-    assert (found.is_kept, table.is_kept) == (True, False)
+    assert (found.is_on_disk, table.is_on_disk) == (True, False)
 
 
 MILLION = """

@@ -256,9 +256,9 @@ def test_restarted_processes_do_not_meet_dead_ones(monkeypatch):
     store.set("gone/all", "some others")
     monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(store, 0, 0)]))
     with ThreadPoolExecutor() as threads:
-        second = threads.submit(distributed.meet, 1, 2, 20)
+        second = threads.submit(distributed.shared_store, 1, 2, 20)
         time.sleep(0.1)
-        first = threads.submit(distributed.meet, 0, 2, 20)
+        first = threads.submit(distributed.shared_store, 0, 2, 20)
         first.result(20).set("address", "here")
         assert second.result(20).get("address") == b"here"
     assert store.get("start") != b"gone"

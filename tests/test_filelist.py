@@ -14,8 +14,8 @@ from helpers import make_other_than_file
 from audio import mel_fingerprint
 from corpus.clip_table import Clip, ClipTable
 from corpus.filelist import (
-    keep_table,
-    kept_table,
+    cache_table,
+    cached_table,
     read_filelist,
     warn_of_long_clips,
     write_lengths,
@@ -128,12 +128,12 @@ def test_texts_without_letters_end_new_runs_only(sounds):
 def test_kept_table_belongs_to_its_list_and_settings(sounds, monkeypatch):
     lines = [f"{sounds}/a.wav|One.|1.0", f"{sounds}/c.wav|Two."]
     filelist = write_list(sounds, *lines)
-    assert kept_table(filelist, H) is None
+    assert cached_table(filelist, H) is None
     checked = read_filelist(filelist, H, new_run=True)
-    keep_table(checked, H)
+    cache_table(checked, H)
     for path in sounds.glob("*.wav"):
         path.unlink()  # nothing is opened
-    found = kept_table(str(filelist), H)
+    found = cached_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
     for change in (
@@ -143,31 +143,31 @@ def test_kept_table_belongs_to_its_list_and_settings(sounds, monkeypatch):
         "language=tr",
         "drop_unknown=True",
     ):
-        assert kept_table(filelist, create_hparams(change)) is None
-    assert kept_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
+        assert cached_table(filelist, create_hparams(change)) is None
+    assert cached_table(filelist, create_hparams("batch_size=3,seed=4,mel_fmax=7000"))
     with monkeypatch.context() as patch:
         (sounds / "text").mkdir()
         (sounds / "text" / "symbols.py").write_text("other code")
         patch.setattr("corpus.filelist.TEXT_FOLDER", sounds / "text")
-        assert kept_table(filelist, H) is None
+        assert cached_table(filelist, H) is None
     write_list(sounds, *lines, "")
-    assert kept_table(filelist, H) is None
+    assert cached_table(filelist, H) is None
 
 
 def test_kept_table_of_other_mels_is_ignored(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
-    keep_table(read_filelist(filelist, CACHED), CACHED)
-    assert list(kept_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
+    cache_table(read_filelist(filelist, CACHED), CACHED)
+    assert list(cached_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
     other = mel_fingerprint(create_hparams("mel_fmax=7000"))
     (cached_mels / "mel_settings.json").write_text(json.dumps(other))
-    assert kept_table(filelist, CACHED) is None
+    assert cached_table(filelist, CACHED) is None
 
 
 def test_unwritable_table_costs_a_line(sounds, capsys):
     filelist = write_list(sounds, f"{sounds}/a.wav|One.|1.0")
     (sounds / "list.txt.clips").mkdir()
     checked = read_filelist(filelist, H)
-    assert list(keep_table(checked, H)) == list(checked)
+    assert list(cache_table(checked, H)) == list(checked)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{filelist}.clips: cannot be written (")
 

@@ -25,7 +25,9 @@ from common.files import (
     write_bytes,
 )
 
-LOCK = "import sys; from pathlib import Path; from files import lock; lock(Path(sys.argv[1]))"
+LOCK = (
+    "import sys; from pathlib import Path; from common.files import lock; lock(Path(sys.argv[1]))"
+)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
@@ -74,7 +76,7 @@ def test_killed_writer_leaves_the_old_file(tmp_path):
     for name in kept:
         (tmp_path / name).write_text("old")
     script = (
-        "import os, sys; from files import write_atomically\n"
+        "import os, sys; from common.files import write_atomically\n"
         "def write(path):\n"
         "    path.write_text('half of the new'); os._exit(9)\n"
         "write_atomically(sys.argv[1], write)"

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from common.pictures import (
     BOX,
-    LONGEST_TITLE,
+    MAX_TITLE_LETTERS,
     SPACE,
     draw_alignment,
     draw_gate,
@@ -71,7 +71,7 @@ def test_long_text_is_labelled_in_words():
     title = axes.get_title()
     assert title.startswith("alignment: printing, in the only sense")
     assert title.endswith("…")
-    assert len(title) == LONGEST_TITLE
+    assert len(title) == MAX_TITLE_LETTERS
 
 
 @pytest.mark.parametrize(

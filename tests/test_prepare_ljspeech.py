@@ -29,7 +29,7 @@ from helpers import LJSPEECH_LENGTHS, make_other_than_file
 
 from corpus import derived_files, preparation, recordings
 from corpus.clip_table import Sound
-from corpus.filelist import changed_clips, kept_table, read_filelist
+from corpus.filelist import cached_table, changed_clips, read_filelist
 from corpus.metadata import SPLIT_FILE, choose_split, read_metadata, read_split
 from corpus.preparation import Preparation, prepare
 from data_utils import TextMelDataset
@@ -237,7 +237,7 @@ def test_tables_equal_those_training_would_make(corpus, tmp_path):
     for name in ("train", "val"):
         for suffix, hparams in (("", HPARAMS), ("_mel", MEL_HPARAMS)):
             filelist = tmp_path / "lists" / f"{name}{suffix}.txt"
-            found, anew = kept_table(filelist, hparams), read_filelist(filelist, hparams)
+            found, anew = cached_table(filelist, hparams), read_filelist(filelist, hparams)
             assert list(found) == list(anew)
             assert found.fingerprint == anew.fingerprint
             assert found.complete

@@ -86,7 +86,7 @@ def is_plain(decoder):
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
 def test_right_kernels_train(autocast):
     answer = check(autocast=autocast)
-    assert answer.mode == "late", answer.found
+    assert answer.mode == "late", answer.results
     decoder, phrase = self_check.settle(answer, warn=True)
     assert decoder is fast_decoder.teacher_forced
     assert phrase.startswith("Triton kernels in CUDA graphs, late launches: right: ")
@@ -130,7 +130,7 @@ def test_a_fault_in_a_kernel_is_found(fault, monkeypatch):
     fault(monkeypatch)
     answer = check()
     assert answer.mode == "plain"
-    [found] = answer.found
+    [found] = answer.results
     name = found.removeprefix("late launches: WRONG: ").split(" has error ")[0]
     assert name.startswith(FAULTS[fault])
     names = {"mel", "gate", "alignments", "memory", "input mel"}
@@ -162,8 +162,8 @@ def test_what_fails_is_the_finding(owner, name, expected, monkeypatch):
     monkeypatch.setattr(owner, name, broken)
     answer = check()
     assert answer.mode == "plain"
-    assert answer.found[0].startswith(f"late launches: WRONG: {expected}")
-    assert answer.found[0].endswith("illegal access")
+    assert answer.results[0].startswith(f"late launches: WRONG: {expected}")
+    assert answer.results[0].endswith("illegal access")
 
 
 def test_nothing_to_compare_is_no_proof(monkeypatch):
@@ -211,7 +211,7 @@ def test_gpu_full_size_is_found_right(autocast, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
     answer = self_check.check(HParams(), device, autocast)
-    assert answer.mode == ("early" if graphs.launches_early(device) else "late"), answer.found
+    assert answer.mode == ("early" if graphs.launches_early(device) else "late"), answer.results
     assert self_check.cache_file(answer.facts).is_file()
 
 
@@ -230,7 +230,7 @@ def test_gpu_illegal_access_spares_this_process(monkeypatch, tmp_path):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
     answer = self_check.check(HParams(), torch.device("cuda"), None)
     assert answer.mode == "plain"
-    assert "illegal memory access" in answer.found[-1]
+    assert "illegal memory access" in answer.results[-1]
     assert torch.ones(2, device="cuda").sum().item() == 2
 
 
@@ -286,7 +286,7 @@ def test_another_machine_version_or_setting_is_checked_again(changed, monkeypatc
     assert bool(capsys.readouterr().err) == (changed != "nothing")
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"mode": "x"}, {"found": []}])
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", {"mode": "x"}, {"results": []}])
 def test_a_damaged_cache_is_written_again(content, monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT, RIGHT)
     answer = check()
@@ -337,7 +337,7 @@ def test_training_after_a_fault_uses_plain_operations(monkeypatch):
 class Several(Processes):
     """One of two processes, on machines of their own."""
 
-    def all_or_none_however_long(self, action, what):
+    def all_or_none_with_heartbeat(self, action, what):
         return action()
 
     def gather(self, value):

@@ -159,7 +159,7 @@ def test_changes_during_a_check_are_refused(lists, tmp_path, monkeypatch, change
 
 
 @pytest.mark.parametrize("clips", ["", "ab"])
-def test_list_changed_under_a_look_at_clips_is_refused(lists, tmp_path, monkeypatch, clips):
+def test_list_changed_while_checking_clips_is_refused(lists, tmp_path, monkeypatch, clips):
     """Whether or not clips changed too."""
     read_clips(lists, new_run=True)
     for clip in clips:
@@ -276,7 +276,7 @@ def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
         return processes.rank
 
     found = in_two_processes(
-        lambda processes: processes.all_or_none_however_long(lambda: work(processes), "count")
+        lambda processes: processes.all_or_none_with_heartbeat(lambda: work(processes), "count")
     )
     assert found == [0, 1]
     printed = capsys.readouterr().out.splitlines()

@@ -18,7 +18,7 @@ from training_runs import refused
 import synthesize
 import train
 from corpus import preparation
-from corpus.filelist import kept_table, read_filelist
+from corpus.filelist import cached_table, read_filelist
 from corpus.preparation import Preparation, prepare
 from hparams import check_text_settings, create_hparams, hparams_from_dict, read_symbols
 from model import Tacotron2
@@ -26,7 +26,7 @@ from synthesis.torch_speaker import load_model_speaker
 from synthesis.utterance import sequence_to_speak
 from text import ENGLISH, clean, nearest, sequence_to_text, text_to_sequence, unknown_symbols
 from text.splitting import Ending, split_sequence
-from text.symbols import MOST_SYMBOLS, SymbolTable, can_be_symbol, table_of
+from text.symbols import MAX_SYMBOLS, SymbolTable, can_be_symbol, table_of
 from training.checkpoint import Checkpoint, load_checkpoint
 from training.setup import map_embedding
 
@@ -51,7 +51,7 @@ def draw_nothing(patch):
         ("_a", "no list"),
         ({"_": 0}, "no list"),
         (["_"], "1 of them"),
-        (["_", *map(chr, range(0x4E00, 0x4E00 + MOST_SYMBOLS))], f"{MOST_SYMBOLS + 1:,} of them"),
+        (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} of them"),
         (["a", "_"], "number 1, 'a': expected every symbol once, and the padding '_' first"),
         (["_", "a", "_"], "number 3, '_': expected every symbol once"),
         (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),
@@ -210,8 +210,8 @@ def test_prepare_makes_phones_once(espeak, tmp_path, quick):
     hparams = create_hparams(f"@{tmp_path / 'lists' / 'settings.txt'}")
     hparams = read_symbols(check_text_settings(hparams))
     assert hparams.symbol_table == ("_", *sorted({*espeak.to_phones(["Clip"], "")[0], *" .01234"}))
-    assert kept_table(hparams.training_files, hparams)
-    assert not kept_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
+    assert cached_table(hparams.training_files, hparams)
+    assert not cached_table(hparams.training_files, replace(hparams, espeak_version="1.49"))
 
 
 # ---------------------------------------------------------------------------- a run
@@ -258,7 +258,7 @@ def test_prepare_writes_table_and_names_rare_symbols(lists, capsys):
     hparams = read_symbols(create_hparams(f"@{lists / 'settings.txt'}"))
     assert (hparams.symbol_table, hparams.n_symbols) == (tuple(table), len(table))
     files = hparams.training_files, hparams.validation_files
-    clips = [clip for filelist in files for clip in kept_table(filelist, hparams)]  # by prepare
+    clips = [clip for filelist in files for clip in cached_table(filelist, hparams)]  # by prepare
     assert all(clip.text.lower() == sequence_to_text(clip.symbols, hparams.table) for clip in clips)
     warning = preparation.rare_symbols(clips * 2, hparams)
     assert "'ę' in 2 (odd, odd)" in warning

@@ -1,11 +1,11 @@
 """Cleaners: what happens to a text before its characters become symbols.
 
 `english_cleaners_corrected` reads English as a person does (text/english.py). `english_cleaners` is
-NVIDIA/tacotron2's, mistakes included, because its checkpoints rest on it: "£10" becomes "psten",
-"Mrs." "misess".
-`transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners` (any alphabet as it is, for
-symbols=corpus) leave numbers as digits, which have no English symbols, so write numbers out for
-them. `phones` writes a text of any language in the International Phonetic Alphabet.
+NVIDIA/tacotron2's, mistakes included, because its checkpoints were trained with it: "£10" becomes
+"psten", "Mrs." "misess". `transliteration_cleaners` (any alphabet to ASCII) and `basic_cleaners`
+(any alphabet as it is, for symbols=corpus) leave numbers as digits, which have no English symbols,
+so write numbers out for them. `phones` writes a text of any language in the International Phonetic
+Alphabet.
 """
 
 import functools
@@ -57,7 +57,7 @@ _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
 
 def to_ascii(text: str) -> str:
-    """As unidecode, which is not loaded where the text is ASCII already."""
+    """Transliterate with unidecode, which is not imported if the text is ASCII already."""
     if text.isascii():
         return text
     from unidecode import unidecode
@@ -65,8 +65,8 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-# Alphabets that unidecode writes letter by letter. Of others it would make a language that the text
-# may not be in ("Han" of 漢): they stay, and are named where they are dropped.
+# Alphabets that unidecode transliterates letter by letter. Other scripts stay as they are, and a
+# warning names them when they are dropped: unidecode would guess their language ("Han" for 漢).
 _ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
 
 
@@ -108,13 +108,13 @@ def _read_as_english(text: str, language: str) -> str:
 
 
 def _turkish(text: str, language: str) -> str:
-    """Capitals whose lower case Python gets wrong: of İ it makes two characters, and in Turkish and
+    """Lower the capitals that Python gets wrong: it makes two characters of İ, and in Turkish and
     Azerbaijani I is the capital of ı."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
 
-@functools.lru_cache(2**16)  # prepare needs the texts twice: to count symbols, then for their ids
+@functools.lru_cache(2**16)  # prepare cleans texts twice: to count symbols, then for their ids
 def _phones(text: str, language: str) -> str:
     """The phones of a text, with the blanks around it and its punctuation."""
     bare = text.strip()
@@ -122,8 +122,8 @@ def _phones(text: str, language: str) -> str:
         return text  # nothing to speak
     from text.phones import to_phones
 
-    [found] = to_phones([bare], language)
-    return text.replace(bare, found.strip(), 1)
+    [phones] = to_phones([bare], language)
+    return text.replace(bare, phones.strip(), 1)
 
 
 CLEANERS: dict[str, Cleaner] = {

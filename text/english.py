@@ -2,9 +2,9 @@
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-Rules run one after another, each on what the one before has left. A rule that is done leaves words
-in small letters, which no later rule changes; one that only knows what stands around a number
-leaves its digits, which the last rules spell. `RULES` says why each stands where it does.
+Rules run one after another, each on the result of the one before. A rule that has read something
+leaves words in small letters, which no later rule changes. A rule that only reads what surrounds a
+number leaves its digits, which the last rules spell. Comments in `RULES` explain the order.
 """
 
 import re
@@ -51,7 +51,7 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """The text with numbers, times, dates, abbreviations, signs and so on in words. What no rule
+    """Write out numbers, times, dates, abbreviations, signs and so on in words. Whatever no rule
     reads stays as it is."""
     text = _plain_characters(text)
     if not any(character.islower() for character in text):
@@ -111,7 +111,7 @@ _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000
 
 
 def roman_value(letters: str) -> int | None:
-    """14 of XIV; None of what is no Roman numeral in its usual form."""
+    """Read a Roman numeral: XIV -> 14. None if it is not one in its usual form."""
     if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
         return None
     values = [_ROMAN_DIGITS[letter] for letter in letters]

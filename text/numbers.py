@@ -11,7 +11,7 @@ from typing import Any
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_LONGEST_NAMED_NUMBER = 36  # digits; inflect has no name for anything above 999 decillion
+_MAX_NAMED_DIGITS = 36  # digits; inflect has no name for anything above 999 decillion
 
 
 def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
@@ -20,7 +20,7 @@ def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rul
 
 @lru_cache(maxsize=1)
 def _inflect_engine() -> Any:
-    """Imported here, as it takes about a second and only numbers need it."""
+    """Import inflect on first use: it takes about a second, and only numbers need it."""
     import inflect
 
     return inflect.engine()
@@ -28,16 +28,16 @@ def _inflect_engine() -> Any:
 
 @lru_cache(maxsize=16384)
 def spell_number(number: str, andword: str = "") -> str:
-    """12 -> twelve, 12th -> twelfth; a number too large for a name is read digit by digit."""
+    """Spell a number: 12 -> twelve, 12th -> twelfth. Numbers without a name go digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
-    if len(digits) > _LONGEST_NAMED_NUMBER:
+    if len(digits) > _MAX_NAMED_DIGITS:
         return " ".join([*map(spell_number, digits[:-1]), spell_number(digits[-1] + suffix)])
     return _inflect_engine().number_to_words(digits + suffix, andword=andword)
 
 
 def spell_number_or_year(digits: str) -> str:
-    """1001 to 2999 are read as years, in pairs, except 2000 to 2009."""
+    """Spell 1001 to 2999 as years, in pairs, except 2000 to 2009; others as numbers."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:

@@ -1,8 +1,8 @@
-"""Texts of many languages as phones of the International Phonetic Alphabet, by eSpeak NG.
+"""Convert texts of many languages to phones of the International Phonetic Alphabet, by eSpeak NG.
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-The packages of requirements/phones.txt are imported when they are needed, and not before.
+The packages of requirements/phones.txt are imported only when they are needed.
 """
 
 import difflib
@@ -54,8 +54,8 @@ def _backend(language: str) -> Any:
 
 
 def check_language(language: str) -> str:
-    """eSpeak's name of a language, such as fr-fr for fr; UserError if it has none or a package is
-    missing."""
+    """Return eSpeak's name of a language, such as fr-fr for fr. UserError if eSpeak does not know
+    it or a package is missing."""
     known, name = _languages(), language.lower().replace("_", "-")
     name = ALIASES.get(name, name)
     if name in known:
@@ -71,13 +71,13 @@ def check_language(language: str) -> str:
 
 
 def espeak_version() -> str:
-    """Of the library that makes the phones, such as 1.52.0; UserError if a package is missing."""
+    """The version of the eSpeak library, such as 1.52.0. UserError if a package is missing."""
     return ".".join(map(str, _backends().version()))
 
 
 def version_of_phones(recorded: str) -> str:
-    """The version that made a run's phones: `recorded` with it, or of here where nothing is. A
-    warning if another one is here."""
+    """Return the version that made a run's phones: the `recorded` one, or the installed one if none
+    is recorded. Prints a warning if they differ."""
     here = espeak_version()
     if recorded not in ("", here):
         print(
@@ -88,11 +88,11 @@ def version_of_phones(recorded: str) -> str:
 
 
 def to_phones(texts: Sequence[str], language: str) -> list[str]:
-    """The phones of each text, with stress, in Unicode's form NFC. Punctuation stays where it is,
+    """Convert each text to phones with stress, in Unicode's form NFC. Punctuation stays in place,
     blanks become one space; a text without words has no phones. Errors as `check_language`.
 
-    phonemizer's own way to keep punctuation gives a text that of its neighbour after an empty one,
-    and loses full-width marks. Here eSpeak gets what is between the marks.
+    phonemizer can keep punctuation itself, but after an empty text it gives a text its neighbour's,
+    and it loses full-width marks. Here eSpeak gets only what is between the marks.
     """
     backend, texts = _backend(check_language(language)), [re.sub(r"\s+", " ", x) for x in texts]
     used = set("".join(texts)).difference(SPOKEN)
@@ -107,7 +107,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
 
 def _speak(backend: Any, words: str) -> str:
-    """The phones of words, with the blanks around them."""
+    """Convert words to phones, keeping the blanks around them."""
     bare = words.strip()
     if not bare:
         return words

@@ -206,11 +206,11 @@ _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion",
 _MAGNITUDES |= {"t": "trillion", "mn": "million"}
 _CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
 _BILLS = {"US$": "u s dollar", "$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
-_PER = {unit: one for unit, (one, _) in UNITS.items()} | PER
+_PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# "a 5 kg bag": the noun that an amount describes, and no word that goes on without one.
+# "a 5 kg bag": the noun that an amount describes, not a word that continues the sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
 
@@ -225,8 +225,8 @@ def _read_unit(match: Match) -> str:
     article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
     noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
     describes = noun_follows and (article or match["join"] == "-")
-    one = not whole or describes or (whole == "1" and not fraction)
-    name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if one else 1]
+    is_singular = not whole or describes or (whole == "1" and not fraction)
+    name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if is_singular else 1]
     if match["per"]:
         name += f" per {_POWERS.get(match['per_power'], '')}{_PER[match['per']]}"
     if not whole:

@@ -1,8 +1,8 @@
-"""A text that is too long to speak at once, split where a reader would take a breath.
+"""Split a text that is too long to speak at once, where a reader would take a breath.
 
-Symbols are split, after cleaning: the model's limit is a number of symbols. `Ending` lists where a
-part may end; a part is longer than the limit only where one word is. Of all ways to split, the one
-is taken that needs the fewest endings of the worst kind, then of the next, and so on, and then has
+The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
+where a part may end. A part exceeds the limit only if a single word does. Of all possible splits
+the best one has the fewest endings of the worst kind, then of the next kind, and so on, and then
 the most even parts.
 """
 
@@ -59,15 +59,15 @@ _NUMBER_GOES_ON = re.compile(r"(?:hundred|thousand|[a-z]*illion|dollars?),")
 def split_sequence(
     sequence: Sequence[int], limit: float, table: SymbolTable = ENGLISH
 ) -> list[TextPart]:
-    """The parts of a text, in order, each with something to speak and of at most `limit` symbols.
-    Nothing is left out but spaces between two parts. `sequence` holds ids, some to be spoken."""
+    """Split `sequence`, the ids of a text with something to speak, into parts of at most `limit`
+    symbols, each with something to speak. Only spaces between two parts are left out."""
     if len(sequence) <= limit:
         return [TextPart(0, len(sequence), Ending.SENTENCE)]
     return _join_evenly(_smallest_parts(one_character_each(sequence, table)), limit)
 
 
 def _smallest_parts(line: str) -> list[TextPart]:
-    """Parts that end wherever one may. Signs with nothing to speak go with the word before."""
+    """Split wherever a part may end. Signs with nothing to speak stay with the word before."""
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
         start, end = match.span()
@@ -80,7 +80,7 @@ def _smallest_parts(line: str) -> list[TextPart]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """What a unit ends with, if `following` comes next."""
+    """The kind of ending of a unit that `following` comes after."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -101,11 +101,11 @@ def _ending(unit: str, following: str) -> Ending:
 
 
 def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
-    """The best way to join neighbouring units into parts, found for their first 1, 2, 3, ..."""
+    """Join neighbouring units into parts in the best way, by dynamic programming."""
     # Costs: the endings of each kind, worst first, and the sum of squared lengths.
     best: list[tuple[list[int], list[TextPart]]] = [([0] * (len(Ending) + 1), [])]
     for end in range(1, len(units) + 1):
-        found = []
+        ways = []
         for start in reversed(range(end)):
             part = TextPart(units[start].start, units[end - 1].end, units[end - 1].ending)
             length = part.end - part.start
@@ -115,6 +115,6 @@ def _join_evenly(units: Sequence[TextPart], limit: float) -> list[TextPart]:
             cost[-1] += length**2
             if parts:
                 cost[Ending.INSIDE - parts[-1].ending] += 1
-            found.append((cost, [*parts, part]))
-        best.append(min(reversed(found), key=lambda way: way[0]))
+            ways.append((cost, [*parts, part]))
+        best.append(min(reversed(ways), key=lambda way: way[0]))
     return best[-1][1]

@@ -1,7 +1,8 @@
 """A closed language for small voices: whole numbers in words, "Four thousand seventy two."
 
-Closed, so that a recogniser can transcribe numbers that the model was never trained on. Texts of 4
-to about 70 letters let random batches pad about as much as LJSpeech's (ZPR 31 % in batches of 16).
+Because it is closed, a recogniser can transcribe numbers that the model was never trained on. Texts
+have 4 to about 70 letters, so random batches pad about as much as LJSpeech's (ZPR 31 % in batches
+of 16).
 The words of other languages are num2words's.
 """
 
@@ -13,7 +14,7 @@ from common.errors import UserError
 from text.numbers import spell_number
 
 ENGLISH = "en-us"  # eSpeak's name of it
-# Long numbers are most of them, as most clips of read speech are long.
+# Most numbers are long, as are most clips of read speech.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}  # by their digits
 _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
@@ -37,8 +38,8 @@ def is_english(language: str) -> bool:
 
 
 def in_words(number: int, language: str = ENGLISH) -> str:
-    """The words of a number from 1 to 999,999 in a language by eSpeak's name of it, a space between
-    two; the English in small letters. UserError for a language without words."""
+    """Spell a number from 1 to 999,999, words separated by spaces; English is lower case.
+    `language` is eSpeak's name. UserError for a language that num2words does not have."""
     if is_english(language):
         return " ".join(re.findall("[a-z]+", spell_number(str(number))))
     try:
@@ -56,7 +57,7 @@ def in_words(number: int, language: str = ENGLISH) -> str:
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Different numbers, most of them long, in random order; UserError if there are too few."""
+    """Draw different numbers, most of them long. UserError if there are fewer than `count`."""
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # in order
     for _ in range(100 * count):
@@ -68,9 +69,9 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 
 
 def sentence_of(text: str, language: str = ENGLISH) -> str:
-    """The sentence, "Four thousand seventy two.", of "4,072", "4072" or the words of a number, in
-    another language of digits alone; UserError on anything else. Only English begins with a
-    capital: elsewhere it could be another word (of the Turkish i it is not I)."""
+    """Make the sentence "Four thousand seventy two." from "4,072", "4072" or the number's words; in
+    other languages from digits only. UserError for anything else. Only English begins with a
+    capital: elsewhere that could change the word (the capital of Turkish i is not I)."""
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
         if not 1 <= int(digits[:20]) < 10**6:
@@ -79,10 +80,10 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
         return f"{words.capitalize() if is_english(language) else words}."
     if not is_english(language):
         raise UserError(f"{text!r}: this model speaks only numbers: give one in digits")
-    found = re.findall("[a-z]+", text.lower().replace(" and ", " "))
-    unknown = sorted(set(found) - WORDS)
-    if not found or unknown:
+    number_words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
+    unknown = sorted(set(number_words) - WORDS)
+    if not number_words or unknown:
         note = f"it does not know {', '.join(unknown[:10])}; " if unknown else ""
         only = "this model speaks only numbers, in digits or in words"
         raise UserError(f"{text[:60]!r}: {note}{only}")
-    return f"{' '.join(found).capitalize()}."
+    return f"{' '.join(number_words).capitalize()}."

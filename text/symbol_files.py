@@ -1,4 +1,4 @@
-"""Tables of symbols in files, which `prepare` writes beside the filelists of a corpus.
+"""Read tables of symbols from files, which `prepare` writes beside the filelists of a corpus.
 
 table = read_table(Path("filelists") / SYMBOLS_FILE)
 """
@@ -12,7 +12,7 @@ SYMBOLS_FILE = "symbols.json"  # a list of strings
 
 
 def read_table(path: Path) -> SymbolTable:
-    """The table in a file; UserError if it cannot be read, or holds no table of symbols."""
+    """Read the table in a file. UserError if it cannot be read or holds no table of symbols."""
     symbols = read_json(
         path,
         "no such table of symbols; scripts/prepare_ljspeech.py --hparams symbols=corpus makes it "

@@ -1,8 +1,9 @@
 """Tables of input symbols; a symbol's place in its table is its id, a row of the embedding.
 
-`ENGLISH` has the 148 of NVIDIA/tacotron2, in that order, for the rows of trained embeddings follow
-it. Its phones carry an "@", so that the ARPAbet phone B and the letter B stay two symbols. Tables
-for other languages are made of what a corpus's texts consist of (`table_of`), and kept with a run.
+`ENGLISH` has the 148 symbols of NVIDIA/tacotron2 in their order, which the rows of trained
+embeddings follow. Its phones begin with "@", so that the ARPAbet phone B and the letter B are two
+symbols. Tables for other languages are made from a corpus's texts (`table_of`) and saved with a
+run.
 """
 
 import functools
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from common.errors import UserError
 
 PADDING = "_"  # id 0, which fills up a batch
-MOST_SYMBOLS = 10_000  # Chinese written as it is has some thousands
+MAX_SYMBOLS = 10_000  # Chinese written as it is has some thousands
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -36,9 +37,13 @@ symbols: list[str] = [
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """Symbols in the order of their ids. Raises UserError for what cannot be a table: no text, one
-    that is empty, too long, without the padding "_" at first, or with a symbol that is twice there,
-    no single character (or phone of the ARPAbet after an "@"), a control, or not in form NFC."""
+    """Symbols in the order of their ids.
+
+    Raises:
+        UserError: if this is no list of 2 to MAX_SYMBOLS symbols that begins with the padding "_",
+            or if a symbol is a duplicate, not a single character (or phone of the ARPAbet after an
+            "@"), a control character, or not in form NFC.
+    """
 
     symbols: tuple[str, ...]
 
@@ -52,7 +57,7 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """By symbol; without the padding, which NVIDIA's code alone accepts in a text."""
+        """Ids by symbol, without the padding: only NVIDIA's code accepts it in a text."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -66,17 +71,17 @@ class SymbolTable:
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Of letters, phones, and digits, which may be tones."""
+        """Ids of letters, phones, and digits, which may be tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
-def _problem_of(found: object) -> str:
-    """What is wrong with the symbols of a table, if anything."""
-    if not isinstance(found, list | tuple) or not 2 <= len(found) <= MOST_SYMBOLS:
-        count = f"{len(found):,} of them" if isinstance(found, list | tuple) else "no list"
-        return f"{count}, expected a list of 2 to {MOST_SYMBOLS:,}, the padding '_' first"
+def _problem_of(table: object) -> str:
+    """The first fault of a table's symbols; empty if there is none."""
+    if not isinstance(table, list | tuple) or not 2 <= len(table) <= MAX_SYMBOLS:
+        count = f"{len(table):,} of them" if isinstance(table, list | tuple) else "no list"
+        return f"{count}, expected a list of 2 to {MAX_SYMBOLS:,}, the padding '_' first"
     seen: set[str] = set()
-    for i, symbol in enumerate(found):
+    for i, symbol in enumerate(table):
         where = f"number {i + 1}, {str(symbol)[:20]!r}"
         if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
             return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
@@ -91,8 +96,8 @@ def _problem_of(found: object) -> str:
 
 
 def can_be_symbol(symbol: str) -> bool:
-    """Whether it is a phone of the ARPAbet, or one character, but none of the controls, line
-    breaks, and places where Unicode has nothing."""
+    """Whether this is a phone of the ARPAbet, or one character that is no control, line break or
+    unassigned code point."""
     is_control = unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp")
     return symbol in symbols or (len(symbol) == 1 and not is_control)
 
@@ -101,11 +106,11 @@ ENGLISH = SymbolTable(tuple(symbols))
 
 
 @functools.lru_cache(8)
-def table_with(found: tuple[str, ...]) -> SymbolTable:
-    """The table of these symbols; of none, as in checkpoints without a table, the English one."""
-    return SymbolTable(found) if found else ENGLISH
+def table_with(symbols: tuple[str, ...]) -> SymbolTable:
+    """The table of these symbols; the English one for (), as in checkpoints without a table."""
+    return SymbolTable(symbols) if symbols else ENGLISH
 
 
 def table_of(characters: Iterable[str]) -> SymbolTable:
-    """The padding, then what texts consist of, sorted."""
+    """Make a table: the padding, then the characters of texts, sorted."""
     return SymbolTable((PADDING, *sorted(set(characters) - {PADDING})))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.errors import UserError
 
-LONGEST_PAUSE = 60  # seconds
+MAX_PAUSE_SECONDS = 60  # seconds
 _PAUSE = re.compile(r"\[\s*pause\b([^\]]*)\]", re.IGNORECASE)
 _MARKUP = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # as in SSML, HTML and XML
 
@@ -19,7 +19,7 @@ class Pause:
 
 
 def split_tags(text: str) -> list[str | Pause]:
-    """The pieces of a text and the pauses between them, in order, no piece blank.
+    """Split a text into pieces and pauses, in order; no piece is blank.
 
     Raises:
         UserError: for a pause without its seconds, and for tags of markup languages, which a voice
@@ -40,13 +40,13 @@ def split_tags(text: str) -> list[str | Pause]:
 
 
 def without_pauses(text: str) -> str:
-    """The text with blanks in place of its pauses, so that all else keeps its column."""
+    """Replace pauses by blanks, so that the rest of the text keeps its columns."""
     return _PAUSE.sub(lambda match: " " * len(match[0]), text)
 
 
 def _seconds(written: str) -> float:
     number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*s?", written)
-    if number and float(number[1]) <= LONGEST_PAUSE:
+    if number and float(number[1]) <= MAX_PAUSE_SECONDS:
         return float(number[1])
-    expected = f"expected seconds from 0 to {LONGEST_PAUSE}, as in [pause 0.5]"
+    expected = f"expected seconds from 0 to {MAX_PAUSE_SECONDS}, as in [pause 0.5]"
     raise UserError(f"[pause{written and f' {written[:40]}'}]: {expected}")

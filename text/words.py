@@ -9,6 +9,6 @@ _WORD = re.compile(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*")
 
 
 def word_spans(sequence: Sequence[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """(first, last + 1) of every word: letters, phones, digits where the table has them, and
-    apostrophes, none of these at first."""
+    """Find (first, last + 1) of every word: letters, phones, digits if the table has them, and
+    apostrophes, which cannot come first."""
     return [match.span() for match in _WORD.finditer(one_character_each(sequence, table))]

@@ -1,5 +1,6 @@
-"""The processes that torchrun started to train together: who is who, and what they tell each other.
-`DistributedDataParallel` adds up gradients while the backward pass goes on.
+"""Processes that torchrun started to train together: their ranks and the values they exchange.
+
+`DistributedDataParallel` reduces gradients while the backward pass runs.
 """
 
 import atexit
@@ -28,9 +29,10 @@ from common.errors import UserError, explained
 from common.progress import SECONDS_BETWEEN_LINES, duration
 
 T = TypeVar("T")
-MOST = 10**6  # processes, and seconds to wait for them: 11 days
+MAX_PROCESSES = 10**6
+MAX_TIMEOUT_SECONDS = 10**6  # 11 days
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_SIGNS = 1  # that processes give each other while one of them works long
+SECONDS_BETWEEN_HEARTBEATS = 1  # while a process works on something long
 
 
 class AlreadyReported(UserError):
@@ -38,8 +40,8 @@ class AlreadyReported(UserError):
 
 
 class ReductionClock:
-    """How long updates wait for the gradients of other processes, from the moment when the last of
-    this process's own are there. On a GPU nothing waits for the clock to be read."""
+    """Measures how long updates wait for the gradients of other processes, from the moment when the
+    last of this process's own are ready. On a GPU, reading the clock does not synchronize."""
 
     def __init__(self, device: torch.device):
         self._on_gpu = device.type == "cuda"
@@ -53,12 +55,12 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Some of this process's gradients are there."""
+        """Call when some of this process's gradients are ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Now that the sums are there. What this returns gives the seconds, once the GPU is done
-        with the update."""
+        """Call when the sums are ready. Returns a function that gives the seconds, to be called
+        after the GPU has finished the update."""
         ready, done = self._ready, self._now()
         if self._on_gpu:
             return lambda: float(ready.elapsed_time(done) / 1000)
@@ -67,23 +69,23 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process and those it trains with."""
+    """This process and the others of the run."""
 
     rank: int = 0
     world_size: int = 1
-    device: torch.device | None = None  # of this process; None chooses as a lone process does
-    clock: ReductionClock | None = None  # of several processes
-    local_rank: int = 0  # among those of this machine; the first does what one of each need do
+    device: torch.device | None = None  # of this process; None: a GPU if there is one
+    clock: ReductionClock | None = None  # only with several processes
+    local_rank: int = 0  # on this machine; the first does what one process a machine must do
     machines: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes and prints."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """What starts as many processes again: "python", or torchrun with its options."""
+        """The command that starts as many processes: "python", or torchrun with its options."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -91,34 +93,34 @@ class Processes:
         return f"torchrun {nodes}--nproc-per-node {self.world_size // self.machines}{meeting}"
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model, whose backward pass leaves the mean of all processes' gradients."""
+        """Wrap the model so that its backward pass gives the mean of all processes' gradients."""
         if self.world_size == 1:
             return model
-        # Each Trainer looks after batch norm's buffers itself. torch 2.13 renamed the option.
+        # The Trainer handles batch norm's buffers itself. torch 2.13 renamed the option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
         wrapped = DistributedDataParallel(model, **options)
 
-        def note_and_add_up(
+        def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
         ) -> torch.futures.Future[torch.Tensor]:  # torch looks at the annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
-        wrapped.register_comm_hook(self.clock, note_and_add_up)
+        wrapped.register_comm_hook(self.clock, note_and_reduce)
         return wrapped
 
-    def start_adding_up(self, vector: torch.Tensor) -> dist.Work | None:
-        """Let `vector` become its sum over all processes; wait for what this returns."""
+    def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
+        """Start summing `vector` over all processes, in place; wait for the returned work."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
-        """What `action` returns in this process, if it ends well in all of them.
+        """Run `action` in every process and return its result, if it succeeded in all of them.
 
         Raises:
-            UserError: in every process, if any raised one or an OSError; with the processes'
-                numbers where not all of them say the same.
+            UserError: in every process, if `action` raised UserError or OSError in any; with ranks
+                if the messages differ.
         """
         problem = None
         try:
@@ -132,14 +134,14 @@ class Processes:
             raise AlreadyReported("the first process says what is wrong")
         if len(set(problems)) == 1:
             raise UserError(problems[0])
-        said = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
-        raise UserError("\n".join(said))
+        messages = (f"process {rank}: {text}" for rank, text in enumerate(problems) if text)
+        raise UserError("\n".join(messages))
 
-    def all_or_none_however_long(self, action: Callable[[], T], what: str) -> T:
-        """`all_or_none` of an action that may take longer than processes wait for each other.
+    def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
+        """`all_or_none` for an action that may take longer than the process timeout.
 
-        It runs in a thread, and meanwhile the processes tell each other every second that they are
-        there. So one that dies is noticed at once. `what` they do is said to those who wait.
+        The action runs in a thread, while the processes exchange a heartbeat every second, so the
+        death of one is noticed at once. Processes that wait print that the others `what`.
         """
         if self.world_size == 1:
             return action()
@@ -152,12 +154,12 @@ class Processes:
                 future.set_exception(error)
 
         threading.Thread(target=act, daemon=True).start()
-        began = shown = time.monotonic()
+        began = last_printed = time.monotonic()
         while any(working := self.gather(not future.done())):
-            wait([future], SECONDS_BETWEEN_SIGNS)
+            wait([future], SECONDS_BETWEEN_HEARTBEATS)
             now = time.monotonic()
-            if not working[self.rank] and now - shown >= SECONDS_BETWEEN_LINES:
-                shown = now
+            if not working[self.rank] and now - last_printed >= SECONDS_BETWEEN_LINES:
+                last_printed = now
                 print(
                     f"waiting for {sum(working)} other processes, which {what}: "
                     f"{duration(now - began)} so far",
@@ -166,8 +168,8 @@ class Processes:
         return self.all_or_none(future.result)
 
     def refuse_differences(self, facts: dict[str, Any]) -> None:
-        """Refuse processes whose `facts`, by name, differ; UserError in every process, naming those
-        that differ from the first, and in what."""
+        """Raise UserError in every process if `facts` differ between processes. The message names
+        the processes that differ from the first, and in what."""
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
             f"process {rank} ({other['machine']}): {name} is {str(other[name])[:60]}, "
@@ -184,21 +186,21 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in one of the processes; all call this at the same moment."""
+        """Whether `flag` is true in any process; all must call this together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value, in the order of ranks."""
+        """Every process's value, in the order of ranks; all must call this together."""
         if self.world_size == 1:
             return [value]
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Under it a model's shared batch norm (SyncBatchNorm) waits for no other process."""
+    """In this context a model's SyncBatchNorm uses this process's batch alone."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -212,12 +214,12 @@ def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
 ALONE = Processes()
 
 
-def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
-    """A store that the processes of this very start share.
+def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
+    """Return a store that the processes of this start share.
 
-    torchrun keeps one store while it restarts processes, in which the addresses of those that are
-    gone still stand, and new ones that read them wait for nobody (pytorch issue 135712). So the
-    first process names this start, and lists who has answered to that name.
+    torchrun keeps one store while it restarts processes. It still holds the addresses of dead
+    processes, for which new ones would wait in vain (pytorch issue 135712). So the first process
+    gives this start a unique name and lists the processes that have answered to it.
     """
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
     mine = uuid.uuid4().hex
@@ -228,7 +230,7 @@ def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # perhaps that of processes that are gone
+        start = store.get("start").decode()  # may be the name of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
@@ -241,20 +243,19 @@ def meet(rank: int, world_size: int, seconds: float) -> PrefixStore:
 
 
 def read_environment(seconds: float) -> tuple[int, int, int, int]:
-    """(number of processes, and of machines; of this process, and among those of its machine), as
-    torchrun sets them; UserError with a line for each that is missing or out of range, and for
-    the `seconds` to wait."""
+    """Return (world size, number of machines, rank, local rank) as torchrun sets them. UserError
+    with a line for each variable that is missing or out of range, and for the timeout `seconds`."""
     problems = []
 
     def number(name: str, low: int, high: int, default: str | None = None) -> int:
         text = os.environ.get(name, default)
         if text and text.isdecimal() and len(text) < 10 and low <= int(text) <= high:
             return int(text)
-        found = "is not set" if text is None else f"is {text[:60]!r}"
-        problems.append(f"{name} {found}: expected a whole number from {low} to {high}")
+        actual = "is not set" if text is None else f"is {text[:60]!r}"
+        problems.append(f"{name} {actual}: expected a whole number from {low} to {high}")
         return high
 
-    world_size = number("WORLD_SIZE", 1, MOST, None if "RANK" in os.environ else "1")
+    world_size = number("WORLD_SIZE", 1, MAX_PROCESSES, None if "RANK" in os.environ else "1")
     machines = rank = local_rank = 0
     if world_size > 1 and not problems:
         rank = number("RANK", 0, world_size - 1)
@@ -266,17 +267,18 @@ def read_environment(seconds: float) -> tuple[int, int, int, int]:
             problems.append("MASTER_ADDR is not set: expected the first process's address")
     if problems:
         problems.append("start several processes by torchrun, which sets these, or one without any")
-    if not 1 <= seconds <= MOST:  # nan too
-        problems.append(f"--process-timeout {seconds:g}: expected seconds from 1 to {MOST}")
+    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:  # nan too
+        limits = f"from 1 to {MAX_TIMEOUT_SECONDS}"
+        problems.append(f"--process-timeout {seconds:g}: expected seconds {limits}")
     if problems:
         raise UserError("\n  ".join(problems))
     return world_size, machines, rank, local_rank
 
 
 def join(seconds: float) -> Processes:
-    """This process among those that torchrun started; `ALONE` without torchrun. One waits for the
-    others so many `seconds`. UserError as `read_environment`, or if this machine has GPUs, and
-    fewer than processes."""
+    """Join the processes that torchrun started; returns `ALONE` without torchrun. `seconds` is the
+    timeout. UserError as `read_environment`, or if this machine has GPUs but fewer than
+    processes."""
     world_size, machines, rank, local_rank = read_environment(seconds)
     if world_size == 1:
         return ALONE
@@ -291,14 +293,14 @@ def join(seconds: float) -> Processes:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store = meet(rank, world_size, seconds)
+    store = shared_store(rank, world_size, seconds)
     limit = timedelta(seconds=seconds)
     dist.init_process_group(backend, None, limit, world_size, rank, store)
     return Processes(rank, world_size, device, ReductionClock(device), local_rank, machines)
 
 
 def leave_at_exit() -> None:
-    """This process ends now. First a thread of torch's may run: it gives back the tensors of the
-    last exchange, and where the interpreter ends before it could, the process is aborted."""
+    """Call before this process ends: gives a thread of torch time to release the tensors of the
+    last exchange. If the interpreter ends first, the process is aborted."""
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

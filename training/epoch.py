@@ -1,5 +1,7 @@
-"""An epoch: the updates it is made of, their losses, read late so that the device never waits for
-them, and its sums."""
+"""The updates of an epoch, their losses and the epoch's sums.
+
+Losses are read some steps late, so that the device never waits for them.
+"""
 
 import contextlib
 import functools
@@ -36,14 +38,14 @@ from training.trainer import (
     learning_rate_at,
 )
 
-MOST_SKIPS_RUNNING = 20  # updates skipped one after another before the run stops
+MAX_CONSECUTIVE_SKIPS = 20  # updates skipped one after another before the run stops
 
 
 class NoNextBatch(Exception):
-    """A process could not read its next batch: this one if there is a cause, else another."""
+    """A process could not read its next batch: this process if there is a cause, else another."""
 
     def __str__(self) -> str:
-        # A loader's process sends its traceback before the message, and the class's name with it.
+        # A loader's process sends its traceback first, then the class's name and the message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -69,9 +71,9 @@ class Run:
     validation_loader: DataLoader[Any]
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    logger: RunLogger | None = None  # of the first process; opened last
+    logger: RunLogger | None = None  # in the first process only; opened last
     pending: list["PendingStep"] = field(default_factory=list)
-    must_stop: bool = False  # a process was asked to stop, and all know it
+    must_stop: bool = False  # some process was asked to stop, and all know it
     recent_loss: float | None = None  # mean of the steps last read; None before the first
     recent_sharpness: float | None = None  # of the alignment, at the last validation
 
@@ -85,20 +87,20 @@ class Run:
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Of the training clips, for synthesis."""
+        """Statistics of the training clips, for synthesis."""
         clips, symbols = self.clips.training, self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
         return measure(clips.num_frames, clips.num_symbols, last, self.hparams)
 
     @property
     def resume_command(self) -> str:
-        """What to type to resume the run."""
+        """The command that resumes the run."""
         options = ["-o", str(self.output.path)]
         options += ["-l", self.output.logs] if self.output.logs != DEFAULT_LOGS else []
         return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint of this moment, in the first process; nothing may be pending."""
+        """Write a checkpoint, in the first process; call it only when nothing is pending."""
         if self.logger is None:
             return None
         self.output.refuse_another()
@@ -114,7 +116,7 @@ class Run:
         )
 
     def close(self) -> None:
-        """Give the logs and the output folder back."""
+        """Close the logs and unlock the output folder."""
         if self.logger is not None:
             with contextlib.suppress(OSError):  # a failure to write was reported before
                 self.logger.close()
@@ -127,12 +129,12 @@ def name_of(clips: ClipTable, index: int) -> str:
 
 
 def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
-    """The names of several, a line each."""
+    """The names of several clips, a line each."""
     return "\n".join(f"  {name_of(clips, int(index))}" for index in indices)
 
 
 class Update(NamedTuple):
-    """An update that is to be made."""
+    """An update that is yet to be trained."""
 
     numbers: list[int]  # of its batches in the epoch's plan
     end: int  # batches of the plan that are trained after it
@@ -142,7 +144,7 @@ class Update(NamedTuple):
 
 
 def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int) -> Update | None:
-    """The update that begins with this batch of the plan; None at its end."""
+    """The update that begins at batch `position` of the plan; None at the plan's end."""
     if position >= len(sampler.plan):
         return None
     starts = sampler.update_starts
@@ -160,7 +162,7 @@ def next_update(sampler: LengthBatchSampler, position: int, frames_per_step: int
 
 
 def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iterator[MicroBatch]:
-    """This process's batches of the update, read one after another; counts the seconds waited."""
+    """Yield this process's micro-batches of the update; counts the seconds of waiting for data."""
     state, processes = run.state, run.processes
     for place in range(processes.rank, len(update.numbers), processes.world_size):
         waiting = time.perf_counter()
@@ -171,7 +173,7 @@ def micro_batches_of(update: Update, run: Run, batches: Iterator[Batch]) -> Iter
 
 
 def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
-    """The loader's batches; NoNextBatch, from what was raised, if reading fails."""
+    """Yield the loader's batches; NoNextBatch, with the cause, if reading fails."""
     try:
         yield from loader
     except Exception as error:
@@ -179,7 +181,7 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
 
 
 class PendingStep(NamedTuple):
-    """A step whose losses are not read yet."""
+    """A step whose losses have not been read yet."""
 
     number: int
     losses: StepLosses
@@ -188,13 +190,13 @@ class PendingStep(NamedTuple):
 
 
 def read_pending(run: Run, but: int = 0) -> None:
-    """Read the losses of the steps since the last call, which waits for the device to end them. The
-    newest `but` steps are left for the next call, so that the device has them to work at.
+    """Read the losses of the steps since the last call, waiting for the device to finish them. The
+    newest `but` steps are left for the next call, so that the device stays busy.
 
     Raises:
         UserError: on a loss that is not finite or far above the lowest so far, or too many skipped
-            updates in a row. Every checkpoint is from before that, for all is read before one is
-            written.
+            updates in a row. No checkpoint contains such steps, because everything is read before
+            one is written.
         NoNextBatch: if a process found no next batch. The run then stands before that update.
     """
     count = len(run.pending) - but
@@ -206,41 +208,41 @@ def read_pending(run: Run, but: int = 0) -> None:
         steps[-1].losses.copied.synchronize()
     rows = torch.stack([step.losses.values for step in steps]).tolist()
     values = [StepValues.of(row) for row in rows]
-    for step, made in zip(steps, values, strict=True):
-        if made.failures:  # it was not made, nor what followed it
+    for step, step_values in zip(steps, values, strict=True):
+        if step_values.failures:  # neither this update nor those after it were applied
             run.state.iteration, run.state.batches_trained = step.number - 1, step.before
             run.pending = []
             raise NoNextBatch from run.trainer.failure
-        _add(run, step, made)
+        _add(run, step, step_values)
         padded = [weight.padded_frames for weight in step.update.weights]
-        most = max(sum(padded[rank::world_size]) for rank in range(world_size))
-        run.state.imbalance_sum += world_size * most  # the most of a process over their mean
+        max_frames = max(sum(padded[rank::world_size]) for rank in range(world_size))
+        run.state.imbalance_sum += world_size * max_frames  # largest process over the mean
         if step.losses.waited is not None:
             run.state.process_wait_seconds += step.losses.waited()
         if world_size > 1:
-            run.must_stop = run.must_stop or made.stop_requests > 0
-    run.recent_loss = float(np.mean([made.terms.loss for made in values]))
+            run.must_stop = run.must_stop or step_values.stop_requests > 0
+    run.recent_loss = float(np.mean([step_values.terms.loss for step_values in values]))
 
 
-def _add(run: Run, step: PendingStep, made: StepValues) -> None:
+def _add(run: Run, step: PendingStep, values: StepValues) -> None:
     """Add what a step did to the epoch's sums, and log it."""
-    state, loss = run.state, made.terms.loss
+    state, loss = run.state, values.terms.loss
     if state.diverges(loss):
         lowest = f" (the lowest was {state.lowest_loss:.4g})" if state.lowest_loss < loss else ""
         raise _diverged(run, step, f"the loss became {loss:.4g}{lowest} in step {step.number}")
     state.lowest_loss = min(state.lowest_loss, loss)
-    state.skips_running = state.skips_running + 1 if made.skipped else 0
-    if state.skips_running >= MOST_SKIPS_RUNNING:
-        count = f"gradients were not finite in {MOST_SKIPS_RUNNING} steps in a row"
+    state.skips_running = state.skips_running + 1 if values.skipped else 0
+    if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
+        count = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} steps in a row"
         raise _diverged(run, step, f"{count}, the last in step {step.number}")
-    state.skipped_updates += int(made.skipped)
-    state.updates += int(not made.skipped)
-    state.gradient_norm_sum += 0.0 if made.skipped else made.gradient_norm
-    state.add_losses(made.terms, clips=len(step.update.clips), frames=step.update.frames)
+    state.skipped_updates += int(values.skipped)
+    state.updates += int(not values.skipped)
+    state.gradient_norm_sum += 0.0 if values.skipped else values.gradient_norm
+    state.add_losses(values.terms, clips=len(step.update.clips), frames=step.update.frames)
     if run.logger is not None and step.number % run.hparams.log_interval == 0:
         rate = learning_rate_at(step.number - 1, run.hparams)
-        curves = {"gradient_norm": made.gradient_norm, "learning_rate": rate}
-        terms = made.terms._asdict().items()
+        curves = {"gradient_norm": values.gradient_norm, "learning_rate": rate}
+        terms = values.terms._asdict().items()
         curves |= {name: value for name, value in terms if not math.isnan(value)}
         run.logger.log_steps(step.number, curves)
 

@@ -36,8 +36,8 @@ SUFFIX = ".tacotron2"  # of our event files: others in the same folder are left 
 
 
 @contextlib.contextmanager
-def looking(what: str) -> Iterator[None]:
-    """What only shows how training goes may fail: a warning names the cause."""
+def warn_on_failure(what: str) -> Iterator[None]:
+    """Turn an exception into a warning. Use it for logging and pictures, which may fail."""
     try:
         yield
     except Exception as error:
@@ -47,31 +47,31 @@ def looking(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Take:
-    """A clip as the model made it, in T decoder steps."""
+    """A clip as the model predicted it, in T decoder steps."""
 
     symbols: list[str]  # [T_in] of its text
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log
-    gate: np.ndarray  # [T] probabilities; of free speech also of the steps made after its end
+    gate: np.ndarray  # [T] probabilities; in free running also of steps after the end
 
 
 @dataclass(frozen=True)
 class FreeTake(Take):
-    """One of free speech: each step was given the model's own frames before it."""
+    """A clip spoken in free running: each step saw the model's own frames before it."""
 
     end: End
 
 
 @dataclass(frozen=True)
 class Example:
-    """A validation clip to look at and listen to."""
+    """A validation clip for pictures and sound in TensorBoard."""
 
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
-    forced: Take  # each step was given the recording's frames before it
+    forced: Take  # teacher-forced: each step saw the recording's frames before it
     spoken: FreeTake | None  # None if it could not be made
     gate_threshold: float
-    sounds: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; none that failed
+    sounds: dict[str, np.ndarray]  # samples [N] by TensorBoard's tags; failed ones are missing
     sampling_rate: int
 
 
@@ -101,18 +101,19 @@ def figures_of(example: Example) -> dict[str, Figure]:
 
 
 class OutputFolder:
-    """The output folder of a run, which one process at a time may read and write: the first of a
-    run's `is_used`. OSError if another run trains in it.
+    """The output folder of a run, locked by the first process of the run (`is_used`). OSError if
+    another run trains in it.
 
-    A folder that is there is locked before a checkpoint in it is read: another process would
-    otherwise train on. A folder that is not there is made and locked by `make`. `logs`, inside it,
-    is TensorBoard's.
+    An existing folder is locked before a checkpoint in it is read, so that no other process trains
+    on meanwhile. A missing folder is made and locked by `make`. TensorBoard's `logs` are inside it.
     """
 
     def __init__(self, path: Path, logs: str = DEFAULT_LOGS, is_used: bool = True):
         self.path, self.logs, self.is_used = path, logs, is_used
         self._lock: Any = None
-        self._folder = -1  # its descriptor, which keeps its number where file systems give others
+        self._folder = (
+            -1
+        )  # a descriptor: an open folder keeps its inode number on every file system
         if is_used:
             refuse_no_folder(path, "-o")
             refuse_no_folder(path / logs, "--log_directory")
@@ -144,19 +145,19 @@ class OutputFolder:
         self._lock, self._folder = lock(self.path), os.open(self.path, os.O_RDONLY)
 
     def refuse_another(self) -> None:
-        """Raise UserError if another folder has taken the place of the one that is locked, and lock
-        it anew if its `.lock` was removed; OSError if another process has done that."""
+        """Raise UserError if the locked folder was moved or replaced. Lock it again if its `.lock`
+        was removed; OSError if another process has locked it meanwhile."""
         if self._lock is None:
             return
         if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
             fix = "put it back to resume from its newest checkpoint"
             raise UserError(f"{self.path}: moved or replaced while the run trained; {fix}")
-        kept, file = os.fstat(self._lock.fileno()), self.path / ".lock"
-        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), kept):
+        locked, file = os.fstat(self._lock.fileno()), self.path / ".lock"
+        if not os.path.lexists(file) or not os.path.samestat(file.lstat(), locked):
             self._lock = lock(self.path)
 
     def close(self) -> None:
-        """Let other processes use the folder."""
+        """Unlock the folder."""
         if self._lock is not None:
             self._lock.close()
             os.close(self._folder)
@@ -166,13 +167,13 @@ class OutputFolder:
 class RunLogger:
     """Appends to `metrics.jsonl` in the output folder and to TensorBoard events in the log folder.
 
-    `state()` is the size of every log file. A logger that is given it cuts them back to those
-    sizes, so a run that resumes from a checkpoint leaves no trace of the steps after it; without it
-    the logs are cleared. Event files that are not ours stay as they are. A metrics.jsonl that is
-    not what it was at the checkpoint is kept under another name, and a new one is begun
-    (`has_lost_metrics`).
+    `state()` returns the size of every log file. A logger created with `saved` state truncates them
+    to those sizes, so a resumed run leaves no trace of steps after its checkpoint; without it the
+    logs are cleared. Event files of other programs stay as they are. If metrics.jsonl is not what
+    it was at the checkpoint, it is renamed and a new one is begun (`has_lost_metrics`).
 
-    A full disk is a warning: lines wait until they can be written, and TensorBoard gets no more.
+    A full disk gives a warning: lines are held back until they can be written, and nothing more
+    goes to TensorBoard.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -204,7 +205,7 @@ class RunLogger:
         return SummaryWriter(str(self.log_directory), filename_suffix=SUFFIX)
 
     def _files(self) -> list[Path]:
-        """The log files of this run that are there."""
+        """The existing log files of this run."""
         events = sorted(self.log_directory.glob(f"events.out.tfevents.*{SUFFIX}"))
         return [path for path in (self.directory / METRICS_FILE, *events) if path.is_file()]
 
@@ -212,8 +213,8 @@ class RunLogger:
         return os.path.relpath(path, self.directory)
 
     def state(self) -> dict[str, Any]:
-        """Bytes of each log file, by its path from the output folder, and the CRC-32 of the
-        metrics; all of it on the disk."""
+        """Flush the logs to disk. Returns the bytes of each log file, by its path from the output
+        folder, and the CRC-32 of the metrics."""
         self._draw("flush")
         self._write_lines()
         os.fsync(self.metrics.fileno())
@@ -230,27 +231,27 @@ class RunLogger:
                 cut(path, size)
 
     def log_run(self, record: dict[str, Any]) -> None:
-        """One `run` line, and the hyper-parameters as a TensorBoard text page."""
+        """Write one `run` line, and the hyper-parameters as a TensorBoard text page."""
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self._draw("add_text", "hparams", table, record["iteration"])
 
     def log_steps(self, iteration: int, values: dict[str, float]) -> None:
-        """Training curves by step, to TensorBoard alone."""
+        """Write training curves by step, to TensorBoard only."""
         for name, value in values.items():
             self._draw("add_scalar", f"training/{name}", value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
-        """One `epoch` line, and a curve for every number in it."""
+        """Write one `epoch` line, and a curve for every number in it."""
         self._write("epoch", record)
 
     def log_validation(self, record: dict[str, Any], example: Example | None) -> None:
-        """One `validation` line, curves, and pictures and sounds of one validation clip, if any."""
+        """Write one `validation` line, curves, and pictures and sounds of one clip, if any."""
         self._write("validation", record)
         if example is None:
             return
-        with looking("drawing a validation clip"):
+        with warn_on_failure("drawing a validation clip"):
             for name, figure in figures_of(example).items():
                 self._draw("add_figure", name, figure, record["iteration"], close=False)
             for name, samples in example.sounds.items():
@@ -267,7 +268,7 @@ class RunLogger:
 
     def _write_lines(self) -> None:
         file, waiting = self.metrics.fileno(), self._waiting
-        with looking(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
+        with warn_on_failure(f"writing {waiting.count(10)} lines of {METRICS_FILE}"):
             if waiting and (written := os.write(file, waiting)) < len(waiting):
                 os.ftruncate(file, os.fstat(file).st_size - written)  # no half line stays
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -276,8 +277,9 @@ class RunLogger:
 
     def _draw(self, method: str, *values: Any, **options: Any) -> None:
         try:
-            for path, kept in self._events.items():  # TensorBoard opens it by name at each write
-                if self._draws and not os.path.samestat(path.lstat(), os.fstat(kept)):
+            # TensorBoard opens its file by name at each write.
+            for path, descriptor in self._events.items():
+                if self._draws and not os.path.samestat(path.lstat(), os.fstat(descriptor)):
                     raise OSError(f"{path}: moved or replaced while the run trained")
             if self._draws:
                 getattr(self.writer, method)(*values, **options)
@@ -294,7 +296,7 @@ class RunLogger:
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread may find the disk full. The next write raises that, which is reported
-    as a message and not as the thread's traceback."""
+    """Suppress the traceback of TensorBoard's thread when the disk is full: the next write raises
+    the same error, which is reported as a message."""
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

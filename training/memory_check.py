@@ -1,5 +1,8 @@
-"""Run the worst-case batches that any epoch can hold before training starts: running out of memory
-then happens in the first seconds, and not in hour three when the longest clips happen to meet."""
+"""Check memory with worst-case batches before training starts.
+
+A run that is too large for the GPU then fails in its first seconds, and not hours later, when the
+longest clips share a batch.
+"""
 
 import bisect
 import contextlib
@@ -24,20 +27,22 @@ def worst_case_shapes(
     batch_size: int,
     capacity: int | None = None,
 ) -> list[Shape]:
-    """(clips, frames, symbols) of the batches that need most memory, for training.
+    """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
-    With a fixed size: that many clips as long as the longest, with the longest text. With a
-    capacity, the most padded frames that it and the corpus allow, with the longest text, and the
-    most clips that any batch can hold, which are the shortest ones.
+    With a fixed size this is one batch: `batch_size` clips as long as the longest, with the longest
+    text. With a capacity there are two: the one with the most padded frames that capacity and
+    corpus allow, with the longest text, and the one with the most clips, which are the shortest.
     """
     x, symbols = np.asarray(num_frames), np.asarray(num_symbols)
     most_symbols = int(symbols.max())
     if capacity is None:
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, counts = np.unique(x, return_counts=True)
-    clips = np.minimum(capacity // lengths, counts.cumsum())  # at most, no clip longer than that
+    clips = np.minimum(
+        capacity // lengths, counts.cumsum()
+    )  # at most, if no clip is longer than that
     frames = clips * lengths
-    largest = int(np.flatnonzero(frames == frames.max())[-1])  # of equals, the longest clips
+    largest = int(np.flatnonzero(frames == frames.max())[-1])  # among equals, the longest clips
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
     return [
@@ -47,9 +52,9 @@ def worst_case_shapes(
 
 
 def check_memory(trainer: Trainer, training_clips: ClipTable, validation_clips: ClipTable) -> int:
-    """Forward and backward of the worst-case training batches, forward of the worst-case validation
-    batch, leaving no trace: buffers, gradients and random states are put back bitwise. Returns the
-    peak bytes of device memory; UserError with the largest capacity or batch sizes that do fit.
+    """Run forward and backward passes on the worst-case training batches, and a forward pass on the
+    worst-case validation batch. Buffers, gradients and random states are restored bitwise. Returns
+    the peak bytes of device memory. UserError with the largest capacity or batch size that fits.
     """
     hparams, device = trainer.hparams, trainer.device
     capacity, setting = None, "batch_size"
@@ -82,7 +87,7 @@ def _problems(
     capacity: int | None,
     setting: str,
 ) -> list[str]:
-    """Nothing, or a message with the largest value of `setting` that fits."""
+    """Empty if the batches fit, else a message with the largest value of `setting` that fits."""
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity)
     if fit(trainer, step, asked):
@@ -90,12 +95,12 @@ def _problems(
     longest = int(clips.num_frames.max())
 
     def too_many(count: int) -> bool:
-        """Whether there is no room for so many of the longest clips."""
+        """Whether `count` of the longest clips do not fit."""
         shapes = worst_case_shapes(*lengths, count, count * longest if capacity else None)
         return not fit(trainer, step, shapes)
 
-    most = -(-capacity // longest) if capacity else min(batch_size, len(clips))
-    fitting = bisect.bisect(range(1, most), False, key=too_many)
+    max_count = -(-capacity // longest) if capacity else min(batch_size, len(clips))
+    fitting = bisect.bisect(range(1, max_count), False, key=too_many)
     purpose = " for validation" if setting == "validation_batch_size" else ""
     needed = " and ".join(f"{b} clips of {t} frames and {n} symbols" for b, t, n in asked)
     message = f"the worst-case batches{purpose} do not fit into the GPU's memory ({needed}); "
@@ -106,10 +111,12 @@ def _problems(
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
-    """Whether steps on batches of these shapes find the memory they need."""
+    """Whether steps on batches of these shapes fit into memory."""
     try:
         for clips, frames, symbols in shapes:
-            trainer.model.zero_grad(set_to_none=True)  # as before every step: nothing is added to
+            trainer.model.zero_grad(
+                set_to_none=True
+            )  # as before every step: nothing to accumulate into
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))
         return True
@@ -124,8 +131,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def _without_trace(trainer: Trainer) -> Iterator[None]:
-    """Put buffers, gradients, mode and random states back afterwards, bitwise. Adam's two moments
-    take their room for the while if the first step, which makes them, is still to come."""
+    """Restore buffers, gradients, mode and random states afterwards, bitwise. Memory for Adam's two
+    moments is allocated meanwhile if the first step, which creates them, is still to come."""
     model, training = trainer.model, trainer.model.training
     buffers = copy.deepcopy(dict(model.named_buffers()))
     gradients = [parameter.grad for parameter in model.parameters()]

@@ -1,6 +1,7 @@
-"""What a run settles before its first step: the folder, the checkpoint, the settings, the clips and
-their batches. Each process looks at the files itself, for on several machines they may differ, and
-all continue or none does. Nothing is written before all is checked.
+"""Set up a run before its first step: output folder, checkpoint, settings, clips and batches.
+
+Each process checks the files itself, because they may differ between machines. Either all processes
+continue or none does. Nothing is written before everything is checked.
 """
 
 import os
@@ -47,10 +48,10 @@ from training.epoch import Clips, Run, name_of
 from training.logging import OutputFolder, RunLogger
 from training.trainer import choose_decoder
 
-# All that trains: every process must run the same
+# All code that trains: it must be the same in every process
 FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "text", "training")
 CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
-WORKERS_PER_CPU = 4  # at most: reading waits for the disk too
+WORKERS_PER_CPU = 4  # at most; workers also wait for the disk
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
 
 
@@ -58,7 +59,7 @@ CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say wh
 
 
 class Start(NamedTuple):
-    """What a run starts from; neither: from step 0."""
+    """The checkpoint that a run starts from; with neither it starts from step 0."""
 
     resumed: Checkpoint | None = None
     weights: Checkpoint | None = None  # of another model (--warm_start)
@@ -72,41 +73,41 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """The newest checkpoint of the folder (`resume`), or the one at `path`; each process reads the
-    one that the first finds. UserError if it cannot be used, or if the output folder holds a run
-    and nothing says to resume it."""
+    """Find the newest checkpoint of the folder (`resume`), or the one at `path`. Every process
+    reads the one that the first process finds. UserError if it cannot be used, or if the output
+    folder holds a run that no option says to resume."""
 
     def find() -> Checkpoint | None:
-        held = output.holds_run()
+        holds_run = output.holds_run()
         if resume:
-            return checkpoint.load_newest(output.path) if held else None
+            return checkpoint.load_newest(output.path) if holds_run else None
         source = path if not warm_start else None
-        if held and not (source and lies_in(source, output.path)):
+        if holds_run and not (source and lies_in(source, output.path)):
             other = f"{os.path.realpath(source)} is no checkpoint in it; " if source else ""
             raise UserError(
                 f"{output.path} holds a run: {other}add --resume to resume it, or choose another -o"
             )
         return Checkpoint.read(source) if source else None
 
-    found = processes.all_or_none(lambda: find() if processes.is_first else None)
-    found_path = processes.gather(found and found.path)[0]
+    resumed = processes.all_or_none(lambda: find() if processes.is_first else None)
+    resumed_path = processes.gather(resumed and resumed.path)[0]
 
     def read() -> Start:
-        if found_path is not None:
-            return Start(resumed=checkpoint.complete(found or Checkpoint.read(found_path)))
+        if resumed_path is not None:
+            return Start(resumed=checkpoint.complete(resumed or Checkpoint.read(resumed_path)))
         return Start(weights=Checkpoint.read(path)) if path is not None and warm_start else Start()
 
     return processes.all_or_none(read)
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    """Whether a file is there, or a link to it."""
+    """Whether the file, or the link to it, lies in `directory`."""
     real = os.path.realpath
     return real(directory) in (os.path.dirname(real(path)), real(path.parent))
 
 
 def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParams:
-    """Defaults, or the checkpoint's settings, with the overrides of this command."""
+    """Apply this command's overrides to the checkpoint's settings, or to the defaults."""
 
     def settle() -> HParams:
         base = start.resumed and hparams_from_dict(start.resumed.state["hparams"])
@@ -134,8 +135,8 @@ def settle_hparams(overrides: str, start: Start, processes: Processes) -> HParam
 
 
 def settle_symbols(hparams: HParams, resumed: HParams | None) -> HParams:
-    """The settings with their table of symbols, that of the checkpoint where a run is `resumed`;
-    UserError if its file is there, and is another."""
+    """Add the table of symbols to the settings; a `resumed` run keeps the checkpoint's. UserError
+    if the table's file exists and holds another table."""
     path = symbols_path(hparams)
     if resumed is None:
         return read_symbols(hparams)
@@ -150,29 +151,29 @@ def settle_symbols(hparams: HParams, resumed: HParams | None) -> HParams:
 
 
 def is_finished(start: Start, hparams: HParams, output: OutputFolder, processes: Processes) -> bool:
-    """Whether the checkpoint is the last of its run; its best one is then marked. UserError if
-    that is so by the settings of some processes, and others have other settings."""
-    found = start.resumed
-    finished = found is not None and found.state["loop"]["epoch"] > hparams.epochs
-    if found is None or not processes.any(finished):
+    """Whether the checkpoint is the last of its run; if so, and it is the best, it is marked.
+    UserError if only some processes find so because their settings differ."""
+    resumed = start.resumed
+    finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
+    if resumed is None or not processes.any(finished):
         return False
     processes.refuse_differences(asdict(hparams) | {"finished already": finished})
-    if lies_in(found.path, output.path) and output.is_used:
-        checkpoint.mark_if_best(found)
+    if lies_in(resumed.path, output.path) and output.is_used:
+        checkpoint.mark_if_best(resumed)
     return True
 
 
 def refuse_differences(
     hparams: HParams, clips: "Clips", start: Start, device: torch.device, processes: Processes
 ) -> None:
-    """Refuse processes that do not know the same; UserError in all of them."""
-    found = start.resumed
+    """Raise UserError in all processes if settings, corpus, checkpoint or code differ."""
+    resumed = start.resumed
     processes.refuse_differences(
         asdict(hparams)
         | {
             "the corpus": clips.fingerprint,
-            "the checkpoint": found
-            and f"CRC-32 {zlib.crc32(read_bytes(found.path, checkpoint_file.MAX_BYTES)):08x}",
+            "the checkpoint": resumed
+            and f"CRC-32 {zlib.crc32(read_bytes(resumed.path, checkpoint_file.MAX_BYTES)):08x}",
             "the first weights": start.weights is not None,
             "the decoder": choose_decoder(hparams.decoder, device)[1],
             "the kind of device": device.type,
@@ -183,8 +184,8 @@ def refuse_differences(
 
 
 def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
-    """Make the output folder; UserError in all processes if one sees another than the first. The
-    first leaves a file there, of a name that only these processes know."""
+    """Make the output folder. UserError in all processes if any sees another folder than the first
+    process, which leaves a file there under a name that only these processes know."""
     mark = output.path / processes.gather(f".{uuid.uuid4().hex}.tmp")[0]
 
     def look() -> None:
@@ -206,37 +207,38 @@ def refuse_other_folders(output: OutputFolder, processes: Processes) -> None:
 
 
 def limit_workers(hparams: HParams, processes: Processes) -> HParams:
-    """Settings for data loaders: `num_workers` bounded by what the machine has."""
+    """The settings with `num_workers` limited by the machine's CPUs."""
     cpus = len(os.sched_getaffinity(0)) * processes.machines
-    most = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
-    if hparams.num_workers > most:
-        print(f"warning: num_workers={hparams.num_workers}: this machine's CPUs allow for {most}")
-    return replace(hparams, num_workers=min(hparams.num_workers, most))
+    max_workers = max(1, WORKERS_PER_CPU * cpus // processes.world_size)
+    if hparams.num_workers > max_workers:
+        limit = f"this machine's CPUs allow for {max_workers}"
+        print(f"warning: num_workers={hparams.num_workers}: {limit}")
+    return replace(hparams, num_workers=min(hparams.num_workers, max_workers))
 
 
 # ---------------------------------------------------------------------------- clips
 
 
 def settle_clips(hparams: HParams, start: Start, processes: Processes, *, new_clips: bool) -> Clips:
-    """The clips that the filelists name; UserError if they cannot be read, or are not those of the
-    checkpoint and `new_clips` does not allow that."""
-    found = start.resumed
+    """Read the clips of the filelists. UserError if they cannot be read, or if they are not those
+    of the checkpoint and `new_clips` does not allow that."""
+    resumed = start.resumed
     try:
-        training, validation = read_clips(hparams, processes, new_run=new_clips or found is None)
+        training, validation = read_clips(hparams, processes, new_run=new_clips or resumed is None)
     except UserError as error:
-        if found and "lines refused" in str(error):
+        if resumed and "lines refused" in str(error):
             error.args = (f"{error}\n{HOW_TO_CHANGE_CLIPS}",)
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
-    clips.change = processes.all_or_none(lambda: change_of(clips, found, new_clips))
+    clips.change = processes.all_or_none(lambda: change_of(clips, resumed, new_clips))
     return clips
 
 
-def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
-    """How many clips were added, are gone or have another text or length."""
-    if found is None or found.state["corpus"] == clips.fingerprint:
+def change_of(clips: Clips, resumed: Checkpoint | None, is_allowed: bool) -> dict[str, int] | None:
+    """Count the clips that were added, are gone or have another text or length. None: the same."""
+    if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
-    path = found.path.with_name(CLIPS_FILE)
+    path = resumed.path.with_name(CLIPS_FILE)
     text = read_bytes(path).decode("utf-8", "surrogateescape") if path.exists() else ""
     before, now = Counter(text.split("\n")[1:-1]), Counter(_rows(clips))
     gone, added = list((before - now).elements()), list((now - before).elements())
@@ -245,9 +247,9 @@ def change_of(clips: Clips, found: Checkpoint | None, is_allowed: bool) -> dict[
     change = {"added": len(added) - changed, "gone": len(gone) - changed, "changed": changed}
     if not is_allowed:
         raise UserError(
-            f"{found.path} was trained on other clips than training_files and validation_files now "
-            f"name: {in_words(change)}. Give the filelists and audio settings that it was trained "
-            "with, or resume with these clips by --resume --new-clips"
+            f"{resumed.path} was trained on other clips than training_files and validation_files "
+            f"now name: {in_words(change)}. Give the filelists and audio settings that it was "
+            "trained with, or resume with these clips by --resume --new-clips"
         )
     return change
 
@@ -266,27 +268,27 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """`clips.csv`, which tells later what changed in the clips, and `lengths.csv`."""
+    """Write `clips.csv`, by which a later run finds changed clips, and `lengths.csv`."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)
 
 
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
-    """The training and the validation clips; UserError names all that is wrong with either.
+    """Read the training and the validation clips. UserError names every fault of either list.
 
-    With a table beside a list no clip is opened but those whose files have changed since, by their
-    times. Without a table every clip is looked at, of a new run to its end, and the table is made:
-    by one process of each machine, or by all where no table could be written.
+    With a table beside a list, only those clips are opened whose files have changed since, by their
+    times. Without a table every clip is checked (a new run reads it to its end) and the table is
+    made: by one process of each machine, or by all if the table cannot be written.
     """
-    lists = processes.all_or_none_however_long(
+    lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check their filelists",
     )
-    # A table that could not be written may be there as it was before clips changed.
-    kept = all(processes.gather(lists is None or all(table.is_kept for table in lists)))
-    lists = processes.all_or_none_however_long(
-        lambda: lists or _read_lists(hparams, new_run, looked_at=kept),
+    # If a table could not be written, an outdated one may still be there.
+    all_saved = all(processes.gather(lists is None or all(table.is_on_disk for table in lists)))
+    lists = processes.all_or_none_with_heartbeat(
+        lambda: lists or _read_lists(hparams, new_run, just_checked=all_saved),
         "check their filelists themselves",
     )
     training, validation = lists
@@ -299,12 +301,12 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     return lists
 
 
-def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> list[ClipTable]:
-    check_text_settings(hparams)  # what is wrong is refused once, not in each line
+def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
+    check_text_settings(hparams)  # refuse a bad setting once, not in each line
     lists, problems = [], []
     for filelist in (hparams.training_files, hparams.validation_files):
         try:
-            lists.append(checked_clips(filelist, hparams, new_run, looked_at))
+            lists.append(checked_clips(filelist, hparams, new_run, just_checked))
         except UserError as error:
             problems.append(str(error))
     if problems:
@@ -316,7 +318,7 @@ def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> lis
 
 
 def start_from(run: Run, start: Start) -> None:
-    """Put a checkpoint's state, or the weights of another model, into a run that was just built."""
+    """Load a checkpoint's state, or another model's weights, into a newly built run."""
     if start.resumed is not None:
         change = run.clips.change
         run.state = state = checkpoint.restore(
@@ -342,23 +344,25 @@ def start_from(run: Run, start: Start) -> None:
 
 
 def map_embedding(
-    found: Checkpoint, table: SymbolTable, seed: int
+    source: Checkpoint, table: SymbolTable, seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """A checkpoint's state with the rows of `table` for its embedding: a symbol that it knows keeps
-    its row, a new one is drawn from the normal distribution of all its rows, column by column, with
-    `seed`. Returns the new symbols too. One of the same symbols comes back as it is.
+    """Adapt a checkpoint's embedding to the symbols of `table`. Returns the checkpoint's state and
+    the new symbols; the state is unchanged if its symbols are the same.
+
+    A known symbol keeps its row. A new symbol's row is drawn with `seed` from the normal
+    distribution of all old rows, column by column.
 
     Raises:
-        UserError: if nothing says which symbols its rows are of.
+        UserError: if the checkpoint does not say to which symbols its rows belong.
     """
-    saved, theirs = found.state, hparams_from_dict(found.state.get("hparams", {}))
+    saved, theirs = source.state, hparams_from_dict(source.state.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
         return saved, []  # `load_weights` says what does not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
-            f"{found.path}: embedding.weight has {len(old)} rows, and no table of symbols says of "
-            "which; leave it out with --hparams ignore_layers=[embedding.weight]"
+            f"{source.path}: embedding.weight has {len(old)} rows, and no table of symbols says "
+            "of which; leave it out with --hparams ignore_layers=[embedding.weight]"
         )
     old, ids = old.float(), {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
     noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -372,19 +376,19 @@ def map_embedding(
 
 
 def open_logs(run: Run, start: Start) -> None:
-    """Bring the output folder to the state of the checkpoint, if there is one; the logs of a run
-    that is resumed in its own folder are cut back to it."""
+    """Bring the output folder to the state of the checkpoint, if there is one. The logs of a run
+    that is resumed in its own folder are truncated to it."""
     if not run.processes.is_first:
         return
     run.output.make()
-    directory, state, found = run.output.path, run.state, start.resumed
+    directory, state, resumed = run.output.path, run.state, start.resumed
     remove_leftovers(directory)
     remove_leftovers(directory / run.output.logs)  # TensorBoard would read them
     own = None
-    if found is not None and lies_in(found.path, directory):
-        own = checkpoint.put_in_place(found, directory)
-    # Before the logs are cut: killed in between, the next --resume must cut them too.
-    for moved in checkpoint.set_aside_newer(directory, state.iteration if found else -1):
+    if resumed is not None and lies_in(resumed.path, directory):
+        own = checkpoint.put_in_place(resumed, directory)
+    # Before the logs are truncated: if killed in between, the next --resume must truncate them.
+    for moved in checkpoint.set_aside_newer(directory, state.iteration if resumed else -1):
         print(f"set aside a later or damaged checkpoint: {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
@@ -399,7 +403,7 @@ def open_logs(run: Run, start: Start) -> None:
 
 
 def run_record(run: Run, start: Start) -> dict[str, Any]:
-    """What the `run` line of metrics.jsonl says: settings, corpus, machine, versions, commit."""
+    """The `run` line of metrics.jsonl: settings, corpus, machine, versions, commit."""
     started_from, clips = start.resumed or start.weights, run.clips
     return {
         "version": __version__,

@@ -1,4 +1,4 @@
-"""This process as the system sees it: signals, and the message it ends with."""
+"""Signals, and the message with which the process ends."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ OF_DEAD_WORKERS = "DataLoader worker (pid"  # torch raises this at any moment
 
 
 class StopRequest:
-    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after it stops at once.
-    A SIGHUP that is ignored already, by nohup, stays ignored."""
+    """Remembers SIGINT, SIGTERM or SIGHUP until the loop can save; a SIGINT after that stops at
+    once. A SIGHUP that nohup ignores stays ignored."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -32,24 +32,24 @@ class StopRequest:
             message = f"\n{signal.Signals(number).name}: saving after this step ...\n"
             with contextlib.suppress(OSError):
                 os.write(2, message.encode())  # print may be what the signal interrupted
-        elif number == signal.SIGINT:  # SIGTERM may well come twice, from make for one
+        elif number == signal.SIGINT:  # SIGTERM may come twice, for example from make
             raise KeyboardInterrupt
 
     def exit(self, processes: Processes, resume_command: str) -> None:
-        """End this process; the caller has saved."""
+        """End this process, after the caller has saved."""
         if processes.is_first:
             print(f"stopped and saved; resume with: {resume_command}", flush=True)
         leave_at_exit()
-        # torchrun would start again what ends with anything but 0.
+        # torchrun would restart a process with another exit code.
         sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
 
 
 @contextlib.contextmanager
 def messages(resume_command: str = "") -> Iterator[None]:
-    """End the program with a message, and no traceback, on what is no fault of the recipe.
+    """End the program with a message instead of a traceback on errors that are no bug.
 
-    That is a mistake of the user's, what the system refuses, Ctrl-C, or the death of a process that
-    reads clips. The message says how to resume, if that is given.
+    These are UserError, system errors, Ctrl-C, and the death of a data loader or of another process
+    of the run. With `resume_command` the message says how to resume.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
@@ -64,10 +64,10 @@ def messages(resume_command: str = "") -> Iterator[None]:
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
-        said_by_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
-        if said_by_gloo or isinstance(error, torch.distributed.DistError):
-            said = str(error).partition("\n")[0]  # torch adds a stack to some
-            sys.exit(f"train.py: another process of this run ended or does not answer: {said}")
+        is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
+        if is_from_gloo or isinstance(error, torch.distributed.DistError):
+            message = str(error).partition("\n")[0]  # torch adds a stack to some
+            sys.exit(f"train.py: another process of this run ended or does not answer: {message}")
         if "Too many open files" in str(error):  # between a loader's processes
             sys.exit(f"train.py: too many open files: raise ulimit -n, or num_workers=0\n{resume}")
         if not str(error).startswith(OF_DEAD_WORKERS):

@@ -1,4 +1,4 @@
-"""The training step: model, optimizer, scaler and precision, and one update of them all."""
+"""`Trainer`: model, optimizer, gradient scaler and precision, and `step`, one update."""
 
 import contextlib
 import importlib.util
@@ -24,15 +24,15 @@ PRECISIONS = tuple(AUTOCAST_DTYPES)
 DECODERS = ("reference", "fast")
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the same sums in every run
-    # On a CPU oneDNN, and what torch puts around it, each keep the programs for the last 1,024
-    # shapes: half a gigabyte, and most shapes of ours do not come back.
+    # On a CPU, oneDNN and torch's wrapper each cache programs for the last 1,024 shapes: half a
+    # gigabyte, and our shapes rarely repeat.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
 }
 
 
 class LossWeights(NamedTuple):
-    """The weights of a micro-batch's losses: how much of its update it is."""
+    """The loss weights of a micro-batch: its share of its update."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real ones
@@ -43,11 +43,11 @@ NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
 
 
 class MicroBatch(NamedTuple):
-    """A batch of an update that one process trains in one go."""
+    """A batch of an update; one process trains it in one forward and backward pass."""
 
     batch: Batch
     weights: LossWeights = LossWeights()
-    seed: int | None = None  # of the dropout; None draws on from where the generator stands
+    seed: int | None = None  # of the dropout; None continues the generator
 
 
 class LossTerms(NamedTuple):
@@ -60,7 +60,7 @@ class LossTerms(NamedTuple):
 
 
 class StepValues(NamedTuple):
-    """What an update did, over all its batches and processes."""
+    """The results of an update, over all its batches and processes."""
 
     terms: LossTerms
     gradient_norm: float
@@ -70,39 +70,39 @@ class StepValues(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
-        """From the values of `StepLosses.values`, which are in this order."""
+        """Make one from `StepLosses.values`, which have the same order."""
         terms = len(LossTerms._fields)
         return cls(LossTerms(*row[:terms]), *row[terms:])
 
 
 class StepLosses(NamedTuple):
-    """What an update did, that the device may still be working at."""
+    """The results of an update that the device may still be computing."""
 
     values: torch.Tensor  # on the CPU; `StepValues.of` names them
-    copied: torch.cuda.Event | None  # when `values` may be read; None is at once
-    waited: Callable[[], float] | None  # seconds for other processes' gradients, once that may be
+    copied: torch.cuda.Event | None  # when `values` may be read; None: at once
+    waited: Callable[[], float] | None  # seconds for other processes' gradients, after `copied`
 
 
 class Trainer:
     """The model with its optimizer on a device, in the precision that `hparams` names. Sets torch's
-    switches for that precision, and for results that repeat, in the whole process."""
+    global switches for that precision and for reproducible results."""
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)  # unless the user has set it
         torch.backends.cudnn.deterministic = True
-        # torch's defaults would round convolutions and the encoder's LSTM, but no other product.
+        # torch's defaults round convolutions and the encoder's LSTM, but no other product.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams, self.device, self.processes = hparams, device, processes
-        # Before anything is on the GPU: another process looks at the kernels first, and has room.
+        # Before anything is on the GPU: the process that checks the kernels needs its memory.
         self._decoders: dict[str, tuple[Callable[..., Any], str]] = {
             hparams.decoder: checked_decoder(hparams.decoder, hparams, device, processes)
         }
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams).to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            SyncBatchNorm.convert_sync_batchnorm(self.model)  # inside it, norms being children
+            SyncBatchNorm.convert_sync_batchnorm(self.model)  # in place, as the norms are children
         self.use_decoder(hparams.decoder)
         self.parallel = processes.wrap(self.model)  # adds up the gradients of all processes
         self.optimizer = torch.optim.Adam(
@@ -118,7 +118,7 @@ class Trainer:
         self.failure: BaseException | None = None  # why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
-        """Train with one of DECODERS from here on; all processes call this together."""
+        """Train with one of DECODERS from now on; all processes must call this together."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(name, self.hparams, self.device, self.processes)
         self.model.training_decoder, self.decoder_description = self._decoders[name]
@@ -130,8 +130,8 @@ class Trainer:
     def losses_of(
         self, model: Callable[..., Any], batch: Batch, weights: LossWeights
     ) -> tuple[torch.Tensor, LossTerms]:
-        """The batch's part of its update's losses: what is trained, and the terms that are logged.
-        Their sums over the update's batches are the losses of all its clips in one batch."""
+        """Return the batch's share of its update's losses: the trained loss and the logged terms.
+        Summed over the update's batches they equal the losses of all its clips in one batch."""
         with self.autocast():
             outputs = model(batch)
         losses = self.loss(outputs, batch)
@@ -150,8 +150,8 @@ class Trainer:
         return trained, LossTerms(*(term.detach().float() for term in terms))
 
     def compute_gradients(self, batch: Batch) -> LossTerms:
-        """Forward and backward of a batch that is on the device, in this process alone; gradients
-        add to those there."""
+        """Run forward and backward of a batch on the device, in this process alone. Gradients
+        accumulate."""
         with batch_norm_alone(self.model):
             trained, terms = self.losses_of(self.model, batch, LossWeights())
             self.scaler.scale(trained).backward()
@@ -165,7 +165,7 @@ class Trainer:
         num_batches: int = 1,
         stop: bool = False,
     ) -> StepLosses:
-        """One update, at the optimizer's own rate unless one is given; nothing waits for a GPU.
+        """Make one update, at the optimizer's own rate by default, without synchronizing the GPU.
 
         Args:
             micro_batches: this process's batches of the update; it may have none.
@@ -185,8 +185,8 @@ class Trainer:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
         skip = ~(torch.isfinite(gradient_norm) & torch.isfinite(loss)) | (failures > 0)
-        # Gradient clipping. Fused Adam reads both on the device: it divides gradients by the first,
-        # which clips their norm without a pass of its own, and changes nothing where the second
+        # Gradient clipping. Fused Adam reads both values on the device: it divides gradients by
+        # grad_scale, which clips their norm without another pass, and skips the update if found_inf
         # is 1.
         clipping = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         vars(self.optimizer).update(grad_scale=clipping, found_inf=skip.float())
@@ -204,11 +204,11 @@ class Trainer:
     def compute_gradients_of_update(
         self, micro_batches: Iterable[MicroBatch], num_batches: int, stop: bool
     ) -> torch.Tensor:
-        """[terms + 2] LossTerms, the number of processes that were asked to stop, and of those
-        without a next batch: sums over the update's batches and all processes.
+        """Return [terms + 2]: LossTerms, the number of processes that were asked to stop, and of
+        those without a next batch, summed over the update's batches and all processes.
 
-        The gradients are those of the whole update afterwards, in every process alike, and batch
-        norm's running statistics the mean of what each of its batches alone would make of them.
+        Afterwards every process has the gradients of the whole update. Batch norm's running
+        statistics are the mean of what each of the batches alone would make of them.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -216,7 +216,7 @@ class Trainer:
         terms, stop_requests, failures = slice(len(LossTerms._fields)), -2, -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
         total[stop_requests] = float(stop)
-        # In one go with the last micro-batch gradients are added up over processes.
+        # Gradients are reduced over processes with the last micro-batch only.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
         left = self._all_of(micro_batches, num_batches)
         following: MicroBatch | None = next(left)
@@ -231,11 +231,11 @@ class Trainer:
                 total[terms] += torch.stack(losses)
                 if statistics is not None and micro_batch.weights != NO_WEIGHT:
                     statistics.add()
-                if last:  # the sum is made while the backward pass goes on
+                if last:  # the reduction runs during the backward pass
                     total[failures] = float(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
-                    reduced = processes.start_adding_up(vector)
-                # What takes the mean over processes must find their sum.
+                    reduced = processes.start_all_reduce(vector)
+                # DistributedDataParallel averages over processes; the update needs the sum.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()
@@ -243,34 +243,36 @@ class Trainer:
             reduced.wait()
         if statistics is not None:
             vector, sums = vector[: len(total)], vector[len(total) :]
-            statistics.write(sums / num_batches, made=vector[failures] == 0)
+            statistics.write(sums / num_batches, applied=vector[failures] == 0)
         return vector
 
-    def _all_of(self, given: Iterable[MicroBatch], num_batches: int) -> Iterator[MicroBatch]:
-        """The micro-batches given, and synthetic ones where other processes wait for this one too:
-        for its gradients, or for the statistics of its batch norm. They count for nothing.
+    def _all_of(
+        self, micro_batches: Iterable[MicroBatch], num_batches: int
+    ) -> Iterator[MicroBatch]:
+        """Yield the micro-batches, then synthetic ones of weight 0 as long as other processes wait
+        for this one: for its gradients, or for the statistics of its batch norm.
 
-        What goes wrong in reading is kept in `failure` if other processes wait: they learn of it
-        with the update, which is not made.
+        If reading fails and there are other processes, the error is kept in `failure`. They learn
+        of it with the update, which is not applied.
         """
-        count, least = 0, 1
+        count, min_count = 0, 1
         if self.hparams.sync_batch_norm:
-            least = -(-num_batches // self.processes.world_size)
+            min_count = -(-num_batches // self.processes.world_size)
         try:
-            for count, micro_batch in enumerate(given, 1):  # noqa: B007
+            for count, micro_batch in enumerate(micro_batches, 1):  # noqa: B007
                 yield micro_batch
         except Exception as error:
             if self.processes.world_size == 1:
                 raise
             self.failure = self.failure or error.__cause__ or error
-        for _ in range(count, least):
+        for _ in range(count, min_count):
             yield MicroBatch(synthetic_batch([1], [1], self.hparams), NO_WEIGHT, 0)
 
 
 class RunningStatistics:
-    """Batch norm's running statistics in an update of several batches: each batch moves those from
-    before the update, and the mean of the results is kept, whatever the order of the batches and
-    however they are shared out."""
+    """Batch norm's running statistics in an update of several batches. Each batch starts from the
+    statistics before the update, and the mean of the results is kept: it does not depend on the
+    order of the batches or on the process that trains each."""
 
     def __init__(self, model: torch.nn.Module):
         norms = [m for m in model.modules() if isinstance(m, (BatchNorm1d, SyncBatchNorm))]
@@ -282,18 +284,18 @@ class RunningStatistics:
         self.sums = torch.zeros_like(self._before)
 
     def add(self) -> None:
-        """After the forward pass of a batch."""
+        """Call after the forward pass of a batch."""
         self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
-        """After its backward pass, which does not allow that they change before."""
+        """Call after its backward pass; autograd forbids changing the statistics before it."""
         self._put(self._before)
 
-    def write(self, means: torch.Tensor, made: torch.Tensor) -> None:
-        """`means` over all batches of the update, in all processes; nothing changes if the update
-        is not `made`."""
-        self._put(torch.where(made, means, self._before))
-        torch._foreach_copy_(self._counts, list((self._counts_before + made).unbind()))
+    def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
+        """Write the `means` over all batches of the update, in all processes. Nothing changes if
+        the update was not `applied`."""
+        self._put(torch.where(applied, means, self._before))
+        torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))
 
     def _put(self, values: torch.Tensor) -> None:
         split = torch.split(values, [len(buffer) for buffer in self._buffers])
@@ -301,12 +303,12 @@ class RunningStatistics:
 
 
 def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any], str]:
-    """The training decoder that the hyper-parameter `decoder` names, and how it runs, in a phrase.
-    The recipe works without the folder fast_decoder/."""
+    """Return the training decoder that the hyper-parameter `decoder` names, and a phrase on how it
+    runs. The recipe works without the folder fast_decoder/."""
     if name == "reference":
         return teacher_forced, "reference, step by step"
-    found = importlib.util.find_spec("fast_decoder")
-    if found is None or found.origin is None:  # gone, or nothing but compiled files left over
+    spec = importlib.util.find_spec("fast_decoder")
+    if spec is None or spec.origin is None:  # deleted, or only compiled files are left
         return teacher_forced, "reference, step by step: the folder fast_decoder/ is missing"
     import fast_decoder
 
@@ -316,8 +318,8 @@ def choose_decoder(name: str, device: torch.device) -> tuple[Callable[..., Any],
 def checked_decoder(
     name: str, hparams: HParams, device: torch.device, processes: Processes
 ) -> tuple[Callable[..., Any], str]:
-    """`choose_decoder`, and plain operations where its kernels are found wrong on a GPU: by the
-    first process of each machine, and the worst answer holds for all."""
+    """`choose_decoder`, but with plain operations if the kernels fail their check on a GPU. The
+    first process of each machine checks, and the worst answer holds for all."""
     decoder, description = choose_decoder(name, device)
     if decoder is teacher_forced:
         return decoder, description
@@ -327,25 +329,26 @@ def checked_decoder(
         return decoder, description
 
     autocast, looks = AUTOCAST_DTYPES[hparams.precision], processes.local_rank == 0
-    mine = processes.all_or_none_however_long(
+    mine = processes.all_or_none_with_heartbeat(
         lambda: self_check.check(hparams, device, autocast) if looks else None,
         "check the decoder's kernels",
     )
-    answers = [found for found in processes.gather(mine) if found is not None]
-    worst = max(answers, key=lambda found: self_check.MODES.index(found.mode))
+    answers = [answer for answer in processes.gather(mine) if answer is not None]
+    worst = max(answers, key=lambda answer: self_check.MODES.index(answer.mode))
     decoder, description = self_check.settle(worst, warn=processes.is_first)
     return decoder, f"fast ({description})"
 
 
 def hashed_seed(seed: int, *place: int) -> int:
-    """Seed of a batch's dropout, from the run's seed, the epoch and the batch's number in its plan:
-    it is the same whichever process trains the batch, and no two runs share an epoch."""
+    """Hash the run's seed and `place` (the epoch, the batch's number in its plan) into the seed of
+    a batch's dropout. It does not depend on the process that trains the batch, and runs with other
+    seeds share no epoch."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=place)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:
-    """The rate of the step that follows `iteration` finished ones."""
+    """The learning rate of the step after `iteration` finished ones."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
         decaying = max(0, iteration - hparams.learning_rate_decay_start)
@@ -357,7 +360,7 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 
 
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
-    """The weight of the guided attention loss in the step that follows `iteration` finished ones.
-    It falls to 0 in a line: kept up, the loss would hold back texts that are not read evenly."""
+    """The weight of the guided attention loss in the step after `iteration` finished ones. It falls
+    linearly to 0: a constant weight would hurt texts that are not read evenly."""
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

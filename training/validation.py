@@ -1,5 +1,6 @@
-"""Validation: losses that all runs can be compared by, and one clip to look at and listen to."""
+"""Validation: losses that compare runs, and one clip to look at and listen to."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,19 @@ from synthesis.torch_speaker import ModelSpeaker
 from training.alignment import NOTICED, alignment_sums
 from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, Run, clip_names, next_batches
-from training.logging import Example, FreeTake, Take, looking
+from training.logging import Example, FreeTake, Take, warn_on_failure
 from training.signals import StopRequest
 from training.trainer import hashed_seed
 
-STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
+STEPS_TO_ALIGN = (
+    10_000  # updates that published runs took, at one frame a step and 64 clips a batch
+)
 
 
 def make_validation_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
 ) -> DataLoader[Any]:
-    """This process's share of random batches, which are the same in every run and every epoch."""
+    """Load this process's share of random batches, the same in every run and every epoch."""
     share = (processes.rank, processes.world_size)
     mine = validation_batches(clips.num_frames, hparams, *share)
     return make_loader(clips, hparams, pin_memory, mine)
@@ -38,11 +41,12 @@ def make_validation_loader(
 
 @torch.no_grad()
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | None] | None:
-    """The record of a validation, and one clip to look at, which the first process alone has. None
-    if a process was asked to stop: all then stop here. None and a warning if it fails: a clip that
-    cannot be read, a loss that is not finite, too little memory.
+    """Validate the model. Returns the record and, in the first process, one example clip.
 
-    Prenet masks follow from the batch's number alone. The padded loss weights batches by clips, the
+    Returns None if a process was asked to stop, in all processes. Returns None with a warning if
+    validation fails: a clip that cannot be read, a loss that is not finite, too little memory.
+
+    Prenet masks depend on the batch's number alone. The padded loss weights batches by clips, the
     unpadded one by real frames. alignment.py explains sharpness, diagonality and coverage.
     """
     trainer, model, processes = run.trainer, run.trainer.model, run.processes
@@ -50,7 +54,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
     example: Example | None = None
     failure: str | None = None
     mine: list[Any] = []  # of each batch: its number, its sizes, its sums
-    trainer.optimizer.zero_grad(set_to_none=True)  # their memory is not there in the memory check
+    trainer.optimizer.zero_grad(set_to_none=True)  # the memory check runs without gradients too
     model.eval()
     share, batches = len(run.validation_loader), next_batches(run.validation_loader)
     progress = progress_bar("validation", share, " batches")
@@ -63,12 +67,12 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
                 continue
             number = processes.rank + place * processes.world_size
             generator.manual_seed(hashed_seed(VALIDATION_SEED, number))
-            try:  # the others wait for this process, whatever happens in here
+            try:  # the others wait for this process, so an error must not end it here
                 batch = next(batches)
                 outputs, sizes, sums = _validate_batch(run, batch, generator)
                 mine.append((number, sizes, sums))
                 if number == 0:
-                    with looking("making pictures and sound of a validation clip"):
+                    with warn_on_failure("making pictures and sound of a validation clip"):
                         example = example_of(run, batch, outputs)
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
@@ -82,7 +86,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], Example | Non
         epoch = run.state.epoch
         print(f"warning: no validation of epoch {epoch}, training continues: {failures[0]}")
         return None
-    record = _record(run, sorted(batch for _, some in answers for batch in some))
+    record = _record(run, sorted(itertools.chain(*(batches for _, batches in answers))))
     return record | (spoken_numbers(example) if example is not None else {}), example
 
 
@@ -107,10 +111,10 @@ def _validate_batch(run: Run, batch: Batch, generator: torch.Generator) -> tuple
     return outputs, (len(steps), *(int(length.sum()) for length in lengths)), sums
 
 
-def _record(run: Run, found: list[Any]) -> dict[str, Any]:
+def _record(run: Run, batches: list[Any]) -> dict[str, Any]:
     """The means over all batches, in the order of their numbers."""
-    values = np.array([sums for *_, sums in found])
-    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in found]).T
+    values = np.array([sums for *_, sums in batches])
+    clips, frames, steps, symbols = np.array([sizes for _, sizes, _ in batches]).T
     return {
         "epoch": run.state.epoch,
         "iteration": run.state.iteration,
@@ -123,7 +127,7 @@ def _record(run: Run, found: list[Any]) -> dict[str, Any]:
 
 
 def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
-    """The first clip of a batch: as the validation made it, and spoken freely."""
+    """The first clip of a batch, teacher-forced and in free running."""
     h, ids = run.hparams, batch.text[0, : int(batch.text_lengths[0])].tolist()
     frames = int(batch.mel_lengths[0])
     steps, recording = -(-frames // h.n_frames_per_step), batch.mel[0, :, :frames].numpy()
@@ -134,14 +138,14 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
         torch.sigmoid(outputs.gate[0, :steps].float()).cpu().numpy(),
     )
     mels, spoken = {"predicted": forced.mel}, None
-    with looking("speaking the text of a validation clip"):
+    with warn_on_failure("speaking the text of a validation clip"):
         spoken = speak_freely(run, ids)
         mels["spoken"] = spoken.mel
     # Once in a run, as it stays the same; also after clips were changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = recording
     sounds = {}
-    with looking("making the sound of a validation clip"):
+    with warn_on_failure("making the sound of a validation clip"):
         griffin_lim = GriffinLim(h, mel_filters(h).numpy())
         for name, mel in mels.items():
             sounds[name] = griffin_lim.samples(mel)
@@ -150,8 +154,8 @@ def example_of(run: Run, batch: Batch, outputs: Outputs) -> Example:
 
 
 def speak_freely(run: Run, ids: list[int]) -> FreeTake:
-    """The symbols of a text as synthesis speaks them, once. The model is in evaluation mode; no
-    global random state changes. The text limits the steps, and those without progress end it."""
+    """Synthesize the symbols of a text once. The model must be in evaluation mode; no global random
+    state changes. The text's length limits the steps, and attention without progress ends it."""
     speaker = ModelSpeaker(run.trainer.model, run.hparams, run.statistics)
     speaker.shows_progress = False
     mel = speaker.speak_text(ids, seed=VALIDATION_SEED, retries=0).mel
@@ -161,7 +165,7 @@ def speak_freely(run: Run, ids: list[int]) -> FreeTake:
 
 
 def spoken_numbers(example: Example) -> dict[str, float]:
-    """What the record says of free speech; nothing if it failed."""
+    """The record's numbers about free running; empty if that failed."""
     spoken = example.spoken
     if spoken is None:
         return {}
@@ -173,7 +177,7 @@ def spoken_numbers(example: Example) -> dict[str, float]:
 
 
 def log_validation(run: Run, record: dict[str, Any], example: Example | None) -> None:
-    """Log and print a validation, and remember the best."""
+    """Log and print a validation, and record the best."""
     if run.logger is not None:
         run.logger.log_validation(record, example)
     run.recent_sharpness = record["alignment_sharpness"]
@@ -186,10 +190,10 @@ def log_validation(run: Run, record: dict[str, Any], example: Example | None) ->
     )
     if example is not None and example.spoken is not None:
         end, frame = example.spoken.end, run.hparams.hop_length / run.hparams.sampling_rate
-        made, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
+        seconds, recorded = (x.shape[1] * frame for x in (example.spoken.mel, example.recording))
         how = "stopped" if end.is_found else f"did not stop: {end.value}"
         print(
-            f"  spoken freely: {how} after {made:.1f} s (the recording has {recorded:.1f}), "
+            f"  spoken freely: {how} after {seconds:.1f} s (the recording has {recorded:.1f}), "
             f"coverage {record['spoken_coverage']:.2f}"
         )
     if (
@@ -198,7 +202,7 @@ def log_validation(run: Run, record: dict[str, Any], example: Example | None) ->
         and record["alignment_sharpness"] < FORMED
     ):
         run.state.alignment_warned = 1
-        # Training longer seldom mends it.
+        # Longer training rarely mends it.
         print(
             f"warning: the alignment has not formed after {record['iteration']:,} updates: "
             f"sharpness {record['alignment_sharpness']:.2f} is below {FORMED}. With one frame a "
