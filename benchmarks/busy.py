@@ -26,8 +26,8 @@ os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf
 import torch
 
 from analysis import arguments as options
-from analysis import fast_path
-from analysis.timing import publish
+from benchmarks import fast_path
+from benchmarks.timing import publish
 from common.machine import seconds_of, synchronize
 from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from analysis import arguments as options
-from analysis import fast_path
-from analysis.timing import median_and_range, publish, time_in_turns
+from benchmarks import fast_path
+from benchmarks.timing import median_and_range, publish, time_in_turns
 from common.machine import peak_memory, reset_peak_memory
 from common.tables import markdown_table
 from data_utils import synthetic_batch

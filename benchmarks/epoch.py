@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis import arguments as options
-from analysis import fast_path
-from analysis.timing import publish
 from batching import STRATEGIES, batching_name
 from batching_costs import PaddingStats, padding_stats
 from batching_extra import ShortLastUpdateSampler
+from benchmarks import fast_path
+from benchmarks.timing import publish
 from common import machine
 from common.errors import UserError
 from common.printing import print_nothing

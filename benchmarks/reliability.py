@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from analysis.arguments import load_any, make_parser, output_file, whole_number
-from analysis.timing import publish
+from benchmarks.timing import publish
 from common.errors import UserError
 from common.files import numbered_lines
 from common.progress import progress_bar

@@ -32,8 +32,8 @@ import torch
 
 import model
 from analysis import arguments as options
-from analysis.timing import median_and_range, publish, time_in_turns
 from audio import griffin_lim
+from benchmarks.timing import median_and_range, publish, time_in_turns
 from common.tables import markdown_table
 from fast_decoder import captured_steps
 from hparams import create_hparams

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from same_run import compare_runs, read_metrics
 
 from benchmarks.gpu_report import Part, lines_of, read_parts
 from common.errors import UserError
@@ -24,7 +25,6 @@ from data_utils import TextMelDataset, read_filelist, settings_problem, write_le
 from hparams import HParams, create_hparams, read_symbols
 from paper.learning import read_values
 from paper.runs import read_runs
-from paper.same_run import compare_runs, read_metrics
 from paper.transcription import Intelligibility, read_findings
 from scripts.study import Study
 from synthesis.griffin_lim import write_mel, write_wav

@@ -24,6 +24,7 @@ LAYERS = [
     "benchmarks scripts",
 ]
 PROGRAMS = {"speak", "synthesize", "train", "benchmarks", "scripts"}  # which nobody imports
+SHARED_BY_BENCHMARKS = {"benchmarks.fast_path", "benchmarks.timing"}  # no programs
 # Packages that are slow to load, or must stay replaceable, and the one file of the recipe that
 # imports each.
 OWNERS = {
@@ -78,15 +79,17 @@ def test_a_module_imports_only_from_lower_layers(name):
 def test_no_circles_and_no_imported_programs():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names a circle
-    programs = {path.stem for path in PATHS if top(name_of(path)) in PROGRAMS}
-    unwanted = PROGRAMS | programs - {"project_root"}
+    names = {name for name in FILES if top(name) in PROGRAMS} - SHARED_BY_BENCHMARKS
+    unwanted = PROGRAMS | {FILES[name].stem for name in names} - {"project_root"}
     for name, found in GRAPH.items():
-        assert {top(other) for other in found}.isdisjoint(unwanted), name
+        allowed = SHARED_BY_BENCHMARKS if top(name) == "benchmarks" else set()
+        assert {top(other) for other in found - allowed}.isdisjoint(unwanted), name
 
 
 def test_programs_of_folders_find_the_project_first():
     for name, path in FILES.items():
-        if top(name) in PACKAGES & PROGRAMS and path.stem != "project_root":
+        is_program = path.stem != "project_root" and name not in SHARED_BY_BENCHMARKS
+        if top(name) in PACKAGES & PROGRAMS and is_program:
             first = next(n for n in TREES[name].body if isinstance(n, ast.Import | ast.ImportFrom))
             assert "project_root" in ast.unparse(first), path
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import HOP, LONG, SAMPLING_RATE, assert_same, curves, load, metrics, newest
+from same_run import without_times
 from test_train import poison_mel
 from training_runs import act_at_patched, copied_corpus, run
 
@@ -16,7 +17,6 @@ from batching import plan_epoch
 from data_utils import TextMelDataset, collate, read_filelist
 from hparams import hparams_from_dict
 from model import Tacotron2, Tacotron2Loss
-from paper.same_run import without_times
 from synthesis.speaking import load_speaker
 from training import logging, validation
 
