@@ -119,9 +119,9 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
     found = {name: Counts() for name in ways}
     chosen = set(random.Random(0).sample(range(len(texts)), min(args.sounds, len(texts))))
     if args.transcribe:
-        from paper.transcription import NumberRecogniser, word_error_rate
+        from paper.transcription import Recogniser, word_error_rate
 
-        recogniser = NumberRecogniser()
+        recogniser = Recogniser(numbers_only=True)
     for number, text in enumerate(progress_bar("Speaking", len(texts), " texts", iterable=texts)):
         is_chosen = number in chosen
         for name, (speaker, retries) in ways.items():
