@@ -1,4 +1,5 @@
-"""Pictures of what batchings do: the papers' figures from any corpus' lengths.
+"""Pictures of batchings and of training: the paper's figures from any corpus' lengths, and what
+runs have learnt.
 
 Every strategy keeps its colour and marker in all pictures, so they can be told apart without
 colour too.
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -45,13 +47,54 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linesty
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """The figure as an SVG, with text as text; the same figure gives the same bytes."""
+    """Write the figure as an SVG, with text as text; the same figure gives the same bytes."""
     # Ids inside an SVG follow from the salt: another for each picture, or two would clash in one
     # web page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
     return path
+
+
+def draw_progress(
+    values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
+) -> Figure:
+    """What runs have learnt: a row of panels for each column of `over`, a panel for each quantity.
+
+    Args:
+        values: [name and epoch of every run] `name` and the columns to draw. Each name is a line:
+            the mean of its runs, in a band of one standard error. Times are means too.
+    """
+    names = list(values["name"].unique())
+    quantities = [quantity for quantity in quantities if values[quantity].notna().any()]
+    shape = len(over), len(quantities)
+    figure = Figure(figsize=(5.2 * shape[1], 4.6 * shape[0] + 0.6), layout="constrained")
+    means = values.assign(
+        **{x: values.groupby(["name", "epoch"])[x].transform("mean") for x in over}
+    )
+    looks: dict[str, Any] = {"hue": "name", "style": "name", "dashes": False, "markers": True}
+    looks |= {"palette": "colorblind", "hue_order": names, "style_order": names}
+    looks |= {"errorbar": "se", "err_kws": {"alpha": 0.18, "linewidth": 0}}
+    for row, x in zip(figure.subplots(*shape, squeeze=False), over, strict=True):
+        for axes, quantity in zip(row, quantities, strict=True):
+            lines = means.dropna(subset=[quantity, x])
+            every = 1 + lines["epoch"].nunique() // 15
+            seaborn.lineplot(lines, x=x, y=quantity, ax=axes, markevery=every, **looks)
+            if legend := axes.get_legend():
+                handles = legend.legend_handles
+                legend.remove()
+            axes.set_title(quantity.replace("_", " "), loc="left")
+            axes.set(xlabel=x.replace("_", " "), ylabel="")
+            axes.locator_params("x", integer=x == "epoch")
+            if quantity != "alignment_sharpness":
+                axes.set_yscale("log", subs=[1.5, 2, 3, 5, 7])
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter("{x:g}")
+            axes.grid(alpha=0.3, which="both")
+    columns = min(len(names), 2 * shape[1])
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    seaborn.despine(fig=figure)
+    return figure
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:

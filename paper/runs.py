@@ -53,6 +53,10 @@ OF_EPOCHS = {
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # of a `validation` line
+# What `read_progress` gives: what was spent so far, and what was measured.
+SPENT = {"epoch": "epochs", "updates": "updates", "decoder_steps": "decoder steps"}
+SPENT |= {"minutes": "minutes"}
+MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,23 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     if not found:
         raise UserError("no finished run:\n" + "\n".join(left_out))
     return _group(sorted(found, key=lambda run: run.time), left_out)
+
+
+def read_progress(folder: Path) -> pd.DataFrame:
+    """[epochs] SPENT, from the first epoch on, and MEASURES of a run, which need not be finished.
+    UserError if its metrics cannot be read."""
+    records = json_lines(folder / METRICS_FILE, "no such file; train.py -o writes it")
+
+    def table(kind: str, *columns: str) -> pd.DataFrame:
+        lines = [record for record in records if record.get("kind") == kind]
+        return pd.DataFrame(lines, columns=["epoch", *columns]).astype(float)
+
+    epochs = table("epoch", "num_batches", "decoder_steps", "minutes", "gradient_norm")
+    validations = table("validation", LOSSES[1], "alignment_sharpness")
+    progress = epochs.rename(columns={"num_batches": "updates"}).set_index("epoch")
+    so_far = progress[["updates", "decoder_steps", "minutes"]].cumsum()
+    progress = so_far.join(progress["gradient_norm"]).join(validations.set_index("epoch"))
+    return progress.reset_index()[[*SPENT, *MEASURES]].astype({"epoch": int})
 
 
 def _read_run(directory: Path) -> Run:

@@ -23,10 +23,9 @@ from corpus.lengths import read_lengths
 from corpus.metadata import read_metadata
 from data_utils import TextMelDataset, read_filelist, settings_problem, write_lengths
 from hparams import HParams, create_hparams, read_symbols
-from paper.learning import read_values
 from paper.runs import read_runs
 from paper.transcription import Intelligibility, read_findings
-from scripts.study import Study
+from scripts.study import Study, read_values
 from synthesis.griffin_lim import write_mel, write_wav
 from synthesize import read_texts
 from training.checkpoint import Checkpoint, link_as, load_checkpoint, write_checkpoint
@@ -177,7 +176,7 @@ WRITERS = {
     "best.pt": mark_best,
     "a.npy": lambda path: write_mel(path, np.zeros((80, 3))),
     "a.wav": lambda path: write_wav(path, np.zeros(9), 22050),
-    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["true"], path),
+    "study.log": lambda path: Study.execute(cast(Any, SimpleNamespace(stops=0)), ["-c", ""], path),
     "LJSpeech-1.1.tar.bz2.part": receive,
 }
 
