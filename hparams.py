@@ -87,7 +87,7 @@ class HParams:
     mel_fmin: PositiveOrZero = 0.0  # Hz, lower edge of the lowest band
     mel_fmax: Positive = 8000.0  # Hz, upper edge of the highest band
 
-    # --- batching (batching.py, the arguments of plan_epoch)
+    # --- batching (the arguments of length_batching.plan_epoch)
     batch_size: Count = 64  # clips a batch; with dynamic sizes, clips a batch of the longest ones
     batching_strategy: str = "semi_sorted"  # which clips share a batch
     local_randomization_factor: PositiveOrZero = 0.1  # semi_sorted*: range of the noise
@@ -225,8 +225,8 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 
 def batching_options(hparams: HParams | types.SimpleNamespace) -> dict[str, Any]:
-    """What `batching.plan_epoch` takes beside the lengths and the epoch."""
-    from batching import PARAMETERS  # not at the top: the names of settings load without torch
+    """What `plan_epoch` takes beside the lengths and the epoch."""
+    from length_batching import PARAMETERS  # not at the top: settings' names load without numpy
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "batch_randomization"]
     names += [parameter.name for parameter in PARAMETERS]
@@ -429,7 +429,7 @@ def _table_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
 
 def _rule_problems(h: HParams | types.SimpleNamespace) -> Iterator[str]:
     """What is wrong between several settings."""
-    from batching import BatchingError, check_options
+    from length_batching import BatchingError, check_options
 
     if h.win_length > h.filter_length:
         yield f"win_length={h.win_length}: must not exceed filter_length={h.filter_length}"

@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from audio import mel_filters
+from batching import describe_costs, make_sampler
 from common.errors import UserError
 from common.files import METRICS_FILE
 from common.machine import peak_memory
@@ -138,7 +139,8 @@ def build_run(
 ) -> Run:
     """Nothing is written before `open_logs`, the last step."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sampler = processes.all_or_none(lambda: setup.make_sampler(clips.training, hparams, processes))
+    frames, share = clips.training.num_frames, (processes.rank, processes.world_size)
+    sampler = processes.all_or_none(lambda: make_sampler(frames, hparams, *share))
     setup.refuse_differences(hparams, clips, start, device, processes)
     print(describe(hparams))
     if device.type == "cpu":
@@ -163,7 +165,7 @@ def build_run(
         f"{len(clips.validation):,} for validation, "
         f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters"
     )
-    print(setup.batching_costs(sampler, hparams))
+    print(describe_costs(sampler, hparams))
     if device.type == "cuda":
         peaks = processes.gather(
             processes.all_or_none(lambda: check_memory(trainer, clips.training, clips.validation))

@@ -26,6 +26,7 @@ os.environ.setdefault("KINETO_CONFIG", str(Path(__file__).with_name("kineto.conf
 import torch
 
 from analysis import arguments as options
+from batching import make_sampler
 from benchmarks import fast_path
 from benchmarks.timing import publish
 from common.machine import seconds_of, synchronize
@@ -33,7 +34,6 @@ from common.tables import markdown_table
 from corpus.lengths import make_corpus, synthetic_lengths
 from data_utils import Batch, make_loader, read_filelist
 from hparams import HParams, create_hparams
-from training.setup import make_sampler
 from training.trainer import MicroBatch, Trainer
 
 BASE = (
@@ -91,7 +91,7 @@ def profile(trainer: Trainer, batches: Iterator[Batch], steps: int) -> dict[str,
 def measure(args: argparse.Namespace, hparams: HParams, filelist: Path) -> dict[str, Any]:
     """For the JSON file."""
     clips, trainer = read_filelist(filelist, hparams), Trainer(hparams, args.device)
-    sampler = make_sampler(clips, hparams)
+    sampler = make_sampler(clips.num_frames, hparams)
     loader = make_loader(clips, hparams, args.device.type == "cuda", sampler)
 
     def batches() -> Iterator[Batch]:

@@ -29,9 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis import arguments as options
-from batching import STRATEGIES, batching_name
-from batching_costs import PaddingStats, padding_stats
-from batching_extra import ShortLastUpdateSampler
 from benchmarks import fast_path
 from benchmarks.timing import publish
 from common import machine
@@ -43,6 +40,13 @@ from corpus.lengths import CorpusLengths, read_lengths, synthetic_lengths, with_
 from corpus.metadata import SPLIT_FILE, read_split
 from data_utils import synthetic_batch
 from hparams import HParams, batching_options, create_hparams
+from length_batching import (
+    STRATEGIES,
+    PaddingStats,
+    ShortLastUpdateSampler,
+    batching_name,
+    padding_stats,
+)
 from training.distributed import Processes, join
 from training.memory_check import fit
 from training.trainer import MicroBatch, Trainer

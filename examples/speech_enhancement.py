@@ -27,12 +27,10 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler
-from batching_costs import padding_stats
-from batching_extra import SegmentDataset, segments_of
 from corpus.synthesised import SAMPLE_RATE as SPOKEN_RATE
 from examples.numbers_in_noise import Utterance, make_noise, make_room, mix, speak_corpus
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
+from length_batching import LengthBatchSampler, SegmentDataset, padding_stats, segments_of
 
 SAMPLE_RATE = 8_000  # that of narrow-band PESQ
 LEVELS = (-5, 10)  # of speech over noise, dB

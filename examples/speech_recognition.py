@@ -24,12 +24,10 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from audio import log_mel_spectrogram
-from batching import LengthBatchSampler
-from batching_costs import padding_stats
-from batching_extra import SegmentDataset, segments_of
 from examples.numbers_in_noise import NOISES, Utterance, make_noise, mix, speak_corpus
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from hparams import create_hparams
+from length_batching import LengthBatchSampler, SegmentDataset, padding_stats, segments_of
 
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # frames of 10 ms
 FRAMES_PER_STEP = 3  # of the LSTM

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from batching import REGISTRY, batching_name, plan_epoch
-from batching_costs import batch_of_place, padding_stats
 from common.files import write_atomically
+from length_batching import REGISTRY, batching_name, padding_stats, plan_epoch
+from length_batching.costs import batch_of_place
 from paper.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames

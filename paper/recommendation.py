@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batching import STRATEGIES, batching_name
+from length_batching import STRATEGIES, batching_name
 from paper.survey import Survey, Surveyor, in_threads, parameter_values, value_in_words
 
 # Lengths do not tell how a model learns. The figures are those of docs/learning.md.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from batching import batching_name
 from common.errors import UserError
 from common.files import METRICS_FILE, json_lines
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from hparams import HParams, create_hparams, hparams_from_dict
+from length_batching import batching_name
 from paper import published
 from paper.survey import PARAMETERS
 

@@ -1,6 +1,7 @@
 """What a batching costs and how it mixes the clips, computed from lengths alone.
 
-Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are those of batching.py.
+Lengths are in frames throughout. Sources (Ge21, Doetsch17, Gonzalez23) are those of
+length_batching/strategies.py.
 """
 
 import functools
@@ -12,11 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from batching import REGISTRY, EpochPlan, check_lengths, plan_epoch
-from batching_costs import PaddingStats, padding_stats, pair_novelty
 from common.files import map_in_threads
 from common.progress import progress_bar
 from hparams import HParams
+from length_batching import (
+    REGISTRY,
+    EpochPlan,
+    PaddingStats,
+    padding_stats,
+    pair_novelty,
+    plan_epoch,
+)
+from length_batching.checks import check_lengths
 
 PARAMETER = {name: s.parameter for name, s in REGISTRY.items() if s.parameter}
 PARAMETERS = {name: parameter.name for name, parameter in PARAMETER.items()}

@@ -24,12 +24,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.arguments import at_least_one, make_parser, share
-from batching import REGISTRY, STRATEGIES, BatchingError, batching_name, plan_epoch
-from batching_costs import ENOUGH_NOVELTY, PaddingStats
 from common.files import refuse_no_folder, write_bytes
 from common.tables import markdown_table
 from corpus.lengths import read_lengths
 from hparams import create_hparams
+from length_batching import (
+    REGISTRY,
+    STRATEGIES,
+    BatchingError,
+    PaddingStats,
+    batching_name,
+    plan_epoch,
+)
+from length_batching.costs import ENOUGH_NOVELTY
 from paper import figures
 from paper.recommendation import advice, batching_overrides, ranked, recommend
 from paper.survey import DEFAULTS, Survey, Surveyor, in_threads

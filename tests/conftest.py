@@ -27,7 +27,7 @@ from helpers import (
     save_speaker,
 )
 
-import batching
+import length_batching
 from hparams import create_hparams
 
 
@@ -132,9 +132,9 @@ def broken_strategy(monkeypatch):
     """`semi_sorted` adds arrays of two shapes: a fault of the code, for which numpy has a
     ValueError, and not of the user's."""
     broken = replace(
-        batching.REGISTRY["semi_sorted"], order=lambda clips: clips.lengths + np.ones(10**6)
+        length_batching.REGISTRY["semi_sorted"], order=lambda clips: clips.lengths + np.ones(10**6)
     )
-    monkeypatch.setitem(batching.REGISTRY, "semi_sorted", broken)
+    monkeypatch.setitem(length_batching.REGISTRY, "semi_sorted", broken)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "frameworks")]
 
 from task import BATCHING, Clips, Model, pad  # noqa: E402
 
-from batching import LengthBatchSampler  # noqa: E402
+from length_batching import LengthBatchSampler  # noqa: E402
 
 CLIPS = Clips(90)
 RANK, PROCESSES = (int(os.environ.get(*name)) for name in (("RANK", 0), ("WORLD_SIZE", 1)))

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from batching import REGISTRY
 from hparams import create_hparams
+from length_batching import REGISTRY
 
 MACHINE = {"device": "A GPU", "processor": "x86_64", "cores": 8, "threads": 8, "system": "Linux"}
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "cuda": None}

@@ -15,8 +15,15 @@ from helpers import LJSPEECH_LENGTHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batching import REGISTRY, STRATEGIES, BatchingError, plan_epoch
-from batching_costs import batch_of_place, padding_stats, pair_novelty
+from length_batching import (
+    REGISTRY,
+    STRATEGIES,
+    BatchingError,
+    padding_stats,
+    pair_novelty,
+    plan_epoch,
+)
+from length_batching.costs import batch_of_place
 
 SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
 LJSPEECH = -(-SAMPLES * 80 // 22_050)  # [13,100] frames: ceil(seconds x 80), as in Ge et al.

@@ -22,8 +22,7 @@ from test_batching import (
     with_and_without_randomization,
 )
 
-from batching import BatchingError, LengthBatchSampler, plan_epoch
-from batching_costs import padding_stats
+from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 
 
 def audio_and_text(audio, text):
@@ -172,7 +171,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"size_multiple": 2.5}, "size_multiple=2.5: expected a whole number"),
         (
             {"too_long": "cut"},
-            "too_long='cut': expected refuse or alone or leave_out; batching_extra.segments_of",
+            "too_long='cut': expected refuse or alone or leave_out; segments_of",
         ),
         ({"batch_capacity": 9, "too_long": "alone"} | DBS, "expected 10, so that any clip fits"),
         ({"draw": 9, "strategy": "alternated_sort", "num_bins": 10}, "num_bins=10: .* 9 clips"),

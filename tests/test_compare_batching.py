@@ -6,10 +6,10 @@ import pytest
 from helpers import LJSPEECH_LENGTHS
 from test_survey import survey
 
-from batching import REGISTRY, STRATEGIES, BatchingError
 from common.errors import UserError
 from corpus.lengths import read_lengths
 from hparams import batching_options, create_hparams
+from length_batching import REGISTRY, STRATEGIES, BatchingError
 from paper import published
 from paper.survey import Surveyor
 from scripts import compare_batching as program

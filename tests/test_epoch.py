@@ -12,11 +12,11 @@ import pytest
 import torch
 from helpers import fork_server, free_port, train_with_others
 
-from batching import STRATEGIES, BatchingError
 from benchmarks import epoch, fast_path
 from common.errors import UserError
 from corpus.lengths import synthetic_lengths
 from hparams import create_hparams
+from length_batching import STRATEGIES, BatchingError
 
 MODEL = (
     "symbols_embedding_dim=8,encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from test_survey import sweep
 
-from batching import STRATEGIES, plan_epoch
-from batching_costs import padding_stats
+from length_batching import STRATEGIES, padding_stats, plan_epoch
 from paper.figures import (
     STYLES,
     draw_epoch_excerpt,

@@ -11,8 +11,8 @@ import pytest
 from helpers import ROOT
 from hypothesis import strategies as st
 
-import batching
 import hparams
+import length_batching
 from common.errors import UserError
 from hparams import HParams, create_hparams, describe, hparams_from_dict
 
@@ -306,13 +306,13 @@ def test_defaults_are_the_published_ones():
 
 
 def test_arguments_of_plan_epoch_are_settings():
-    parameters = inspect.signature(batching.plan_epoch).parameters
+    parameters = inspect.signature(length_batching.plan_epoch).parameters
     beside = {"lengths", "strategy", "epoch"}  # and what a recipe for single clips does not need:
     beside |= {"max_clips", "too_long", "size_multiple", "cost"}
     beside |= {"group_sizes", "draw", "draw_weights"}
     assert set(parameters) - beside <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - beside | {"strategy"}
-    for parameter in batching.PARAMETERS:
+    for parameter in length_batching.PARAMETERS:
         assert getattr(HParams(), parameter.name) == parameters[parameter.name].default
-    for strategy in batching.STRATEGIES:
+    for strategy in length_batching.STRATEGIES:
         assert HParams(batching_strategy=strategy).batching_strategy == strategy

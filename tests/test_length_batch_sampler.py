@@ -25,9 +25,16 @@ from test_batching import (
 )
 from torch.utils.data import DataLoader
 
-import batching
-from batching import STRATEGIES, BatchCosts, BatchingError, LengthBatchSampler, plan_epoch
-from batching_extra import ShortLastUpdateSampler, cut_evenly
+import length_batching
+from length_batching import (
+    STRATEGIES,
+    BatchCosts,
+    BatchingError,
+    LengthBatchSampler,
+    ShortLastUpdateSampler,
+    plan_epoch,
+)
+from length_batching.sampler import cut_evenly
 
 RECIPE = {"dynamic_batch_size": True, "batch_randomization": True, "seed": 11}
 TWENTY = [9, 31, 12, 28, 17, 5, 40, 22, 35, 8, 14, 26, 39, 11, 19, 33, 7, 24, 37, 16]
@@ -461,11 +468,11 @@ def test_ranks_hardly_wait_for_each_other(randomize, world_size):
         assert saved == pytest.approx(0.19, abs=0.03)
 
 
-# --- batching.py alone
+# --- the package alone
 
 
 def test_docstring_example_runs():
-    example = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+)", batching.__doc__).group(1))
+    example = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+)", length_batching.__doc__).group(1))
     assert len(example.splitlines()) <= 10
     trained = []
 

@@ -13,12 +13,11 @@ import soundfile
 from corpora import contents
 from helpers import call_alone, fork_server
 
-from batching import plan_epoch
-from batching_costs import padding_stats
 from common.errors import UserError
 from corpus.metadata import read_metadata
 from corpus.spoken_numbers import draw_numbers, in_words
 from corpus.synthesised import EspeakVoice, make_corpus
+from length_batching import padding_stats, plan_epoch
 from scripts import make_demo_corpus
 
 

@@ -17,8 +17,8 @@ import torch
 from helpers import ROOT, run_program
 from torch.distributed.run import get_args_parser
 
-from batching import REGISTRY
 from hparams import create_hparams
+from length_batching import REGISTRY
 from model import Tacotron2
 
 DOCUMENTS = {
@@ -174,15 +174,14 @@ def test_the_commands_of_every_document_are_run():
     assert sorted(itertools.chain(*GROUPS)) == sorted(DOCUMENTS)
 
 
-def test_the_batching_programs_run_with_batching_py_alone(tmp_path):
+def test_the_batching_programs_run_with_the_folder_alone(tmp_path):
     three_lines, program, with_extra = fenced(DOCUMENTS["docs/batching.md"], "python")
     program += (
         "lengths, dataset, DataLoader = [*map(len, clips)], clips, torch.utils.data.DataLoader\n"
     )
     program += f"{three_lines}print(sum(batch.shape[1] for batch in loader))\n"
-    shutil.copy(ROOT / "batching.py", tmp_path)
-    extra = str(ROOT / "batching_extra.py")
-    program += f"import shutil\nshutil.copy({extra!r}, '.')\n{with_extra}"
+    shutil.copytree(ROOT / "length_batching", tmp_path / "length_batching")
+    program += with_extra
     run = [sys.executable, "-c", program]
     printed = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     lines = printed.splitlines()

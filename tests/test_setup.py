@@ -15,6 +15,7 @@ import soundfile
 import torch
 
 import data_utils
+from batching import describe_costs, make_sampler
 from common.errors import UserError
 from corpus.clip_table import Clip, ClipTable
 from hparams import HParams
@@ -22,7 +23,7 @@ from training import distributed as processes_module
 from training import setup
 from training.checkpoint import Checkpoint
 from training.distributed import Processes, SaidElsewhere
-from training.setup import Start, batching_costs, make_sampler, read_clips, refuse_differences
+from training.setup import Start, read_clips, refuse_differences
 
 
 @pytest.fixture
@@ -274,24 +275,25 @@ def test_processes_wait_long_for_one_that_works(monkeypatch, capsys):
 CLIPS = ClipTable.of(
     "list.txt", ((i, Clip(f"{i}.wav", "Ah.", (1, 2, 3), 10 + i, f"list.txt:{i}")) for i in range(5))
 )
+FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
 def test_options_the_corpus_does_not_allow_are_refused():
-    assert len(make_sampler(CLIPS, HPARAMS)) == 3
+    assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
-        make_sampler(CLIPS, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
+        make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
 def test_costs_leave_out_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
-    sampler = make_sampler(CLIPS, hparams)
-    shown = batching_costs(sampler, hparams).splitlines()
+    sampler = make_sampler(FRAMES, hparams)
+    shown = describe_costs(sampler, hparams).splitlines()
     sampler.set_epoch(2)
-    assert shown[1:] == batching_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
+    assert shown[1:] == describe_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
     assert shown[0].startswith("batching: semi_sorted, dynamic sizes, from epoch 3 on: ")
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
-    assert "from epoch" not in batching_costs(make_sampler(CLIPS, same), same)
+    assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batching_extra import SegmentDataset, segments_of
 from examples.numbers_in_noise import SAMPLE_RATE, make_room
 from examples.speech_enhancement import QUICK, ROWS, ConvTasNet, Experiment, pad, snr
+from length_batching import SegmentDataset, segments_of
 
 CLOSE = {"atol": 2e-5, "rtol": 0}  # sums of another order; 1.4e-6 seen
 

@@ -14,10 +14,10 @@ from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching_extra import segments_of
 from common.errors import UserError
 from examples.paper_table import Claim, Column, PaperTable, Row
 from examples.speech_recognition import QUICK, ROWS, AcousticModel, Experiment, WordSearch
+from length_batching import segments_of
 
 LEXICON = {"six": (1, 2, 3), "seven": (3, 4), "sixty": (1, 2, 3, 5), "no": (4, 4)}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batching import STRATEGIES, plan_epoch
+from length_batching import STRATEGIES, plan_epoch
 from paper.recommendation import ranked, recommend
 from paper.survey import (
     DEFAULTS,

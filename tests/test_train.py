@@ -27,9 +27,9 @@ from training_runs import refused, run, watch_steps
 
 import model as model_module
 import train
-from batching import LengthBatchSampler
 from data_utils import TextMelDataset
 from hparams import create_hparams
+from length_batching import LengthBatchSampler
 from model import Tacotron2Loss
 from training import epoch
 from training.checkpoint import LoopState

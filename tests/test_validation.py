@@ -13,9 +13,9 @@ from training_runs import act_at_patched, copied_corpus, run
 
 import train
 from alignment import NOTICED, alignment_sums
-from batching import plan_epoch
 from data_utils import TextMelDataset, collate, read_filelist
 from hparams import hparams_from_dict
+from length_batching import plan_epoch
 from model import Tacotron2, Tacotron2Loss
 from synthesis.speaking import load_speaker
 from training import logging, validation

@@ -1,4 +1,4 @@
-"""The wheel length-batching: what it holds, planning without torch, `python -m batching`."""
+"""The wheel length-batching: what it holds, planning without torch, `python -m length_batching`."""
 
 import os
 import re
@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from helpers import ROOT
 
-import batching_costs
-from batching import STRATEGIES, plan_epoch
-from batching_costs import padding_stats
+from length_batching import STRATEGIES, __main__, padding_stats, pair_novelty, plan_epoch
 
 LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-import batching
-print(len(batching.plan_epoch([3, 1, 2], 2, "sorted")))
-print(list(batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
+import length_batching
+print(len(length_batching.plan_epoch([3, 1, 2], 2, "sorted")))
+print(list(length_batching.LengthBatchSampler([3, 1, 2], 2, "sorted")))
 """
 
 
@@ -44,16 +42,15 @@ def test_the_wheel_is_batching_alone_and_typed(tmp_path):
     site = tmp_path / "site"
     with zipfile.ZipFile(tmp_path / build("wheel", project, tmp_path)) as wheel:
         wheel.extractall(site)
-    modules = {path.relative_to(site).as_posix() for path in site.glob("batching*/*")}
-    packages = "batching", "batching_costs", "batching_extra"
-    typed = {f"{name}/{file}" for name in packages for file in ("__init__.py", "py.typed")}
-    assert modules == typed | {"batching/__main__.py"}
     (metadata,) = site.glob("*.dist-info/METADATA")
+    files = {path.name for path in (ROOT / "length_batching").iterdir() if path.is_file()}
+    assert {path.name for path in (site / "length_batching").iterdir()} == files >= {"py.typed"}
+    assert {path.name for path in site.iterdir()} == {"length_batching", metadata.parent.name}
     assert re.findall(r"^Requires-Dist: (\w+)[^;]*$", metadata.read_text("utf-8"), re.M) == [
         "numpy"
     ]
     np.savetxt(tmp_path / "lengths.csv", LENGTHS)
-    command = [sys.executable, "-m", "batching", "lengths.csv"]
+    command = [sys.executable, "-m", "length_batching", "lengths.csv"]
     environment = os.environ | {"PYTHONPATH": str(site)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.stdout.startswith("320 lengths"), run.stderr
@@ -69,7 +66,7 @@ def test_the_command_prints_what_each_strategy_costs(tmp_path, capsys):
     rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
     (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
     options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
-    batching_costs.main([str(tmp_path / "lengths.csv"), *options])
+    __main__.main([str(tmp_path / "lengths.csv"), *options])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     found = {tuple(line[:2]): line[2:5] for line in lines if line and line[0] in STRATEGIES}
     assert found.keys() == {(name, sizes) for name in STRATEGIES for sizes in ("fixed", "dynamic")}
@@ -85,7 +82,7 @@ def test_the_call_to_copy_costs_least(few_long, tmp_path, capsys):
     rng = np.random.default_rng(0)
     lengths = 400 * rng.lognormal(0, 0.6, 1500) if few_long else rng.integers(50, 800, 1500)
     np.savetxt(tmp_path / "lengths", lengths)
-    batching_costs.main([str(tmp_path / "lengths")])
+    __main__.main([str(tmp_path / "lengths")])
     printed = capsys.readouterr().out
     call = printed.partition("LengthBatchSampler(\n    lengths,\n")[2].rpartition(")")[0]
     steps, novelties = [], []
@@ -93,7 +90,7 @@ def test_the_call_to_copy_costs_least(few_long, tmp_path, capsys):
         options |= {"dynamic_batch_size": True, "batch_randomization": False}
         before, plan = (plan_epoch(lengths, epoch=epoch, **options) for epoch in (0, 1))
         steps.append(padding_stats(lengths, plan).decoder_steps)
-        novelties.append(batching_costs.pair_novelty(plan, before))
+        novelties.append(pair_novelty(plan, before))
     assert novelties[0] >= novelties[1]
     assert steps[0] < 0.97 * steps[1] or few_long
     assert steps[0] <= steps[1]
@@ -118,6 +115,6 @@ def test_the_call_to_copy_costs_least(few_long, tmp_path, capsys):
 def test_the_command_refuses_what_is_wrong(text, arguments, message, tmp_path, capsys):
     (tmp_path / "lengths").write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit) as stop:
-        batching_costs.main([str(tmp_path / "lengths"), *arguments])
+        __main__.main([str(tmp_path / "lengths"), *arguments])
     assert message in str(stop.value)
     assert "\n" not in str(stop.value) + capsys.readouterr().out

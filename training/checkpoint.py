@@ -22,12 +22,12 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 
-from batching import BatchingError, LengthBatchSampler
 from common.errors import UserError
 from common.files import naming, open_file, unused_name, write_atomically
 from common.machine import is_out_of_memory
 from common.version import __version__
 from hparams import HAS_PYDANTIC, HParams, hparams_from_dict, limits
+from length_batching import BatchingError, LengthBatchSampler
 from synthesis.speech_statistics import SpeechStatistics
 from training.trainer import Trainer
 

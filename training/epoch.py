@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler
-from batching_costs import padding_stats
 from common.errors import UserError
 from common.progress import duration
 from corpus.clip_table import ClipTable
 from data_utils import Batch
 from hparams import HParams
+from length_batching import LengthBatchSampler, padding_stats
 from synthesis.speech_statistics import SpeechStatistics, last_symbol, measure
 from training import checkpoint
 from training.checkpoint import LoopState

@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from batching import BatchingError, LengthBatchSampler, plan_epoch
-from batching_costs import padding_stats
-from batching_extra import ShortLastUpdateSampler
 from common.errors import UserError
 from common.files import naming, read_bytes, remove_leftovers, write_bytes
 from common.machine import describe_environment, fingerprint_of_code, versions
@@ -35,7 +32,6 @@ from data_utils import (
 from hparams import (
     HAS_PYDANTIC,
     HParams,
-    batching_options,
     check_text_settings,
     create_hparams,
     hparams_from_dict,
@@ -51,7 +47,7 @@ from training.logging import OutputFolder, RunLogger
 from training.trainer import choose_decoder
 
 # All that trains: every process must run the same
-FOLDERS = ("common", "corpus", "fast_decoder", "synthesis", "text", "training")
+FOLDERS = ("common", "corpus", "fast_decoder", "length_batching", "synthesis", "text", "training")
 CODE = ("*.py", *(f"{folder}/*.py" for folder in FOLDERS))
 WORKERS_PER_CPU = 4  # at most: reading waits for the disk too
 CLIPS_FILE = "clips.csv"  # in a run's folder: what it was trained on, to say what changed
@@ -313,54 +309,6 @@ def _read_lists(hparams: HParams, new_run: bool, looked_at: bool = False) -> lis
     if problems:
         raise UserError("\n".join(problems))
     return lists
-
-
-# ---------------------------------------------------------------------------- batches
-
-
-def make_sampler(
-    clips: ClipTable, hparams: HParams, processes: Processes = ALONE
-) -> LengthBatchSampler:
-    """The sampler of this process's training batches; UserError for options that this corpus, or
-    this number of processes, does not allow."""
-    try:
-        return ShortLastUpdateSampler(
-            clips.num_frames,
-            random_epochs=hparams.random_epochs,
-            batches_per_update=hparams.batches_per_update,
-            rank=processes.rank,
-            world_size=processes.world_size,
-            **batching_options(hparams),
-        )
-    except BatchingError as error:  # batching.py stands alone, so it has no UserError
-        raise UserError(str(error)) from None
-
-
-def batching_costs(sampler: LengthBatchSampler, hparams: HParams) -> str:
-    """The padding of the sampler's epoch, or of the first that is not meant to be of random
-    batches, and its cost against random batches of the same corpus."""
-    random_plan = plan_epoch(sampler.lengths, hparams.batch_size, "random", seed=hparams.seed)
-    plan = sampler.plan_of(max(sampler.epoch, hparams.random_epochs))
-    frames_per_step = hparams.n_frames_per_step
-    ours, rand = (padding_stats(sampler.lengths, x, frames_per_step) for x in (plan, random_plan))
-    name = hparams.batching_strategy
-    name += ", dynamic sizes" if hparams.dynamic_batch_size else ""
-    name += ", batches shuffled" if hparams.batch_randomization else ""
-    if hparams.random_epochs and name != "random":
-        name += f", from epoch {hparams.random_epochs + 1} on"
-    lines = [
-        f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
-        f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
-        f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
-        f"{rand.zero_padding_rate:.2%}, {rand.average_batch_length:.1f})",
-    ]
-    for name in ("decoder_steps", "padded_frames"):
-        spent, by_random = getattr(ours, name), getattr(rand, name)
-        lines.append(
-            f"  {name.replace('_', ' ')} an epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer "
-            f"than random batches' {by_random:,.0f}"
-        )
-    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------- the run

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from alignment import NOTICED, alignment_sums
 from audio import griffin_lim
-from batching import plan_epoch
+from batching import VALIDATION_SEED, validation_batches
 from common.errors import UserError
 from common.progress import progress_bar
 from corpus.clip_table import ClipTable
@@ -24,18 +24,14 @@ from training.process import StopRequest
 from training.trainer import hashed_seed
 
 STEPS_TO_ALIGN = 10_000  # updates that others' runs took at one frame a step, 64 clips a batch
-VALIDATION_SEED = 0  # of the batches and prenet masks of every run's validation
 
 
 def make_validation_loader(
     clips: ClipTable, hparams: HParams, pin_memory: bool, processes: Processes = ALONE
 ) -> DataLoader[Any]:
     """This process's share of random batches, which are the same in every run and every epoch."""
-    plan = plan_epoch(
-        clips.num_frames, hparams.validation_batch_size, "random", seed=VALIDATION_SEED
-    )
-    batches = [batch.tolist() for batch in plan]
-    mine = batches[processes.rank :: processes.world_size]
+    share = (processes.rank, processes.world_size)
+    mine = validation_batches(clips.num_frames, hparams, *share)
     return make_loader(clips, hparams, pin_memory, mine)
 
 

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from task import BATCHING, Clips, Model, arguments, pad
 from torch.utils.data import DataLoader
 
-from batching import LengthBatchSampler
+from length_batching import LengthBatchSampler
 
 
 def main(argv: list[str] | None = None) -> None:

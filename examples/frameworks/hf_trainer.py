@@ -6,7 +6,7 @@ from task import BATCHING, Clips, Model, arguments, pad
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from batching import LengthBatchSampler
+from length_batching import LengthBatchSampler
 
 
 class LengthBatchTrainer(Trainer):

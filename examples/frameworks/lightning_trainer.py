@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from task import BATCHING, Clips, Model, arguments, pad
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from batching import LengthBatchSampler
+from length_batching import LengthBatchSampler
 
 
 class Module(lightning.LightningModule):

@@ -9,7 +9,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from batching import LengthBatchSampler
+from length_batching import LengthBatchSampler
 
 
 def main(argv: list[str] | None = None) -> None:

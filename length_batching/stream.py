@@ -1,169 +1,31 @@
-"""What fewer users of `batching` need: groups that stay together, segments of long clips, and
-streams of items whose lengths are not known beforehand. All are planned by `batching.plan_epoch`.
+"""LengthBatchStream: batches from a stream of items whose lengths are not known beforehand.
 
-    groups = groups_of(speakers)  # items of the sampler are groups; groups[i] are the clips of one
-    sampler = LengthBatchSampler(groups.longest(lengths), 64, "semi_sorted",
-                                 group_sizes=groups.sizes, dynamic_batch_size=True)
-
-    segments = segments_of(lengths, 500, overlap=100)  # items are segments of at most 500 frames
-    sampler = LengthBatchSampler(segments.lengths, 16, "semi_sorted", dynamic_batch_size=True)
-    dataset = SegmentDataset(clips, segments)
-
-    stream = LengthBatchStream(lambda skip: itertools.islice(read_items(), skip, None), len, 16,
-                               "semi_sorted", dynamic_batch_size=True, batch_capacity=20_000)
-    loader = DataLoader(stream, batch_size=None, collate_fn=pad)
+stream = LengthBatchStream(lambda skip: itertools.islice(read_items(), skip, None), len, 16,
+                           "semi_sorted", dynamic_batch_size=True, batch_capacity=20_000)
+loader = DataLoader(stream, batch_size=None, collate_fn=pad)
+for epoch in range(100):
+    stream.set_epoch(epoch)
+    for batch in loader:
+        ...
 """
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
-from batching import (
-    BatchCosts,
-    BatchingError,
-    EpochPlan,
-    LengthBatchSampler,
-    Lengths,
-    _callers,
-    _find_ranks,
-    check_lengths,
-)
-
-try:  # for streams; groups and segments need numpy alone
-    import torch
-    from torch.utils.data import Dataset, IterableDataset, get_worker_info
-except ImportError:
-    Dataset = IterableDataset = object  # type: ignore[assignment, misc]
-
-# ---------------------------------------------------------------------------- groups
-
-
-def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
-    """The clips of each label, in the order of the labels, as if they were batches: `groups[i]`,
-    `groups.sizes`, `groups.longest(lengths)`."""
-    _, label = np.unique(np.asarray(labels), return_inverse=True)
-    order = np.argsort(label, kind="stable")
-    return EpochPlan(order, np.flatnonzero(np.diff(label[order], prepend=-1)))
-
-
-# ---------------------------------------------------------------------------- segments
-
-
-@dataclass(frozen=True)
-class Segments(Sequence[tuple[int, int, int]]):
-    """Parts of clips: segment i goes from frame `starts[i]` of clip `clips[i]` on for `lengths[i]`
-    frames; `segments[i]` is (clip, start, stop)."""
-
-    clips: np.ndarray  # [segments]
-    starts: np.ndarray
-    lengths: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.clips)
-
-    def __getitem__(self, index: Any) -> Any:
-        clip, start = int(self.clips[index]), int(self.starts[index])
-        return clip, start, start + int(self.lengths[index])
-
-
-def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: int = 1) -> Segments:
-    """Clips longer than `longest` are cut into segments of that length, each of which repeats the
-    last `overlap` frames of the one before. A clip's last segment may be shorter; where it would be
-    shorter than `shortest` it begins earlier. (Doetsch17 without, Gonzalez23 with a dynamic batch's
-    capacity as the longest.)
-
-    Raises:
-        BatchingError: unless all are whole numbers, 0 <= overlap < longest, shortest <= longest.
-    """
-    x = check_lengths(lengths)
-    if x.ndim > 1 or (x % 1).any():
-        raise BatchingError("lengths: expected a whole number of frames per clip")
-    if not (0 <= overlap < longest and 1 <= shortest <= longest):
-        allowed = "0 <= overlap < longest, 1 <= shortest <= longest"
-        problem = f"longest={longest}, overlap={overlap}, shortest={shortest}"
-        raise BatchingError(f"{problem}: expected {allowed}")
-    frames, step = x.astype(np.int64), longest - overlap
-    counts = 1 + -(-np.maximum(frames - longest, 0) // step)
-    clips = np.repeat(np.arange(len(frames)), counts)
-    starts = step * (np.arange(len(clips)) - np.repeat(np.cumsum(counts) - counts, counts))
-    ends = np.minimum(starts + longest, frames[clips])
-    starts = np.maximum(np.minimum(starts, ends - shortest), 0)
-    return Segments(clips, starts, ends - starts)
-
-
-class SegmentDataset(Dataset):
-    """The segments of a dataset's clips; `cut(clip, start, stop)` cuts one out."""
-
-    def __init__(
-        self,
-        clips: Any,
-        segments: Segments,
-        cut: Callable[[Any, int, int], Any] = lambda clip, start, stop: clip[start:stop],
-    ):
-        self.clips, self.segments, self.cut = clips, segments, cut
-
-    def __len__(self) -> int:
-        return len(self.segments)
-
-    def __getitem__(self, index: int) -> Any:
-        clip, start, stop = self.segments[index]
-        return self.cut(self.clips[clip], start, stop)
-
-
-# ---------------------------------------------------------------------------- a short last update
-
-
-def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """The clips of a plan of at most `count` batches, cut anew in their order into up to `count`.
-    The largest (clips x longest) is as small as possible; none has more clips than one had."""
-    # The smaller capacity holds the longest clip alone. The plan's batches fit into the larger one,
-    # so no more than these are cut with it.
-    sizes = costs.sizes(plan)
-    most, small = int(sizes.max()), float(costs.alone[plan.order].max())
-    starts = costs.starts(plan.order, most, small)
-    if len(starts) > count:
-        large = float((sizes * costs.longest(plan)).max())
-        starts = costs.starts(plan.order, most, large)
-        while large - small > 1e-4 * large:
-            middle = (small + large) / 2
-            found = costs.starts(plan.order, most, middle)
-            if len(found) > count:
-                small = middle
-            else:
-                large, starts = middle, found
-    return EpochPlan(plan.order, np.array(starts))
-
-
-class ShortLastUpdateSampler(LengthBatchSampler):
-    """The last update, the shortest, has fewer batches where `batches_per_update` do not divide
-    their number; its clips are cut anew into up to so many. Some processes may then get none."""
-
-    def _whole_plan(self, size: int) -> EpochPlan:
-        return super()._whole_plan(size) if self.batches_per_epoch else self.plan_of(self.epoch)
-
-    def _completed(self, by_length: EpochPlan, size: int) -> EpochPlan:
-        whole = len(by_length) // size * size
-        # Multiples, and clips that are alone, would not stay so.
-        if whole == len(by_length) or not {"size_multiple", "too_long"}.isdisjoint(self.options):
-            return by_length
-        rest = by_length.rearranged(np.arange(whole, len(by_length)))
-        starts = by_length.starts[whole] + cut_evenly(rest, size, self.costs).starts
-        return EpochPlan(by_length.order, np.concatenate([by_length.starts[:whole], starts]))
-
-
-# ---------------------------------------------------------------------------- streams
-
+from length_batching.checks import BatchingError
+from length_batching.sampler import LengthBatchSampler, _callers, _find_ranks
 
 START = dict.fromkeys(
     ("epoch", "batches_trained", "dealt_from", "batches_before", "items_before", "window"), 0
 )
 
 
-class LengthBatchStream(IterableDataset):
+class LengthBatchStream(IterableDataset[list[Any]]):
     """Batches, lists of items, from a stream: `window` items at a time are read and planned like
     the clips of an epoch. For a DataLoader with `batch_size=None`.
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from test_batching import DBS, LJSPEECH, data, few, laid_out
 from torch.utils.data import DataLoader
 
-from batching import BatchingError, plan_epoch
-from batching_extra import (
+from length_batching import (
+    BatchingError,
     LengthBatchStream,
     SegmentDataset,
     groups_of,
+    plan_epoch,
     segments_of,
 )
 

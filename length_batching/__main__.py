@@ -1,9 +1,8 @@
-"""What the batches of a plan cost in padding and how they mix clips, and, as a program, what each
-batching costs for a file of lengths.
+"""Print what each batching costs for a file of lengths.
 
-    python -m batching lengths.csv
-    python -m batching lengths.csv --column samples
-    python -m batching lengths.csv batch_size=32 local_randomization_factor=0.035
+    python -m length_batching lengths.csv
+    python -m length_batching lengths.csv --column samples
+    python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
 The file has a length on each line, in any unit, or is a CSV, of which the last column is taken if
 --column names no other. name=value are arguments of plan_epoch. The table's columns:
@@ -25,129 +24,20 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from batching import (
-    MOST_COUNTED,
-    PARAMETERS,
-    STRATEGIES,
-    BatchCosts,
-    BatchingError,
-    EpochPlan,
-    Lengths,
-    check_count,
-    plan_epoch,
-)
-
-Batches = Sequence[Sequence[int] | np.ndarray]  # indices of the clips in each
-
-
-def as_plan(batches: Batches) -> EpochPlan:
-    """The plan of these batches; ValueError if there is no batch, or an empty one."""
-    if isinstance(batches, EpochPlan):
-        return batches
-    sizes = np.array([len(batch) for batch in batches])
-    if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: expected at least one batch, and no empty one")
-    order = np.concatenate([np.asarray(batch) for batch in batches])
-    return EpochPlan(order, np.cumsum(sizes) - sizes)
-
-
-def batch_of_place(plan: EpochPlan) -> np.ndarray:
-    """[clips] the number of the batch at every place of the plan's order."""
-    return np.repeat(np.arange(len(plan)), plan.sizes)
-
-
-# ---------------------------------------------------------------------------- what a plan costs
-
-
-@dataclass(frozen=True)
-class PaddingStats:
-    """What an epoch's batches cost in padding. Rates are fractions, not per cent.
-
-    B_j, L_j: size and longest length of batch j; x: the clips' lengths; r: frames_per_step;
-    P_j = ceil(L_j / r) r: the length that batch j is padded to, L_j itself where r = 1.
-    """
-
-    num_batches: int
-    zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
-    average_batch_length: float  # sum(B_j L_j) / sum(B_j), Ge21
-    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
-    padded_fraction: float  # padding over everything computed, 1 - sum x / sum(B_j P_j)
-    padded_frames: float  # sum(B_j P_j): everything computed
-    decoder_steps: float  # sum(P_j / r): steps that a recurrent decoder makes one by one
-    largest_batch_size: int  # max B_j
-    largest_batch_frames: float  # max B_j P_j, what memory must hold
-
-
-def padding_stats(
-    lengths: Lengths, batches: Batches, frames_per_step: int = 1, **options: Any
-) -> PaddingStats:
-    """Padding of `batches`; ValueError if there is no batch, or an empty one.
-
-    Args:
-        lengths: one positive length per clip; frames, where frames_per_step is above 1.
-        batches: arrays of indices into `lengths`; an index may occur several times.
-        frames_per_step: frames that a decoder makes at each step, so batches are padded to
-            multiples of it, which the papers' three rates and lengths leave out.
-        options: `cost` of `plan_epoch`, where a clip has several lengths; what it costs is then its
-            length.
-    """
-    check_count("frames_per_step", frames_per_step, 1)
-    plan, costs = as_plan(batches), BatchCosts(lengths, options)
-    sizes, longest = plan.sizes, costs.longest(plan)
-    real = np.add.reduceat(costs.own[plan.order], plan.starts)
-    padded = longest
-    if frames_per_step > 1:
-        in_steps = np.ceil(costs.lengths / frames_per_step) * frames_per_step
-        padded = BatchCosts(in_steps, options).longest(plan)
-    steps = padded / frames_per_step
-    clips, real_total = int(sizes.sum()), float(real.sum())
-    # At least the real frames: rounding must not make a rate negative.
-    to_longest, computed = (max(float(sizes @ each), real_total) for each in (longest, padded))
-    return PaddingStats(
-        num_batches=len(sizes),
-        zero_padding_rate=max(0.0, 1 - float((real / longest).sum()) / clips),
-        average_batch_length=to_longest / clips,
-        padded_to_original_rate=to_longest / real_total - 1,
-        padded_fraction=1 - real_total / computed,
-        padded_frames=computed,
-        decoder_steps=float(steps.sum()),
-        largest_batch_size=int(sizes.max()),
-        largest_batch_frames=float((sizes * padded).max()),
-    )
-
-
-# ---------------------------------------------------------------------------- how it mixes clips
-
-
-def pair_novelty(batches: Batches, before: Batches) -> float:
-    """Of the pairs of clips that share a batch, the share that shared none `before`, in another
-    plan of the same clips. 1 where no batch holds two clips."""
-    now, earlier = as_plan(batches), as_plan(before)
-    if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
-        raise ValueError("batches, before: expected two plans of the same clips")
-    batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
-    batch_before[earlier.order] = batch_of_place(earlier)
-    # Clips that share both batches have the same key.
-    keys = np.sort(batch_of_place(now) * len(earlier) + batch_before[now.order])
-    together = np.diff(np.flatnonzero(np.diff(keys, prepend=-1)), append=len(keys))
-    pairs = (now.sizes * (now.sizes - 1) // 2).sum()
-    return 1 - float((together * (together - 1) // 2).sum() / pairs) if pairs else 1.0
-
-
-# ---------------------------------------------------------------------------- the table
+from length_batching.checks import MAX_COUNT, BatchingError
+from length_batching.costs import ENOUGH_NOVELTY, padding_stats, pair_novelty
+from length_batching.plan import plan_epoch
+from length_batching.strategies import PARAMETERS, STRATEGIES
 
 TITLES = "padding %", "batches", "steps", "of random %", "largest", "novelty %", "ms"
 FORMATS = "{:.2f}", "{:,.0f}", "{:,.0f}", "{:.1f}", "{:.3f}", "{:.1f}", "{:.1f}"
 OPTIONS = "batch_size batch_capacity max_clips too_long size_multiple draw".split()
 OPTIONS += [parameter.name for parameter in PARAMETERS]
 FACTORS = [round(1.1**n / 1000, 4) for n in range(66)]  # to 0.5
-ENOUGH_NOVELTY = 99.0  # %: of very many clips, nearly all pairs are new in any order with noise
 
 
 def read_lengths(path: str, column: str | None = None) -> np.ndarray:
@@ -170,7 +60,7 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
     for i, (number, row) in enumerate(rows):
         with contextlib.suppress(ValueError, IndexError):
             lengths[i] = float(row[place])
-        if not 0 < lengths[i] <= MOST_COUNTED:
+        if not 0 < lengths[i] <= MAX_COUNT:
             shown = ",".join(row)[:60]
             raise BatchingError(f"{path}:{number}: {shown!r}: expected a length, a number above 0")
     return lengths
@@ -262,7 +152,9 @@ def option(text: str) -> tuple[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m batching", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        "python -m length_batching",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("lengths", help="a file, or - for stdin")
     parser.add_argument("options", nargs="*", help="name=value", metavar="option")
@@ -273,12 +165,12 @@ def main(arguments: list[str] | None = None) -> None:
         print_table(lengths, {"batch_size": 16, **dict(map(option, args.options))})
         sys.stdout.flush()
     except BatchingError as error:
-        sys.exit(f"batching: {error}")
+        sys.exit(f"length_batching: {error}")
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:
-        sys.exit(f"batching: {args.lengths}: {error.strerror}")
+        sys.exit(f"length_batching: {args.lengths}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""Checks of lengths and counts, and the error that names what is wrong with them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Numbers = Sequence[float] | np.ndarray  # one of each clip
+Lengths = Numbers | Sequence[Sequence[float]]  # or of each kind
+MAX_COUNT = 10**15  # of any count or length: sums of them stay exact in float64
+
+
+class BatchingError(ValueError):
+    """Lengths or options that cannot be batched, or a saved position inside another plan."""
+
+
+def check_lengths(lengths: Lengths, name: str = "lengths", shape: Any = None) -> np.ndarray:
+    """`lengths` as a float64 array, [clips] or [clips, kinds], or of the shape given;
+    BatchingError if one cannot be a length. With a shape or several kinds, some may be 0."""
+    x = np.asarray(lengths)
+    right = x.shape == shape if shape else x.ndim in (1, 2) and x.size > 0
+    if not right or x.dtype.kind not in "iuf":
+        expected = f"numbers, shape {shape}" if shape else "a number per clip"
+        raise BatchingError(f"{name}: expected {expected}, got {x.dtype}, shape {x.shape}")
+    x, zero_allowed = x.astype(np.float64), bool(shape) or x.size > len(x)
+    least = 0 if zero_allowed else np.nextafter(0, 1)
+    if not (x.min() >= least and x.max() <= MAX_COUNT):
+        bad = np.argwhere(~((x >= least) & (x <= MAX_COUNT)))
+        place, sign = bad[0].tolist(), "non-negative" if zero_allowed else "positive"
+        allowed = f"a {sign}, finite number of at most {MAX_COUNT:.0e}"
+        count = f"{len(bad)} of {x.size} are not"
+        raise BatchingError(f"{name}{place}={x[tuple(place)]:g}: expected {allowed} ({count})")
+    return x
+
+
+def check_count(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> None:
+    for problem in count_problems(name, value, low, high):
+        raise BatchingError(problem)
+
+
+def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -> Iterator[str]:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not (whole and low <= value <= high):
+        limits = f"at least {low}" if high == MAX_COUNT else f"{low} to {high}"
+        yield f"{name}={value}: expected a whole number, {limits}"
