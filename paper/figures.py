@@ -20,7 +20,13 @@ from matplotlib.ticker import MaxNLocator
 from common.files import write_atomically
 from length_batching import REGISTRY, batching_name, padding_stats, plan_epoch
 from length_batching.costs import batch_of_place
-from paper.survey import DEFAULTS, PARAMETER, Surveyor, parameter_values, value_in_words
+from length_batching.search import (
+    DEFAULTS,
+    PARAMETER_OF,
+    Surveyor,
+    parameter_values,
+    value_in_words,
+)
 
 Lengths = Sequence[int] | np.ndarray  # [clips] frames
 
@@ -156,7 +162,7 @@ def draw_parameter_sweeps(
     batch_size: int,
     chosen: Mapping[str, Any] = DEFAULTS,
     epochs: int = 3,
-    per_octave: int = 2,
+    per_doubling: int = 2,
 ) -> Figure:
     """Ge21 Figure 2, a column each for SSB, BKT and ATS with fixed batch sizes.
 
@@ -167,9 +173,9 @@ def draw_parameter_sweeps(
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid, lengths = figure.subplots(3, 3, sharey="row"), surveyor.lengths
     for column, strategy in zip(grid.T, ("semi_sorted", "bucket", "alternated_sort"), strict=True):
-        parameter, style = PARAMETER[strategy], STYLES[strategy]
+        parameter, style = PARAMETER_OF[strategy], STYLES[strategy]
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
-        values = parameter_values(strategy, len(lengths), batch_size, per_octave, [value])
+        values = parameter_values(strategy, len(lengths), batch_size, per_doubling, [value])
         surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]
         rates = [100 * one.zero_padding_rate for one in surveys]
         means = [one.average_batch_length for one in surveys]

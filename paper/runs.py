@@ -20,9 +20,8 @@ from common.files import METRICS_FILE, json_lines
 from corpus.lengths import read_lengths
 from data_utils import LENGTHS_FILE
 from hparams import HParams, create_hparams, hparams_from_dict
-from length_batching import batching_name
+from length_batching import PARAMETERS, REGISTRY, batching_name
 from paper import published
-from paper.survey import PARAMETERS
 
 LARGEST = 1e15  # of the numbers read, whose sums and squares are finite
 # What rows compare.
@@ -174,7 +173,8 @@ def _read_run(directory: Path) -> Run:
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
     """Settings, corpus, machine and software of a run, as text; NaN for what has no effect."""
-    ignored = WITHOUT_EFFECT | set(PARAMETERS.values()) - {PARAMETERS.get(h.batching_strategy)}
+    own = REGISTRY[h.batching_strategy].parameter
+    ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
         ignored |= {"batch_randomization"}  # RAND-BR would be RAND
     if not h.dynamic_batch_size:
@@ -266,7 +266,7 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    facts.loc[is_other, list(set(PARAMETERS.values()))] = np.nan  # the paper has no value for them
+    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # the paper has no value for them
     return [
         f"{name} {value} instead of {paper[name]}{where}"
         for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
