@@ -28,7 +28,7 @@ DOCUMENTS = {
 README = DOCUMENTS["README.md"]
 GROUPS = (  # documents whose commands run one after another in one copy
     ("README.md", "docs/own-data.md", "docs/training.md", "docs/voices.md", "docs/speaking.md"),
-    ("docs/paper.md", "docs/batching.md", "docs/learning.md"),
+    ("docs/paper.md", "docs/batching.md", "docs/learning.md", "docs/research-log.md"),
     ("docs/languages.md",),
     ("docs/speed.md", "docs/several-gpus.md", "docs/migration.md"),
 )

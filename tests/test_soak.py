@@ -2,8 +2,8 @@
 
     .venv/bin/python -m pytest -m slow -s tests/test_soak.py     200 faults, 40 minutes on two cores
 
-SOAK_STOPS, SOAK_SEED, SOAK_ONLY (a kind of soak.KINDS) and SOAK_HPARAMS in the environment change
-it. soak.md, in the folder that pytest names when the test fails, or --basetemp, has the report.
+SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of soak_runs.KINDS) and SOAK_HPARAMS in the environment change
+it. It prints its report, which is also soak.md in the test's folder (--basetemp).
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import signal
 
 import pytest
-import soak
+import soak_runs
 import torch
 from helpers import metrics, newest
 from same_run import compare_runs
@@ -19,7 +19,7 @@ from same_run import compare_runs
 
 @pytest.mark.slow
 def test_a_run_stopped_many_times_loses_nothing(tmp_path):
-    ended, lost = soak.soak(
+    ended, lost = soak_runs.soak(
         tmp_path / "soak",
         stops=int(os.environ.get("SOAK_STOPS", "200")),
         seed=int(os.environ.get("SOAK_SEED", "0")),
@@ -63,16 +63,16 @@ def test_every_difference_between_runs_is_seen(whole, copied):
     ],
 )
 def test_how_a_start_may_end(by_itself, code, printed, may_say, fault):
-    named = soak.fault_of(by_itself, code, printed, may_say)
+    named = soak_runs.fault_of(by_itself, code, printed, may_say)
     assert named is None if fault is None else named.startswith(fault)
 
 
 def test_the_summary_names_what_was_lost():
     stops = [
-        soak.Stop("SIGKILL", "training", -signal.SIGKILL, None),
-        soak.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
+        soak_runs.Stop("SIGKILL", "training", -signal.SIGKILL, None),
+        soak_runs.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),
     ]
-    page = " ".join(soak.summary(stops, ["best.pt: missing"], 3, 61.0, "seed 1").split())
+    page = " ".join(soak_runs.summary(stops, ["best.pt: missing"], 3, 61.0, "seed 1").split())
     assert "one run stopped 2 times" in page
     assert "**NOT equal**. 1 faults." in page
     assert "| SIGKILL | training | -9 | 1 |" in page
