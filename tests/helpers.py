@@ -331,7 +331,9 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
         if _of_the_project(getattr(module, "__file__", None) or "/"):
             del sys.modules[name]
     libraries = [path for path in sys.path if not _of_the_project(path)]
-    sys.path[:] = [str((folder / arguments[0]).parent), *libraries]
+    program = folder / arguments[0]
+    # `python -m package` finds it in the folder where it is started.
+    sys.path[:] = [str(folder if program.stem == "__main__" else program.parent), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # of processes that the program starts
     multiprocessing.set_start_method("fork", force=True)  # the programs', not the server's

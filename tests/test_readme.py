@@ -48,6 +48,7 @@ SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
     "scripts/compare_batching.py": "--epochs 1",
+    "scripts/study.py": f"--settings one: --points 1 --hparams {TINY}",
     "benchmarks/decoder.py": (
         "--batch-size 1 --frames 2 --symbols 3 --repeats 1 --warm-ups 0 --no-memory "
         f"--hparams {TINY}"
@@ -118,7 +119,7 @@ def smaller(command: str) -> list[str]:
         given = [argument for argument in options.training_script_args if argument != "--resume"]
         arguments = [options.training_script, *given]
     elif arguments[0] == "-m":
-        return [f"{arguments[1]}.py", *arguments[2:]]
+        return [f"{arguments[1]}/__main__.py", *arguments[2:]]
     added = shlex.split(SMALLER.get(arguments[0], ""))
     if "--resume" in arguments:  # which takes the settings of the run
         return arguments
